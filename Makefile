@@ -1,0 +1,39 @@
+# What there is to do with Oncegate. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+.PHONY: help check fmt lint doc tidy validate test bench demo clean
+
+help: ## Lists these targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+check: fmt lint doc tidy validate ## Everything that needs no running service: format, lints, docs, structure, validators
+
+fmt:
+	cargo fmt --check
+
+lint:
+	cargo clippy --locked --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
+
+tidy:
+	cargo test --locked --quiet --test tidy
+
+validate:
+	scripts/validate
+
+test: ## All tests, on real services that they start themselves; installs what is missing
+	scripts/need postgresql
+	cargo test --locked
+
+bench: ## The side-by-side benchmark: some minutes, a table on the terminal
+	scripts/need postgresql
+	cargo build --locked --release
+	cargo bench --locked --bench side_by_side
+
+demo: ## The tour
+	cargo run --locked --release -- demo
+
+clean: ## Removes what was built
+	cargo clean

@@ -1,0 +1,215 @@
+//! Builds every part, starts it, and stops it in reverse.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{self, health::Probes};
+use crate::config::Config;
+use crate::domain::attempt::InstanceId;
+use crate::downstream;
+use crate::gate::tenure::{Moment, Tenure};
+use crate::gate::{Gate, Shared};
+use crate::store::{self, OpenError};
+use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, sweeper::Sweeper};
+
+/// Why the program could not start, or had to stop.
+#[derive(Debug)]
+pub enum Failure {
+    /// A listener's address cannot be had.
+    Listen(SocketAddr, std::io::Error),
+    /// The machine refuses what every program needs.
+    Machine(std::io::Error),
+    /// The store is not there, or not usable.
+    Store(OpenError),
+    /// The store is there and did not give a lease.
+    Tenure(store::StoreError),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(address, _) => write!(f, "cannot listen on {address}"),
+            Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal"),
+            Self::Store(error) => error.fmt(f),
+            Self::Tenure(_) => f.write_str("the store gave no lease"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Listen(_, source) | Self::Machine(source) => Some(source),
+            Self::Store(error) => error.source(),
+            Self::Tenure(source) => Some(source),
+        }
+    }
+}
+
+/// What stops the parts, in the order in which they are stopped.
+#[derive(Clone, Default)]
+struct Stops {
+    /// The door closes: no new connections, each open one ends with its running request.
+    closing: CancellationToken,
+    /// The tasks that judge and delete.
+    tasks: CancellationToken,
+    /// The heartbeat and the admin listener: needed as long as anything runs.
+    last: CancellationToken,
+}
+
+/// Runs the proxy until it is told to stop, and drains.
+///
+/// # Errors
+/// [`Failure`], before the first request was accepted.
+pub async fn run(config: Config) -> Result<(), Failure> {
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    // First of all: a signal that comes while the parts are being started is not lost.
+    let mut signals = Signals::new().map_err(Failure::Machine)?;
+    let config = Arc::new(config);
+    let store = store::open(&(&config.store).into()).await.map_err(Failure::Store)?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
+    let shared = Arc::new(Shared {
+        salt: store.salt(),
+        tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
+        underway: Arc::default(),
+        tracker: TaskTracker::new(),
+        draining: CancellationToken::new(),
+        giving_up: CancellationToken::new(),
+        config: Arc::clone(&config),
+        store,
+    });
+    let begun = Moment::now();
+    shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
+    shared.tenure.renewed(begun);
+
+    let listener = listen(config.listen).await?;
+    let admin_listener = listen(config.admin.listen).await?;
+    let stops = Stops::default();
+    let beside = start_tasks(&shared, &stops);
+    let leaving = CancellationToken::new();
+    let probes = Probes::new(Arc::clone(&shared), leaving.clone());
+    beside.spawn(admin::serve(admin_listener.1, probes, stops.last.clone()));
+    let workers = start_workers(listener.1, &shared, &stops.closing).map_err(Failure::Machine)?;
+    tracing::info!(
+        listen = %listener.0,
+        admin = %admin_listener.0,
+        upstream = %config.pass.upstream.uri(),
+        store = config.store.location.kind(),
+        instance = %shared.tenure.id(),
+        routes = config.routes.len(),
+        "ready"
+    );
+
+    signals.wait().await;
+    tracing::info!("draining");
+    leaving.cancel();
+    tokio::select! {
+        () = drain(&shared, &stops, workers) => {}
+        () = signals.wait() => {
+            tracing::warn!(attempts = shared.underway.count(), "stopped at once by a second signal");
+            return Ok(());
+        }
+    }
+    stops.last.cancel();
+    beside.close();
+    let _ = tokio::time::timeout(config.store.timeout, beside.wait()).await;
+    if let Err(error) = shared.store.retire(shared.tenure.id()).await {
+        tracing::warn!(%error, "the lease could not be given back; it runs out by itself");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), Failure> {
+    let fail = |error| Failure::Listen(address, error);
+    let listener = TcpListener::bind(address).await.map_err(fail)?;
+    Ok((listener.local_addr().map_err(fail)?, listener.into_std().map_err(fail)?))
+}
+
+fn start_tasks(shared: &Arc<Shared>, stops: &Stops) -> TaskTracker {
+    let store = &shared.config.store;
+    let beside = TaskTracker::new();
+    beside.spawn(tasks::run(Heartbeat(Arc::clone(shared)), store.heartbeat, stops.last.clone()));
+    beside.spawn(tasks::run(Sweeper(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
+    beside.spawn(tasks::run(Strays(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
+    beside.spawn(tasks::run(Reaper(Arc::clone(shared)), store.reap_every, stops.tasks.clone()));
+    beside
+}
+
+/// One thread for each core, each with a runtime, a gate and connections of its own: what a request needs stays on one
+/// core. They accept from one socket.
+fn start_workers(
+    listener: std::net::TcpListener,
+    shared: &Arc<Shared>,
+    closing: &CancellationToken,
+) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
+    let count = thread::available_parallelism()?.get();
+    (0..count)
+        .map(|number| {
+            let (listener, shared, closing) = (listener.try_clone()?, Arc::clone(shared), closing.clone());
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                runtime.block_on(async move {
+                    match TcpListener::from_std(listener) {
+                        Ok(listener) => {
+                            let gate = Arc::new(Gate::new(Arc::clone(&shared)));
+                            downstream::serve(listener, gate, closing).await;
+                            // Attempts whose clients have gone run on here.
+                            shared.tracker.close();
+                            tokio::select! {
+                                () = shared.tracker.wait() => {}
+                                () = shared.giving_up.cancelled() => {}
+                            }
+                        }
+                        Err(error) => tracing::error!(%error, "a worker cannot accept connections"),
+                    }
+                });
+            })
+        })
+        .collect()
+}
+
+/// Readiness is off already. Waits for the balancers to notice, closes the door, and lets what runs come to its end.
+async fn drain(shared: &Arc<Shared>, stops: &Stops, workers: Vec<thread::JoinHandle<()>>) {
+    tokio::time::sleep(shared.config.drain_delay).await;
+    stops.tasks.cancel();
+    stops.closing.cancel();
+    shared.draining.cancel();
+    let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
+    if tokio::time::timeout(shared.config.drain_timeout, ended).await.is_err() {
+        tracing::warn!(attempts = shared.underway.count(), "the drain's time is up; what still runs becomes unknown");
+        shared.giving_up.cancel();
+        // A moment for those who heed it, before the process ends.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

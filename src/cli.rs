@@ -1,0 +1,132 @@
+//! The command line.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::app::Failure;
+use crate::config::{self, Config, Overrides, Process};
+use crate::store::OpenError;
+
+mod check;
+mod demo;
+mod migrate;
+mod run;
+
+/// Done.
+const DONE: u8 = 0;
+/// Failed while running.
+const FAILED: u8 = 1;
+/// Something it depends on is missing (EX_UNAVAILABLE of sysexits.h).
+const UNAVAILABLE: u8 = 69;
+/// The configuration is wrong (EX_CONFIG of sysexits.h).
+const CONFIG: u8 = 78;
+
+/// A reverse proxy that makes an HTTP service's state-changing requests safe to retry.
+#[derive(Parser)]
+#[command(
+    name = "oncegate",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done, 1 failed while running, \
+2 usage, 69 a dependency is missing at start (no store, a schema not migrated), 78 configuration."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs the proxy
+    Run(run::Arguments),
+    /// A tour on one terminal: its own upstream, the embedded store, real requests
+    Demo,
+    /// Validates the configuration and prints the routes as resolved
+    Check(ConfigFile),
+    /// Applies the store schema's pending migrations
+    Migrate(migrate::Arguments),
+}
+
+/// Where the configuration comes from.
+#[derive(Args)]
+struct ConfigFile {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// How a command ended badly, as an exit code and words.
+enum Ended {
+    /// The configuration has problems; each is named.
+    Config(config::Problems),
+    /// The proxy could not start.
+    Failure(Failure),
+    /// The store could not be opened.
+    Store(OpenError),
+    /// Anything else.
+    Other(Box<dyn Error>),
+}
+
+impl Ended {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Config(_) => CONFIG,
+            Self::Failure(Failure::Store(_) | Failure::Tenure(_)) | Self::Store(_) => UNAVAILABLE,
+            Self::Failure(_) | Self::Other(_) => FAILED,
+        }
+    }
+
+    fn tell(&self) {
+        match self {
+            Self::Config(problems) => eprintln!("{problems}"),
+            Self::Failure(error) => eprintln!("oncegate: {}", chain(error)),
+            Self::Store(error) => eprintln!("oncegate: {}", chain(error)),
+            Self::Other(error) => eprintln!("oncegate: {}", chain(error.as_ref())),
+        }
+    }
+}
+
+/// Reads the command line, does what it says, and says how that ended.
+pub fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Demo => demo::run(),
+        Command::Check(file) => check::run(&file),
+        Command::Migrate(arguments) => migrate::run(&arguments),
+    };
+    match ended {
+        Ok(()) => ExitCode::from(DONE),
+        Err(ended) => {
+            ended.tell();
+            ExitCode::from(ended.code())
+        }
+    }
+}
+
+fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
+    config::load(file.config.as_deref(), overrides, &Process).map_err(Ended::Config)
+}
+
+/// For commands that do something and end.
+fn block_on<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Ended::Other(error.into()))?.block_on(work)
+}
+
+/// An error with all its causes, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_line = cause.to_string();
+        if !line.ends_with(&cause_line) {
+            line.push_str(": ");
+            line.push_str(&cause_line);
+        }
+        source = cause.source();
+    }
+    line
+}

@@ -1,0 +1,36 @@
+//! `oncegate migrate`
+
+use std::io::Write;
+
+use clap::Args;
+
+use super::{ConfigFile, Ended, block_on, load};
+use crate::config::Overrides;
+use crate::store;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Prints the pending migrations instead of applying them
+    #[arg(long)]
+    print: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
+    let config = load(&arguments.file, &Overrides::default())?;
+    let told = block_on(async {
+        if arguments.print {
+            let pending = store::pending(&(&config.store).into()).await.map_err(Ended::Store)?;
+            Ok(pending.iter().map(|migration| format!("-- {}\n{}\n", migration.name, migration.sql)).collect())
+        } else {
+            let applied = store::migrate(&(&config.store).into()).await.map_err(Ended::Store)?;
+            Ok(match applied.is_empty() {
+                true => "nothing to do: the schema is up to date\n".to_owned(),
+                false => applied.iter().map(|name| format!("applied {name}\n")).collect(),
+            })
+        }
+    });
+    let told: String = told?;
+    write!(std::io::stdout(), "{told}").map_err(|error| Ended::Other(error.into()))
+}

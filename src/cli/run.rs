@@ -1,0 +1,38 @@
+//! `oncegate run`
+
+use clap::Args;
+
+use super::{ConfigFile, Ended, load};
+use crate::config::Overrides;
+use crate::{app, telemetry};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+}
+
+pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
+    let Arguments { file, listen, upstream, store, admin } = arguments;
+    let config = load(&file, &Overrides { listen, upstream, store, admin })?;
+    telemetry::logs::start(&config.log);
+    // The store's connections, the tasks and the operators' listener; requests have threads of their own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Ended::Other(error.into()))?;
+    let ended = runtime.block_on(app::run(config)).map_err(Ended::Failure);
+    // A connection to a store that hangs must not keep the process from ending.
+    runtime.shutdown_background();
+    ended
+}

@@ -1,0 +1,155 @@
+//! The configuration: the file as written, then checked.
+//!
+//! [`load`] finds every problem of a file in one go and names file, line, column, key and what would be right. What it
+//! returns was checked whole: no field needs another look, and no default stands anywhere else than in [`keys`].
+//! Nothing here opens a socket or a database; whether the store and the upstream are there is for others to find out.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::domain::fingerprint::Secrets;
+
+pub use describe::describe;
+pub use location::Location;
+pub use problem::{Problem, Problems};
+pub use route::{KeyRule, Route, Space};
+pub use scope::{ScopePart, ScopeRule, ScopeSource};
+pub use surroundings::{Process, Surroundings};
+pub use upstream::Upstream;
+
+mod describe;
+mod interpolate;
+pub mod keys;
+mod location;
+mod nearest;
+mod pattern;
+mod problem;
+mod reader;
+mod route;
+mod routes;
+mod scope;
+mod statuses;
+mod surroundings;
+mod top;
+mod units;
+mod upstream;
+mod wording;
+
+/// What flags say.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// `--listen`, for `listen`.
+    pub listen: Option<String>,
+    /// `--upstream`, for the `upstream` at the top.
+    pub upstream: Option<String>,
+    /// `--store`, for `store.url`.
+    pub store: Option<String>,
+    /// `--admin`, for `admin.listen`.
+    pub admin: Option<String>,
+}
+
+/// Reads and checks a configuration. A flag counts for more than a variable, that for more than the file, and that for
+/// more than a default; an empty variable counts as none. Without a file the defaults are all there is beside them.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn load(file: Option<&Path>, overrides: &Overrides, surroundings: &dyn Surroundings) -> Result<Config, Problems> {
+    top::load(file, overrides, surroundings)
+}
+
+/// A configuration that was checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients are listened for.
+    pub listen: SocketAddr,
+    /// For requests that no route guards.
+    pub pass: Pass,
+    /// Tells services that share a database apart.
+    pub service: Arc<str>,
+    /// What fingerprints are made and read with.
+    pub secrets: Secrets,
+    /// Whose forwarding fields and `header:` scope parts are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Between failing readiness and closing the door.
+    pub drain_delay: Duration,
+    /// How long running attempts may take to finish at shutdown.
+    pub drain_timeout: Duration,
+    /// What stands before the slug in a problem's `type`.
+    pub problem_base: Box<str>,
+    /// The operators' listener.
+    pub admin: Admin,
+    /// Where keys are kept.
+    pub store: Store,
+    /// What is logged.
+    pub log: Log,
+    /// In the order of the file; at least one.
+    pub routes: Vec<Arc<Route>>,
+    /// What is allowed and dangerous, to be said at start.
+    pub warnings: Vec<String>,
+}
+
+/// What becomes of requests that no route guards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// The one at the top: where they go, and where routes without an upstream of their own send theirs.
+    pub upstream: Arc<Upstream>,
+    /// For a connection to it, as `[defaults]` has it.
+    pub connect_timeout: Duration,
+    /// How long an unused connection to it is kept, as `[defaults]` has it.
+    pub upstream_idle_timeout: Duration,
+}
+
+/// The operators' listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// A loopback address.
+    pub listen: SocketAddr,
+}
+
+/// Where keys are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Which store, and where. Shown without its password.
+    pub location: Location,
+    /// Connections to the database; at least one.
+    pub max_connections: usize,
+    /// For any one operation.
+    pub timeout: Duration,
+    /// Bring an old schema up to date at start, rather than refuse it.
+    pub migrate: bool,
+    /// How often an instance renews its lease.
+    pub heartbeat: Duration,
+    /// How long a lease lives without being renewed; twice a heartbeat at least.
+    pub expiry: Duration,
+    /// How often lapsed leases are looked for.
+    pub sweep_every: Duration,
+    /// How often keys past their ttl are deleted.
+    pub reap_every: Duration,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// A filter that `tracing_subscriber::EnvFilter` reads.
+    pub filter: String,
+    /// How.
+    pub format: LogFormat,
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    Auto,
+    /// One object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! A configuration as resolved, for people.
+
+use std::fmt::Write;
+
+use http::StatusCode;
+
+use super::units::{show_duration, show_size};
+use super::{Config, Route};
+use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
+
+/// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
+/// password; the warnings are for the caller.
+pub fn describe(config: &Config) -> String {
+    let mut lines = Lines::default();
+    lines.row("listen", &format!("{}, admin on {}", config.listen, config.admin.listen));
+    lines.row("upstream", &config.pass.upstream.to_string());
+    lines.row("store", &config.store.location.to_string());
+    lines.row("service", &config.service);
+    lines.row("secret", if config.secrets.current().is_some() { "set" } else { "none" });
+    for route in &config.routes {
+        describe_route(&mut lines, route);
+    }
+    lines.text
+}
+
+fn describe_route(lines: &mut Lines, route: &Route) {
+    let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
+    lines.text.push('\n');
+    lines.row("route", &route.name);
+    lines.row("  matches", &format!("{} {}", methods.join(" "), route.path));
+    lines.row("  upstream", &route.upstream.to_string());
+    let required = if route.key.required { "required" } else { "optional" };
+    let limits = route.key.limits;
+    lines.row(
+        "  key",
+        &format!("{}, {required}, {} to {} characters", route.key.header, limits.length_min, limits.length_max),
+    );
+    let scope: Vec<_> =
+        route.scope.parts.iter().map(|part| format!("{}{}", part.name, if part.optional { "?" } else { "" })).collect();
+    lines.row("  scope", if scope.is_empty() { "none".into() } else { scope.join(", ") }.as_str());
+    lines.row("  space", &format!("{:?}", route.space).to_lowercase());
+    lines.row("  fingerprint", &format!("recipe {}", route.recipe));
+    lines.row("  ttl", &show_duration(route.ttl));
+    lines.row(
+        "  timeouts",
+        &format!(
+            "connect {}, upstream {}, idle {}",
+            show_duration(route.connect_timeout),
+            show_duration(route.upstream_timeout),
+            show_duration(route.upstream_idle_timeout)
+        ),
+    );
+    for (verdict, label) in
+        [(Verdict::Store, "  stored"), (Verdict::Release, "  released"), (Verdict::Unknown, "  unknown")]
+    {
+        lines.row(label, &statuses(&route.statuses, verdict));
+    }
+    let on_unknown = match route.on_unknown {
+        OnUnknown::Hold => "hold".into(),
+        OnUnknown::Retry => "retry at once".into(),
+        OnUnknown::RetryWhenQuiet => {
+            format!("retry, {} past the attempt's deadline", show_duration(route.quiet_after))
+        }
+    };
+    lines.row("  on unknown", &on_unknown);
+    let bodies = [route.max_request_body, route.max_response_body].map(|bytes| show_size(bytes as u64));
+    lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
+    let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
+    lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+/// A verdict's statuses in short: whole classes, with the codes that differ.
+fn statuses(table: &StatusTable, verdict: Verdict) -> String {
+    let mut parts = Vec::new();
+    for class in 2..=5 {
+        let codes = class * 100..class * 100 + 100;
+        let has = |code: &u16| StatusCode::from_u16(*code).is_ok_and(|code| table.judge(code, false) == verdict);
+        let (with, without): (Vec<u16>, Vec<u16>) = codes.partition(has);
+        let row = |codes: &[u16]| codes.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+        match (with.len(), without.len()) {
+            (0, _) => {}
+            (_, 0) => parts.push(format!("{class}xx")),
+            (most, few) if most > few => parts.push(format!("{class}xx but {}", row(&without))),
+            _ => parts.push(row(&with)),
+        }
+    }
+    if parts.is_empty() { "-".into() } else { parts.join(", ") }
+}
+
+/// Labels and values in two columns.
+#[derive(Default)]
+struct Lines {
+    text: String,
+}
+
+impl Lines {
+    fn row(&mut self, label: &str, value: &str) {
+        writeln!(self.text, "{label:<16}{value}").expect("a String takes everything");
+    }
+}

@@ -1,0 +1,125 @@
+//! `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the file's strings.
+//!
+//! Filled in after the file was parsed: nothing that a variable holds can become a key, a table or a second value.
+
+use std::path::Path;
+
+use super::surroundings::Surroundings;
+
+/// The text with everything filled in, or what is wrong with it. Says names and paths, never what they hold.
+pub(super) fn interpolate(text: &str, surroundings: &dyn Surroundings) -> Result<String, Vec<String>> {
+    let (mut filled, mut wrong) = (String::new(), Vec::new());
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        if let Some(before) = rest[..start].strip_suffix('$') {
+            filled.push_str(before);
+            filled.push_str("${");
+            rest = &rest[start + 2..];
+            continue;
+        }
+        filled.push_str(&rest[..start]);
+        let inside = &rest[start + 2..];
+        let Some(end) = inside.find('}') else {
+            wrong.push("a `${` has no `}`; for the two characters themselves write `$${`".into());
+            rest = "";
+            break;
+        };
+        match look_up(&inside[..end], surroundings) {
+            Ok(value) => filled.push_str(&value),
+            Err(message) => wrong.push(message),
+        }
+        rest = &inside[end + 1..];
+    }
+    filled.push_str(rest);
+    if wrong.is_empty() { Ok(filled) } else { Err(wrong) }
+}
+
+fn look_up(inside: &str, surroundings: &dyn Surroundings) -> Result<String, String> {
+    if let Some(path) = inside.strip_prefix("file:") {
+        let mut text = surroundings
+            .read(Path::new(path))
+            .map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
+        // Editors and `echo` end a file with a newline that nobody means to be part of a secret.
+        for newline in ['\n', '\r'] {
+            if text.ends_with(newline) {
+                text.pop();
+            }
+        }
+        return Ok(text);
+    }
+    let (name, default) = match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    };
+    if !is_name(name) {
+        return Err(
+            "`${…}` takes `${NAME}`, `${NAME:-default}` or `${file:/path}`; for a literal `${` write `$${`".into()
+        );
+    }
+    match (surroundings.variable(name), default) {
+        (_, Some(default)) if default.contains("${") => {
+            Err(format!("the default of `${{{name}:-…}}` cannot have another `${{` in it"))
+        }
+        // As in a shell, `:-` takes an empty variable for an unset one: that is what `FOO=` in an env file means.
+        (Some(value), Some(default)) if value.is_empty() => Ok(default.into()),
+        (Some(value), _) => Ok(value),
+        (None, Some(default)) => Ok(default.into()),
+        (None, None) => Err(format!("the environment has no `{name}`: set it, or write `${{{name}:-default}}`")),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    name.bytes().all(word) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::surroundings::Written;
+    use super::*;
+
+    fn surroundings() -> Written {
+        Written::default()
+            .with_variable("HOST", "db.internal")
+            .with_variable("EMPTY", "")
+            .with_variable("SLY", "\"\nsecret = \"${HOST}")
+            .with_file("/run/secrets/x", "hunter2\n")
+            .with_file("/run/secrets/dos", "hunter2\r\n")
+    }
+
+    #[test]
+    fn names_defaults_and_files_are_filled_in() {
+        for (text, filled) in [
+            ("plain", "plain"),
+            ("", ""),
+            ("${HOST}", "db.internal"),
+            ("a ${HOST}:${PORT:-5432} b", "a db.internal:5432 b"),
+            ("${EMPTY}", ""),
+            ("${EMPTY:-default}", "default"),
+            ("${NONE:-}", ""),
+            ("${NONE:-a:-b}", "a:-b"),
+            ("${file:/run/secrets/x}", "hunter2"),
+            ("${file:/run/secrets/dos}", "hunter2"),
+            ("$${HOST}", "${HOST}"),
+            ("$$${HOST}", "$${HOST}"),
+            ("$HOST costs 5$ {x}", "$HOST costs 5$ {x}"),
+            ("${SLY}", "\"\nsecret = \"${HOST}"),
+        ] {
+            assert_eq!(interpolate(text, &surroundings()), Ok(filled.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn everything_that_cannot_be_filled_in_is_said_at_once() {
+        let wrong = interpolate("${A} ${HOST} ${file:/b} ${1} ${C:-${HOST}} ${", &surroundings())
+            .expect_err("most of it is wrong");
+        let begins =
+            ["the environment has no `A`", "`${file:/b}` cannot be read", "`${…}` takes", "the default of `${C"];
+        assert_eq!(wrong.len(), 5, "{wrong:?}");
+        for (message, begin) in wrong.iter().zip(begins) {
+            assert!(message.starts_with(begin), "{message}");
+        }
+        assert!(wrong[4].contains("has no `}`"), "{wrong:?}");
+        assert!(!format!("{wrong:?}").contains("db.internal"));
+    }
+}

@@ -1,0 +1,252 @@
+//! Every key there is: the one place that says a key's name, kind, default and meaning.
+//!
+//! The reader takes defaults and the check for unknown keys from here, and so will whatever prints a schema. To add a
+//! key, add a line here and ask for it where its table is read; the tests below fail until both are done.
+
+/// A key of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyDoc {
+    /// As it is written.
+    pub name: &'static str,
+    /// What stands behind it.
+    pub kind: Kind,
+    /// The default, as TOML; `None` for a key that must be written.
+    pub default: Option<&'static str>,
+    /// What it does, in one line.
+    pub about: &'static str,
+}
+
+/// What stands behind a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A text such as `30s`.
+    Duration,
+    /// A whole number.
+    Integer,
+    /// A text such as `64KiB`.
+    Size,
+    /// A table with these keys.
+    Table(&'static [KeyDoc]),
+    /// Any number of tables with these keys.
+    Tables(&'static [KeyDoc]),
+    /// A text whose form `about` tells.
+    Text,
+    /// A list of such texts.
+    Texts,
+}
+
+impl KeyDoc {
+    const fn new(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Self {
+        Self { name, kind, default: Some(default), about }
+    }
+
+    const fn required(name: &'static str, kind: Kind, about: &'static str) -> Self {
+        Self { name, kind, default: None, about }
+    }
+}
+
+use Kind::{Boolean, Choice, Duration, Integer, Size, Table, Tables, Text, Texts};
+
+/// The keys of the file itself.
+pub const TOP: &[KeyDoc] = &[
+    KeyDoc::new("listen", Text, r#""127.0.0.1:8080""#, "address and port for clients"),
+    KeyDoc::required("upstream", Text, "the service, as `http://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)"),
+    KeyDoc::new("service", Text, r#""default""#, "tells services that share a database apart; part of every key"),
+    KeyDoc::new("secret", Text, r#""${ONCEGATE_SECRET:-}""#, "keys the fingerprints' HMAC; empty for plain hashes"),
+    KeyDoc::new("previous_secrets", Texts, "[]", "earlier secrets, still read while keys made under them live"),
+    KeyDoc::new(
+        "trusted_proxies",
+        Texts,
+        r#"["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]"#,
+        "networks whose forwarding fields and `header:` scope parts are believed",
+    ),
+    KeyDoc::new("drain_delay", Duration, r#""0s""#, "between failing /readyz and closing the door"),
+    KeyDoc::new("drain_timeout", Duration, r#""40s""#, "how long running attempts may take to finish at shutdown"),
+    KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "what stands before the slug in a problem's `type`"),
+    KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
+    KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
+    KeyDoc::new("telemetry", Table(TELEMETRY), "{}", "what is told about the proxy itself"),
+    KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
+    KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
+];
+
+/// The keys of `[admin]`.
+pub const ADMIN: &[KeyDoc] =
+    &[KeyDoc::new("listen", Text, r#""127.0.0.1:8081""#, "address and port for operators and probes")];
+
+/// The keys of `[store]`.
+pub const STORE: &[KeyDoc] = &[
+    KeyDoc::new("url", Text, r#""sqlite:oncegate.db""#, "`sqlite:PATH`, `postgres://…` or `memory:`"),
+    KeyDoc::new("max_connections", Integer, "8", "connections to the database"),
+    KeyDoc::new("timeout", Duration, r#""2s""#, "for any one store operation"),
+    KeyDoc::new("migrate", Boolean, "true", "bring an old schema up to date at start, rather than refuse it"),
+    KeyDoc::new("lease", Table(LEASE), "{}", "an instance's right to run attempts"),
+    KeyDoc::new("sweep_every", Duration, r#""5s""#, "how often lapsed leases are looked for"),
+    KeyDoc::new("reap_every", Duration, r#""60s""#, "how often keys past their ttl are deleted"),
+];
+
+/// The keys of `store.lease`.
+pub const LEASE: &[KeyDoc] = &[
+    KeyDoc::new("heartbeat", Duration, r#""2s""#, "how often an instance renews its lease"),
+    KeyDoc::new("expiry", Duration, r#""10s""#, "how long a lease lives without being renewed"),
+];
+
+/// The keys of `[telemetry]`.
+pub const TELEMETRY: &[KeyDoc] = &[
+    KeyDoc::new("log", Text, r#""info""#, "which events are logged: a level, or `info,oncegate=debug`"),
+    KeyDoc::new("format", Choice(&["auto", "text", "json"]), r#""auto""#, "`auto` is text on a terminal, else json"),
+];
+
+/// The keys of `[[routes]]`.
+pub const ROUTE: &[KeyDoc] = &[
+    KeyDoc::required("name", Text, "names the route in logs, metrics and the operators' tools"),
+    KeyDoc::required("path", Text, "`{name}` is one segment, `{*rest}` the rest; the most specific route wins"),
+    KeyDoc::new("methods", Texts, r#"["POST", "PATCH"]"#, "the methods that are guarded"),
+    KeyDoc::new("upstream", Text, r#""""#, "the route's own service; empty for the one at the top"),
+    KeyDoc::new("key", Table(KEY), "{}", "where a request's key is, and what it may look like"),
+    KeyDoc::new(
+        "scope",
+        Texts,
+        r#"["authorization?", "header:x-api-key?"]"#,
+        "who is calling: authorization, header:NAME, cookie:NAME, query:NAME or none; `?` marks what may be missing",
+    ),
+    KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "within what a key is unique"),
+    KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),
+    KeyDoc::new("connect_timeout", Duration, r#""2s""#, "for a connection to the upstream"),
+    KeyDoc::new("upstream_timeout", Duration, r#""30s""#, "for the upstream's whole response"),
+    KeyDoc::new("upstream_idle_timeout", Duration, r#""2s""#, "how long an unused connection to the upstream is kept"),
+    KeyDoc::new("store_statuses", Texts, r#"["2xx", "3xx", "4xx"]"#, "responses that are stored and replayed"),
+    KeyDoc::new(
+        "release_statuses",
+        Texts,
+        r#"["307", "308", "401", "403", "407", "408", "421", "425", "426", "428", "429", "431", "451", "5xx"]"#,
+        "responses after which a retry is executed again",
+    ),
+    KeyDoc::new("unknown_statuses", Texts, r#"["502", "504"]"#, "responses that do not tell whether it was executed"),
+    KeyDoc::new(
+        "on_unknown",
+        Choice(&["hold", "retry", "retry-when-quiet"]),
+        r#""hold""#,
+        "what a retry of an unknown outcome gets: a refusal, or the next attempt",
+    ),
+    KeyDoc::new("ttl", Duration, r#""24h""#, "how long a key is remembered from its completion"),
+    KeyDoc::new("max_request_body", Size, r#""1MiB""#, "a larger request is refused"),
+    KeyDoc::new("max_response_body", Size, r#""1MiB""#, "a larger response reaches the first client and is not kept"),
+    KeyDoc::new("replay", Table(REPLAY), "{}", "what a replay is"),
+    KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how an unknown outcome is cleared up"),
+];
+
+/// The keys of `[defaults]`: those of a route but `name` and `path`, which make a route itself.
+pub const DEFAULTS: &[KeyDoc] = ROUTE.split_at(2).1;
+
+/// The keys of a route's `key`.
+pub const KEY: &[KeyDoc] = &[
+    KeyDoc::new("header", Text, r#""Idempotency-Key""#, "the request field that carries the key"),
+    KeyDoc::new("required", Boolean, "false", "refuse a request without a key, rather than pass it unguarded"),
+    KeyDoc::new("min_length", Integer, "1", "the shortest key, in characters"),
+    KeyDoc::new("max_length", Integer, "255", "the longest key, in characters"),
+    KeyDoc::new("syntax", Choice(&["ietf"]), r#""ietf""#, "what a key looks like: quoted or bare"),
+];
+
+/// The keys of a route's `fingerprint`.
+pub const FINGERPRINT: &[KeyDoc] = &[
+    KeyDoc::new("body", Choice(&["auto", "json", "raw", "none"]), r#""auto""#, "how the body takes part"),
+    KeyDoc::new("query", Boolean, "true", "whether the query takes part"),
+];
+
+/// The keys of a route's `replay`.
+pub const REPLAY: &[KeyDoc] =
+    &[KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays")];
+
+/// The keys of a route's `reconcile`.
+pub const RECONCILE: &[KeyDoc] =
+    &[KeyDoc::new("after", Duration, r#""1m""#, "how long, past a lease, before an attempt counts as over")];
+
+/// Where a key of that name is to be written, in words, if any table has it.
+pub(super) fn home(name: &str) -> Option<&'static str> {
+    let tables = [
+        ("at the top of the file, before the first table", TOP),
+        ("in `[[routes]]` or `[defaults]`", DEFAULTS),
+        ("in `[[routes]]`", ROUTE),
+        ("in `[store]`", STORE),
+        ("in `lease` of `[store]`", LEASE),
+        ("in `[telemetry]`", TELEMETRY),
+        ("in a route's `key`", KEY),
+        ("in a route's `fingerprint`", FINGERPRINT),
+        ("in a route's `replay`", REPLAY),
+        ("in a route's `reconcile`", RECONCILE),
+    ];
+    tables.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name)).map(|(home, _)| home)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::surroundings::Written;
+    use super::super::{Overrides, Problems, load};
+    use super::*;
+
+    /// Every key that is no table, as a file that gives it this value.
+    fn files_with(value: impl Fn(&KeyDoc) -> Vec<String>) -> Vec<(String, String)> {
+        fn walk(before: &str, keys: &[KeyDoc], found: &mut dyn FnMut(String, &KeyDoc)) {
+            for key in keys {
+                let path = format!("{before}{}", key.name);
+                match key.kind {
+                    Table(keys) => walk(&format!("{path}."), keys, found),
+                    Tables(keys) => walk(&format!("{path}[0]."), keys, found),
+                    _ => found(path, key),
+                }
+            }
+        }
+        let mut files = Vec::new();
+        walk("", TOP, &mut |path, key| {
+            for value in value(key) {
+                let file = match path.strip_prefix("routes[0].") {
+                    None => format!("{path} = {value}"),
+                    Some("name") => format!("[[routes]]\npath = '/'\nname = {value}"),
+                    Some("path") => format!("[[routes]]\nname = 'r'\npath = {value}"),
+                    Some(field) => format!("[[routes]]\nname = 'r'\npath = '/'\n{field} = {value}"),
+                };
+                let file = if path == "upstream" { file } else { format!("upstream = 'http://a'\n{file}") };
+                files.push((path.clone(), file));
+            }
+        });
+        files
+    }
+
+    fn problems(file: &str) -> Option<Problems> {
+        load(Some("f".as_ref()), &Overrides::default(), &Written::default().with_file("f", file)).err()
+    }
+
+    #[test]
+    fn every_key_is_read_and_its_kind_is_checked() {
+        for (path, file) in files_with(|_| vec!["1979-05-27".into()]) {
+            let problems = problems(&file).expect(&file);
+            assert!(
+                problems.iter().any(|problem| problem.path == path && problem.message.starts_with("must be ")),
+                "{path}: {problems}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_default_and_every_word_of_a_choice_is_accepted() {
+        let values = |key: &KeyDoc| match key.kind {
+            Choice(words) => words.iter().map(|word| format!("{word:?}")).collect(),
+            _ => key.default.map(str::to_owned).into_iter().collect(),
+        };
+        for (path, file) in files_with(values) {
+            assert_eq!(problems(&file), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn defaults_has_every_key_of_a_route_but_those_that_make_it_one() {
+        assert_eq!(ROUTE[0].name, "name");
+        assert_eq!(ROUTE[1].name, "path");
+        assert!(ROUTE[2..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
+    }
+}

@@ -1,0 +1,161 @@
+//! Who is calling: the parts of a request that tell callers apart.
+
+use http::HeaderName;
+
+use super::reader::{Found, Section};
+
+/// Whose key it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeRule {
+    /// Empty for `none`: all callers share their keys.
+    pub parts: Vec<ScopePart>,
+    /// Whether these are the parts of the default. Under it a keyed request that has a Cookie and neither of the two
+    /// default fields is refused: its caller is told by the cookie, which this scope does not look at.
+    pub is_default: bool,
+}
+
+impl ScopeRule {
+    /// The fields that are named by `header:` parts.
+    pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.parts.iter().filter_map(|part| match &part.source {
+            ScopeSource::Header(name) => Some(name),
+            ScopeSource::Authorization | ScopeSource::Cookie(_) | ScopeSource::Query(_) => None,
+        })
+    }
+}
+
+/// One thing that tells callers apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopePart {
+    /// Where it is in a request.
+    pub source: ScopeSource,
+    /// Whether a request may lack it.
+    pub optional: bool,
+    /// As it is written, without `?`, a field's name in lower case. Goes into the scope's hash.
+    pub name: Box<str>,
+}
+
+/// Where a part of the scope is in a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScopeSource {
+    /// The `Authorization` field.
+    Authorization,
+    /// A cookie of this name.
+    Cookie(Box<str>),
+    /// A field that somebody trusted has set.
+    Header(HeaderName),
+    /// A parameter of the query.
+    Query(Box<str>),
+}
+
+/// `None` stands for the word `none`.
+type Entry = Option<ScopePart>;
+
+pub(super) fn read(section: &Section<'_>) -> Option<ScopeRule> {
+    let entries = section.list("scope", parse)?;
+    let reader = section.reader();
+    if entries.value.is_empty() {
+        reader.problem(&entries.place, "is empty: write [\"none\"] if all callers are to share their keys");
+        return None;
+    }
+    let is_none = entries.value.iter().any(|entry| entry.value.is_none());
+    if is_none && entries.value.len() > 1 {
+        reader.problem(&entries.place, "has `none` beside others: `none` means that nothing tells callers apart");
+        return None;
+    }
+    for (index, entry) in entries.value.iter().enumerate() {
+        let source = |entry: &Found<Entry>| entry.value.as_ref().map(|part| part.source.clone());
+        if entries.value[..index].iter().any(|before| source(before) == source(entry)) {
+            reader.problem(&entry.place, "stands here a second time");
+            return None;
+        }
+    }
+    let parts: Vec<_> = entries.value.into_iter().filter_map(|entry| entry.value).collect();
+    let is_default = parts == default_parts();
+    Some(ScopeRule { parts, is_default })
+}
+
+/// The parts that `keys` declares as default, to know them again when they are written out.
+fn default_parts() -> Vec<ScopePart> {
+    let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
+    let api_key = ScopeSource::Header(HeaderName::from_static("x-api-key"));
+    vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
+}
+
+fn parse(text: &str) -> Result<Entry, String> {
+    let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
+    let right = "write `authorization`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
+    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+    let source = match (kind, name) {
+        ("none", "") if text == "none" => {
+            return if optional { Err("is `none` already: it takes no `?`".into()) } else { Ok(None) };
+        }
+        ("authorization", "") if text == kind => ScopeSource::Authorization,
+        ("header" | "cookie" | "query", "") => return Err(format!("lacks the name: {right}")),
+        ("header", name) => match name.parse() {
+            Ok(http::header::AUTHORIZATION) => return Err("is to be written as `authorization`".into()),
+            Ok(name) => ScopeSource::Header(name),
+            Err(_) => return Err("names a field that HTTP does not allow".into()),
+        },
+        // RFC 6265: a cookie's name is a token, as a field's name is.
+        ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
+        ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
+        ("query", name) => ScopeSource::Query(name.into()),
+        _ => {
+            return Err(format!(
+                "is no part of a request that is known here: {right}; `?` at the end marks what may be missing"
+            ));
+        }
+    };
+    let name = match &source {
+        ScopeSource::Header(name) => format!("header:{name}"),
+        _ => text.into(),
+    };
+    Ok(Some(ScopePart { source, optional, name: name.into() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(text: &str) -> ScopePart {
+        parse(text).expect(text).expect(text)
+    }
+
+    #[test]
+    fn each_part_has_its_source_and_its_name() {
+        assert_eq!(part("authorization").source, ScopeSource::Authorization);
+        assert!(part("authorization?").optional);
+        let header = part("header:X-Tenant?");
+        assert_eq!(header.source, ScopeSource::Header(HeaderName::from_static("x-tenant")));
+        assert_eq!(&*header.name, "header:x-tenant");
+        assert_eq!(part("cookie:SID").source, ScopeSource::Cookie("SID".into()));
+        assert_eq!(&*part("cookie:SID?").name, "cookie:SID");
+        assert_eq!(part("query:tenant").source, ScopeSource::Query("tenant".into()));
+        assert_eq!(parse("none"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_part_is_refused() {
+        for text in [
+            "",
+            "?",
+            "none?",
+            "none:x",
+            "None",
+            "authorization:x",
+            "authorization:",
+            "header:",
+            "header",
+            "header:a b",
+            "header:Authorization",
+            "cookie:a=b",
+            "query:",
+            "jwt:sub",
+            "client-cert",
+            "ip",
+        ] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Routes, what they take from `[defaults]`, and how they are told apart.
+
+use http::StatusCode;
+
+use super::{config, one_problem, problems, route};
+use crate::config::*;
+use crate::domain::policy::Verdict;
+
+#[test]
+fn a_wrong_default_is_said_once_even_if_every_route_overwrites_it() {
+    let routes = "[[routes]]\nname = 'a'\npath = '/a'\n[[routes]]\nname = 'b'\npath = '/b'\n";
+    one_problem(&format!("[defaults]\nttl = 'x'\n{routes}"), "3:7: defaults.ttl: ");
+    one_problem(&format!("[defaults]\nttl = 'x'\n{}", route("ttl = '1h'")), "3:7: defaults.ttl: ");
+}
+
+#[test]
+fn tables_in_defaults_are_taken_key_by_key() {
+    let config = config(&format!(
+        "[defaults]\nttl = '2h'\nkey = {{ header = 'X-Key', max_length = 64 }}\nfingerprint.query = false\n{}ttl = '3h'\n\
+         key = {{ required = true, max_length = 32 }}\n[[routes]]\nname = 'b'\npath = '/b'",
+        route("fingerprint.body = 'raw'\n")
+    ));
+    let [a, b] = config.routes.as_slice() else { panic!("two routes") };
+    assert_eq!((a.key.header.as_str(), a.key.required, a.key.limits.length_max), ("x-key", true, 32));
+    assert_eq!((b.key.header.as_str(), b.key.required, b.key.limits.length_max), ("x-key", false, 64));
+    assert_eq!((a.recipe.to_stored(), b.recipe.to_stored()), ("1 body=raw query=no", "1 query=no"));
+    assert_eq!((a.ttl, b.ttl), (Duration::from_secs(3 * 3600), Duration::from_secs(2 * 3600)));
+}
+
+#[test]
+fn a_problem_between_a_default_and_a_routes_own_value_is_the_routes() {
+    let text = format!("{}[defaults]\nkey.max_length = 8", route("key.min_length = 9\n"));
+    one_problem(&text, "5:18: routes[0].key.min_length: `min_length` (9) must not be over");
+}
+
+#[test]
+fn a_route_has_its_own_upstream_or_the_top_one() {
+    let config = config(&format!("{}[[routes]]\nname = 'b'\npath = '/b'\nupstream = 'http://b:1'", route("")));
+    let upstreams: Vec<_> = config.routes.iter().map(|route| route.upstream.to_string()).collect();
+    assert_eq!(upstreams, ["http://127.0.0.1:3000", "http://b:1"]);
+}
+
+#[test]
+fn status_lists_that_are_written_beat_default_ones_also_from_defaults() {
+    let judge = |text: &str, code| {
+        let config = config(text);
+        config.routes[0].statuses.judge(StatusCode::from_u16(code).expect("in range"), false)
+    };
+    assert_eq!(judge("", 500), Verdict::Release);
+    assert_eq!(judge("", 504), Verdict::Unknown);
+    assert_eq!(judge("", 422), Verdict::Store);
+    assert_eq!(judge("", 401), Verdict::Release);
+    let defaults = "[defaults]\nstore_statuses = ['2xx', '5xx']\n";
+    assert_eq!(judge(defaults, 504), Verdict::Store);
+    assert_eq!(judge(defaults, 422), Verdict::Unknown);
+    assert_eq!(judge(&format!("{defaults}{}", route("store_statuses = ['2xx']")), 504), Verdict::Unknown);
+    assert_eq!(judge(&format!("{defaults}{}", route("unknown_statuses = ['500']")), 500), Verdict::Unknown);
+}
+
+#[test]
+fn a_status_in_two_written_lists_is_a_problem_at_the_second() {
+    let two = "release_statuses = ['5xx', '409']\nstore_statuses = ['2xx', '409']";
+    one_problem(&route(two), "6:26: routes[0].store_statuses[1]: 409 stands in `release_statuses` too");
+    let text = format!("{}[defaults]\nunknown_statuses = ['5xx']", route("release_statuses = ['5xx']\n"));
+    one_problem(&text, "5:21: routes[0].release_statuses[0]: 5xx stands in `unknown_statuses` too");
+}
+
+#[test]
+fn two_routes_do_not_share_a_name_or_a_path_and_method() {
+    let two = |second: &str| format!("{}[[routes]]\n{second}", route(""));
+    one_problem(&two("name = 'a'\npath = '/b'"), "6:8: routes[1].name: is another route's name too: `a`");
+    one_problem(&two("name = 'b'\npath = '/a'"), "7:8: routes[1].path: `a` and `b` both match POST at this path");
+    config(&two("name = 'b'\npath = '/a'\nmethods = ['PUT']"));
+    config(&two("name = 'b'\npath = '/{a}'"));
+    config(&two("name = 'b'\npath = '/{*rest}'"));
+    let shapes = "[[routes]]\nname = 'a'\npath = '/v1/{id}'\nttl = 'x'\n[[routes]]\nname = 'b'\npath = '/v1/{name}'";
+    let problems = problems(shapes);
+    assert!(problems.len() == 2 && problems[1].contains("`a` and `b` both match POST"), "{problems:?}");
+}
+
+#[test]
+fn a_scope_of_none_and_a_store_in_memory_are_warned_about() {
+    let config = config(&format!("store.url = 'memory:'\n{}", route("scope = ['none']")));
+    assert!(config.routes[0].scope.parts.is_empty());
+    assert_eq!(config.warnings.len(), 2);
+    assert!(config.warnings[0].contains("after a restart every retry is executed again"));
+    assert!(config.warnings[1].starts_with("route `a`: scope is `none`: any caller who knows a key"));
+}
+
+#[test]
+fn a_written_scope_that_is_the_default_is_the_default() {
+    let is_default = |scope: &str| config(&route(&format!("scope = {scope}"))).routes[0].scope.is_default;
+    assert!(is_default("['authorization?', 'header:X-API-Key?']"));
+    assert!(!is_default("['authorization?']"));
+}
+
+#[test]
+fn what_check_prints_is_the_routes_as_resolved() {
+    let config = config(
+        "[store]\nurl = 'postgres://u:hunter2@h/d'\n[[routes]]\nname = 'create-payment'\npath = '/v1/payments'\nkey = { \
+         required = true }\nscope = ['none']\non_unknown = 'retry-when-quiet'",
+    );
+    let expected = "\
+listen          127.0.0.1:8080, admin on 127.0.0.1:8081
+upstream        http://127.0.0.1:3000
+store           postgres://u@h/d
+service         default
+secret          none
+
+route           create-payment
+  matches       POST PATCH /v1/payments
+  upstream      http://127.0.0.1:3000
+  key           idempotency-key, required, 1 to 255 characters
+  scope         none
+  space         path
+  fingerprint   recipe 1
+  ttl           1d
+  timeouts      connect 2s, upstream 30s, idle 2s
+  stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 421 425 426 428 429 431 451
+  released      307 308, 401 403 407 408 421 425 426 428 429 431 451, 5xx but 502 504
+  unknown       502 504
+  on unknown    retry, 70s past the attempt's deadline
+  bodies        request 1MiB, response 1MiB
+  not replayed  set-cookie
+";
+    assert_eq!(describe(&config), expected);
+}
+
+#[test]
+fn routes_that_the_router_cannot_take_are_refused_rather_than_left_unguarded() {
+    let two = |first: &str, second: &str| {
+        format!("[[routes]]\nname = 'a'\npath = '{first}'\n[[routes]]\nname = 'b'\npath = '{second}'")
+    };
+    for (first, second) in [("/v1/{*rest}", "/v1/{id}"), ("/v1/{id}/pay", "/v1/{*rest}")] {
+        one_problem(
+            &two(first, second),
+            &format!("7:8: routes[1].path: cannot stand beside `{first}` of another route"),
+        );
+        config(&format!("{}\nmethods = ['PUT']", two(first, second)));
+    }
+    config(&two("/{*rest}", "/v1/{id}"));
+}
+
+#[test]
+fn what_passes_unguarded_takes_its_timeouts_from_defaults() {
+    let pass = config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'\nupstream = 'http://b'").pass;
+    assert_eq!((pass.connect_timeout, pass.upstream_idle_timeout), (Duration::from_secs(1), Duration::from_secs(9)));
+    assert_eq!(pass.upstream.to_string(), "http://127.0.0.1:3000");
+}

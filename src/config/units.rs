@@ -1,0 +1,103 @@
+//! Durations and sizes, as they are written and as they are shown.
+
+use std::time::Duration;
+
+/// From the largest, so that showing finds the shortest spelling first.
+const DURATIONS: [(&str, Duration); 5] = [
+    ("d", Duration::from_secs(86_400)),
+    ("h", Duration::from_secs(3600)),
+    ("m", Duration::from_secs(60)),
+    ("s", Duration::from_secs(1)),
+    ("ms", Duration::from_millis(1)),
+];
+
+const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// Ten years: no setting means more, and the clocks of all platforms can be moved by it without overflowing.
+const DURATION_MAX: Duration = Duration::from_secs(3650 * 86_400);
+
+/// `250ms`, `30s`, `5m`, `24h` or `30d`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let right = "write a whole number and its unit: `250ms`, `30s`, `5m`, `24h` or `30d`";
+    let (number, unit) = split(text).ok_or_else(|| format!("is no duration: {right}"))?;
+    if unit.is_empty() {
+        return Err(format!("has no unit: {right}"));
+    }
+    let Some((_, one)) = DURATIONS.iter().find(|(name, _)| *name == unit) else {
+        return Err(format!("has a unit that is not known: {right}"));
+    };
+    let duration = number.try_into().ok().and_then(|number| one.checked_mul(number));
+    duration.filter(|duration| *duration <= DURATION_MAX).ok_or_else(|| "is longer than ten years".into())
+}
+
+/// `500B`, `64KiB` or `1MiB`, in bytes.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let right = "write a whole number and its unit: `500B`, `64KiB` or `1MiB`";
+    let (number, unit) = split(text).ok_or_else(|| format!("is no size: {right}"))?;
+    if unit.is_empty() {
+        return Err(format!("has no unit: {right}"));
+    }
+    let Some((_, one)) = SIZES.iter().find(|(name, _)| *name == unit) else {
+        return Err(format!("has a unit that is not known: {right}"));
+    };
+    number.checked_mul(*one).ok_or_else(|| "is more than any computer has".into())
+}
+
+/// A duration as it would be written.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let whole = |one: &Duration| duration.as_millis().is_multiple_of(one.as_millis());
+    match DURATIONS.iter().find(|(_, one)| duration >= *one && whole(one)) {
+        Some((unit, one)) => format!("{}{unit}", duration.as_millis() / one.as_millis()),
+        None => "0s".into(),
+    }
+}
+
+/// A size as it would be written.
+pub(super) fn show_size(bytes: u64) -> String {
+    match SIZES.iter().find(|(_, one)| bytes >= *one && bytes.is_multiple_of(*one)) {
+        Some((unit, one)) => format!("{}{unit}", bytes / one),
+        None => "0B".into(),
+    }
+}
+
+/// The digits and what follows them; `None` without digits or with more than fit.
+fn split(text: &str) -> Option<(u64, &str)> {
+    let end = text.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_reads_back_as_what_was_written() {
+        for text in ["250ms", "30s", "5m", "24h", "30d", "90s", "1500ms", "0s"] {
+            let read = duration(text).expect(text);
+            assert_eq!(duration(&show_duration(read)), Ok(read), "{text}");
+        }
+        assert_eq!(show_duration(Duration::from_secs(86_400)), "1d");
+        assert_eq!(show_duration(Duration::from_secs(5400)), "90m");
+        for (text, bytes) in [("500B", 500), ("64KiB", 65_536), ("1MiB", 1_048_576), ("1536KiB", 1_572_864), ("0B", 0)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+            assert_eq!(size(&show_size(bytes)), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_lacks_its_unit() {
+        assert!(duration("30").is_err_and(|message| message.starts_with("has no unit")));
+        assert!(size("1024").is_err_and(|message| message.starts_with("has no unit")));
+    }
+
+    #[test]
+    fn nothing_else_is_a_duration_or_a_size() {
+        for text in ["", "s", "-1s", "1.5h", "1h30m", "30 s", " 30s", "30S", "1w", "99999999999d", "3651d"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+        for text in ["", "B", "-1B", "1.5MiB", "1MB", "64kib", "1 MiB", "99999999999GiB"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The vocabulary: what the rest of Oncegate talks about.
+//!
+//! Pure values and pure functions. Nothing in here does I/O, waits, logs or looks at a clock, and nothing in here
+//! knows another module of this crate.
+
+pub mod attempt;
+pub mod canonical_json;
+pub mod fingerprint;
+pub mod key;
+pub mod policy;
+pub mod record;
+pub mod response;
+pub mod scope;

@@ -1,0 +1,135 @@
+//! Who may execute: instances, attempts and their tokens.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::record::RecordId;
+use super::response::StoredResponse;
+
+/// One running proxy process. Its lease, and with it the right to start attempts, lives in the store under this number.
+///
+/// Drawn at random at start and never reused: a restarted process is another instance.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InstanceId(i64);
+
+impl InstanceId {
+    /// An identity out of random bits. The sign bit is dropped, so that the number reads the same in every store.
+    pub fn from_random(bits: u64) -> Self {
+        Self((bits >> 1).cast_signed())
+    }
+
+    /// As it stands in the store.
+    pub fn from_stored(number: i64) -> Self {
+        Self(number)
+    }
+
+    /// As it stands in the store.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The fencing token of one attempt: 128 random bits.
+///
+/// Every attempt replaces its predecessor's token in the record, so holding the record's token is being its newest
+/// attempt. Attempt numbers would not do: after a failover that lost a commit a number can come again, a token cannot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token([u8; 16]);
+
+impl Token {
+    /// A token out of 16 random bytes; they must come from the operating system's generator.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// As it stands in the store; `None` if the length is wrong.
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// As it stands in the store.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Tokens are capabilities: they are not printed, not even by `{:?}`.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// The right to run one attempt. Not `Clone`, and ending the attempt takes it: an attempt cannot be settled in two ways.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Whose attempt.
+    pub id: RecordId,
+    /// Which attempt, beyond doubt.
+    pub token: Token,
+    /// Which attempt, for people and for the upstream: 1 for the first.
+    pub attempt: u32,
+}
+
+impl Lease {
+    /// The whole response is in; it is to be replayed for `ttl`.
+    pub fn complete(self, response: StoredResponse, ttl: Duration) -> Settlement {
+        self.settle(Ending::Completed { response, ttl })
+    }
+
+    /// The attempt is known not to have executed (or its status is one to release); forgotten after `ttl`.
+    pub fn release(self, ttl: Duration) -> Settlement {
+        self.settle(Ending::Retryable { ttl })
+    }
+
+    /// The upstream may have acted; nobody knows.
+    pub fn unknown(self) -> Settlement {
+        self.settle(Ending::Unknown)
+    }
+
+    fn settle(self, ending: Ending) -> Settlement {
+        Settlement { id: self.id, token: self.token, ending }
+    }
+}
+
+/// How an attempt ended, to be written to the store. It may be written any number of times: the token makes it one.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// Whose attempt.
+    pub id: RecordId,
+    /// Which attempt.
+    pub token: Token,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// The three ways an attempt can end.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Replay `response` until `ttl` after the store has taken it.
+    Completed {
+        /// What the upstream answered.
+        response: StoredResponse,
+        /// From completion, by the store's clock.
+        ttl: Duration,
+    },
+    /// Not executed, or to be treated so: the next request becomes the next attempt.
+    Retryable {
+        /// From settlement, by the store's clock.
+        ttl: Duration,
+    },
+    /// It may have executed.
+    Unknown,
+}

@@ -1,0 +1,482 @@
+//! What makes two requests the same.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, Mac};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName};
+use sha2::{Digest, Sha256};
+
+use super::canonical_json::{Pointer, Selection, canonicalize_selected};
+use secret::KeyId;
+pub use secret::{Secret, Secrets};
+
+pub mod form;
+mod multipart;
+mod secret;
+
+/// The hash of what makes two requests the same, made by a [`Recipe`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// As it stands in the store; `None` if the length is wrong.
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// As it stands in the store.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The parts of a request that a fingerprint may be made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// As sent.
+    pub method: &'a str,
+    /// As sent, without the query.
+    pub path: &'a str,
+    /// As sent, without the question mark.
+    pub query: Option<&'a str>,
+    /// As sent.
+    pub headers: &'a HeaderMap,
+    /// The whole body.
+    pub body: &'a [u8],
+}
+
+/// How a fingerprint is made: its version and what goes into it. Stands in every record, so that a retry is compared by
+/// the recipe that its first attempt was stored with, whatever the configuration has become since.
+///
+/// Spelt as words with a space between, what is usual left out: `1` for the default, `1 body=raw query=no hmac=1f2e3d4c`.
+/// Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe(Arc<Spelt>);
+
+/// A recipe's parts, and the words that stand in the record, spelt once.
+#[derive(Debug, PartialEq, Eq)]
+struct Spelt {
+    plan: Plan,
+    key_id: Option<KeyId>,
+    words: String,
+}
+
+/// What goes into a fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How the body takes part.
+    pub body: BodyRule,
+    /// Whether the query takes part.
+    pub query: bool,
+    /// Fields that take part, all their values in order.
+    pub headers: Vec<HeaderName>,
+    /// Which values of a JSON body take part.
+    pub selection: Selection,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { body: BodyRule::Auto, query: true, headers: Vec::new(), selection: Selection::default() }
+    }
+}
+
+/// How the body takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyRule {
+    /// By the media type: JSON by its canonical form, forms by their pairs, multipart forms by their parts, anything else
+    /// by its bytes.
+    Auto,
+    /// As a form's pairs whatever the media type says.
+    Form,
+    /// As JSON whatever the media type says; what does not parse, by its bytes.
+    Json,
+    /// Not at all: two requests with different bodies are the same.
+    None,
+    /// By its bytes.
+    Raw,
+}
+
+impl Recipe {
+    /// A route's recipe: keyed where there is a secret.
+    pub fn new(plan: Plan, secret: Option<&Secret>) -> Self {
+        Self::spelt(plan, secret.map(|secret| secret.id))
+    }
+
+    /// Reads a recipe as it stands in a record; `None` if this version does not know it.
+    pub fn from_stored(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        if words.next() != Some("1") {
+            return None;
+        }
+        let (mut plan, mut key_id) = (Plan::default(), None);
+        for word in words {
+            match word.split_once('=')? {
+                ("body", "form") => plan.body = BodyRule::Form,
+                ("body", "json") => plan.body = BodyRule::Json,
+                ("body", "none") => plan.body = BodyRule::None,
+                ("body", "raw") => plan.body = BodyRule::Raw,
+                ("exclude", list) => plan.selection.exclude = pointers(list)?,
+                ("headers", list) => {
+                    plan.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
+                }
+                ("hmac", id) => key_id = Some(KeyId::from_hex(id)?),
+                ("include", list) => plan.selection.include = pointers(list)?,
+                ("query", "no") => plan.query = false,
+                _ => return None,
+            }
+        }
+        Some(Self::spelt(plan, key_id))
+    }
+
+    /// As it stands in the record.
+    pub fn to_stored(&self) -> &str {
+        &self.0.words
+    }
+
+    fn spelt(plan: Plan, key_id: Option<KeyId>) -> Self {
+        let words = spell(&plan, key_id);
+        Self(Arc::new(Spelt { plan, key_id, words }))
+    }
+
+    /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more, so
+    /// that nobody can compare.
+    pub fn fingerprint(&self, parts: &Parts<'_>, secrets: &Secrets) -> Option<Fingerprint> {
+        let Spelt { plan, key_id, .. } = &*self.0;
+        let mut hash = match key_id {
+            None => Hasher::Plain(Sha256::new()),
+            Some(id) => Hasher::Keyed(Box::new(secrets.get(*id)?.mac.clone())),
+        };
+        hash.part(b"oncegate fingerprint 1");
+        hash.part(parts.method.as_bytes());
+        hash.part(parts.path.as_bytes());
+        match parts.query.filter(|_| plan.query) {
+            None => hash.part(b"no query"),
+            Some(query) => {
+                hash.part(b"query");
+                hash.part(query.as_bytes());
+            }
+        }
+        for name in &plan.headers {
+            let values = parts.headers.get_all(name);
+            hash.part(name.as_str().as_bytes());
+            hash.part(&(values.iter().count() as u64).to_be_bytes());
+            values.iter().for_each(|value| hash.part(value.as_bytes()));
+        }
+        let (kind, body) = self.body(parts);
+        hash.part(kind.as_bytes());
+        hash.part(&body);
+        Some(hash.finish())
+    }
+
+    /// The body as it goes into the fingerprint, and the name of that form.
+    pub fn body<'a>(&self, parts: &Parts<'a>) -> (&'static str, Cow<'a, [u8]>) {
+        let plan = &self.0.plan;
+        let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+        let canonical = match (plan.body, essence(content_type)) {
+            (BodyRule::None, _) => return ("none", Cow::Borrowed(b"")),
+            // Nothing is ever unpacked: a small body may hold an enormous one.
+            _ if parts.headers.contains_key(CONTENT_ENCODING) => None,
+            (BodyRule::Raw, _) => None,
+            (BodyRule::Json, _) | (BodyRule::Auto, Essence::Json) => {
+                canonicalize_selected(parts.body, &plan.selection).ok().map(|body| ("json", body))
+            }
+            (BodyRule::Form, _) | (BodyRule::Auto, Essence::Form) => {
+                Some(("form", Cow::Owned(form::canonical(parts.body))))
+            }
+            (BodyRule::Auto, Essence::Multipart) => {
+                multipart::canonical(content_type, parts.body).map(|body| ("multipart", Cow::Owned(body)))
+            }
+            (BodyRule::Auto, Essence::Other) => None,
+        };
+        canonical.unwrap_or(("raw", Cow::Borrowed(parts.body)))
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.words)
+    }
+}
+
+fn spell(plan: &Plan, key_id: Option<KeyId>) -> String {
+    let mut words = String::from("1");
+    words.push_str(match plan.body {
+        BodyRule::Auto => "",
+        BodyRule::Form => " body=form",
+        BodyRule::Json => " body=json",
+        BodyRule::None => " body=none",
+        BodyRule::Raw => " body=raw",
+    });
+    if !plan.query {
+        words.push_str(" query=no");
+    }
+    if !plan.headers.is_empty() {
+        let names: Vec<_> = plan.headers.iter().map(HeaderName::as_str).collect();
+        words.push_str(&format!(" headers={}", names.join(",")));
+    }
+    for (word, list) in [("include", &plan.selection.include), ("exclude", &plan.selection.exclude)] {
+        if !list.is_empty() {
+            let list: Vec<_> = list.iter().map(|pointer| form::escape(pointer.to_string().as_bytes())).collect();
+            words.push_str(&format!(" {word}={}", list.join(",")));
+        }
+    }
+    if let Some(id) = key_id {
+        words.push_str(&format!(" hmac={id}"));
+    }
+    words
+}
+
+/// Pointers as they stand in a recipe: escaped like the values of a form, so that neither a space nor a comma in one can
+/// end it.
+fn pointers(list: &str) -> Option<Vec<Pointer>> {
+    let unescaped = list.split(',').map(|escaped| String::from_utf8(form::unescape(escaped.as_bytes())).ok());
+    unescaped.map(|pointer| Pointer::parse(&pointer?).ok()).collect()
+}
+
+/// A media type, as far as it matters here.
+enum Essence {
+    /// `application/x-www-form-urlencoded`.
+    Form,
+    /// `application/json` or `*/*+json` (RFC 6839 section 3.1).
+    Json,
+    /// `multipart/form-data`.
+    Multipart,
+    /// Everything else.
+    Other,
+}
+
+/// What a `Content-Type` says, its parameters left aside.
+fn essence(content_type: &[u8]) -> Essence {
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
+    let suffix = essence.len().saturating_sub(5);
+    if is(b"application/json")
+        || (essence[suffix..].eq_ignore_ascii_case(b"+json") && essence[..suffix].contains(&b'/'))
+    {
+        Essence::Json
+    } else if is(b"application/x-www-form-urlencoded") {
+        Essence::Form
+    } else if is(b"multipart/form-data") {
+        Essence::Multipart
+    } else {
+        Essence::Other
+    }
+}
+
+enum Hasher {
+    Keyed(Box<Hmac<Sha256>>),
+    Plain(Sha256),
+}
+
+impl Hasher {
+    /// Length first: what ends where is never in doubt.
+    fn part(&mut self, bytes: &[u8]) {
+        for piece in [&(bytes.len() as u64).to_be_bytes()[..], bytes] {
+            match self {
+                Self::Keyed(mac) => mac.update(piece),
+                Self::Plain(hash) => Digest::update(hash, piece),
+            }
+        }
+    }
+
+    fn finish(self) -> Fingerprint {
+        Fingerprint(match self {
+            Self::Keyed(mac) => mac.finalize().into_bytes().into(),
+            Self::Plain(hash) => hash.finalize().into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    /// A request's fields, for as long as a test runs.
+    fn fields(list: &[(&'static str, &'static str)]) -> &'static HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        Box::leak(Box::new(headers))
+    }
+
+    fn typed(content_type: &'static str) -> &'static HeaderMap {
+        fields(&[("content-type", content_type)])
+    }
+
+    fn parts(body: &'static str) -> Parts<'static> {
+        Parts { method: "POST", path: "/pay", query: None, headers: typed("application/json"), body: body.as_bytes() }
+    }
+
+    fn by(plan: Plan, parts: &Parts<'_>) -> Fingerprint {
+        Recipe::new(plan, None).fingerprint(parts, &Secrets::default()).unwrap()
+    }
+
+    fn of(parts: &Parts<'_>) -> Fingerprint {
+        by(Plan::default(), parts)
+    }
+
+    fn pointer_list(list: &[&str]) -> Vec<Pointer> {
+        list.iter().map(|pointer| Pointer::parse(pointer).unwrap()).collect()
+    }
+
+    #[test]
+    fn no_part_can_flow_into_the_next() {
+        let base = parts("a");
+        let requests = [
+            base,
+            Parts { method: "POST/", path: "pay", ..base },
+            Parts { path: "/paya", body: b"", ..base },
+            Parts { query: Some(""), ..base },
+            Parts { query: Some("a"), body: b"", ..base },
+            Parts { path: "/pay?a", body: b"", ..base },
+            Parts { body: b"{}", ..base },
+            Parts { body: b"{}", headers: fields(&[]), ..base },
+        ];
+        for (i, one) in requests.iter().enumerate() {
+            for other in &requests[i + 1..] {
+                assert_ne!(of(one), of(other), "{one:?} {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn json_is_compared_by_its_meaning_and_all_else_by_its_bytes() {
+        let spaced = Parts { body: br#"{ "b": 1.0, "a": 2 }"#, ..parts("") };
+        let plain = Parts { body: br#"{"a":2,"b":1}"#, ..spaced };
+        assert_eq!(of(&spaced), of(&plain));
+        for json in ["application/problem+json; charset=utf-8", "Application/JSON"] {
+            let headers = typed(json);
+            assert_eq!(of(&Parts { headers, ..spaced }), of(&Parts { headers, ..plain }), "{json}");
+        }
+        for other in [
+            fields(&[]),
+            typed("text/plain"),
+            typed("+json"),
+            typed("application/jsonl"),
+            fields(&[("content-type", "application/json"), ("content-encoding", "gzip")]),
+        ] {
+            assert_ne!(of(&Parts { headers: other, ..spaced }), of(&Parts { headers: other, ..plain }), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn forms_are_compared_by_their_pairs_in_order() {
+        let form = |body: &'static str| {
+            of(&Parts { headers: typed("application/x-www-form-urlencoded; charset=utf-8"), ..parts(body) })
+        };
+        assert_eq!(form("a=1&b=x+y"), form("a=%31&b=x%20y"));
+        for other in ["b=x+y&a=1", "a=1&b=x+z", "a=1&b=x%2By", "a=1", "a=1&b=x+y&b=x+y", "a=1%26b=x+y"] {
+            assert_ne!(form("a=1&b=x+y"), form(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn multipart_forms_are_compared_by_their_parts_whatever_the_boundary() {
+        let body = |boundary: &str, value: &str| {
+            let text = format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n"
+            );
+            &*Box::leak(text.into_boxed_str())
+        };
+        let with = |boundary: &str, value: &str| {
+            let content_type = &*Box::leak(format!("multipart/form-data; boundary={boundary}").into_boxed_str());
+            of(&Parts { headers: typed(content_type), ..parts(body(boundary, value)) })
+        };
+        assert_eq!(with("one", "1"), with("two", "1"));
+        assert_ne!(with("one", "1"), with("one", "2"));
+    }
+
+    #[test]
+    fn only_what_is_included_and_not_excluded_makes_the_fingerprint() {
+        let include = pointer_list(&["/amount", "/items"]);
+        let exclude = pointer_list(&["/items/*/at"]);
+        let plan = Plan { selection: Selection { include, exclude }, ..Plan::default() };
+        let of = |body| by(plan.clone(), &parts(body));
+        let base = of(r#"{"amount":1,"items":[{"id":1,"at":5}],"sent":"now"}"#);
+        assert_eq!(base, of(r#"{"amount":1,"items":[{"id":1,"at":6}],"sent":"later"}"#));
+        assert_ne!(base, of(r#"{"amount":2,"items":[{"id":1,"at":5}],"sent":"now"}"#));
+        assert_ne!(base, of(r#"{"amount":1,"items":[{"id":2,"at":5}],"sent":"now"}"#));
+    }
+
+    #[test]
+    fn fields_and_query_take_part_as_the_recipe_says() {
+        let query = Parts { query: Some("dry=1"), ..parts("{}") };
+        assert_ne!(of(&query), of(&parts("{}")));
+        let blind = || Plan { query: false, body: BodyRule::None, ..Plan::default() };
+        assert_eq!(by(blind(), &query), by(blind(), &parts("[]")));
+        let plan = || Plan { headers: vec![HeaderName::from_static("x-tenant")], ..Plan::default() };
+        let tenants = [
+            fields(&[]),
+            fields(&[("x-tenant", "")]),
+            fields(&[("x-tenant", "a, b")]),
+            fields(&[("x-tenant", "a"), ("x-tenant", "b")]),
+        ];
+        for (i, one) in tenants.iter().enumerate() {
+            for other in &tenants[i + 1..] {
+                let by = |headers| by(plan(), &Parts { headers, ..parts("") });
+                assert_ne!(by(one), by(other));
+            }
+        }
+    }
+
+    #[test]
+    fn a_recipe_survives_its_spelling() {
+        let secret = Secret::new("s");
+        let selections = [
+            Selection::default(),
+            Selection { include: pointer_list(&["/a b,c%", "/*/d"]), exclude: pointer_list(&["", "/~1"]) },
+        ];
+        for body in [BodyRule::Auto, BodyRule::Form, BodyRule::Json, BodyRule::None, BodyRule::Raw] {
+            for (query, key) in [(true, None), (false, Some(&secret))] {
+                for selection in &selections {
+                    for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
+                        let recipe = Recipe::new(Plan { body, query, headers, selection: selection.clone() }, key);
+                        assert_eq!(Recipe::from_stored(&recipe.to_string()), Some(recipe));
+                    }
+                }
+            }
+        }
+        assert_eq!(Recipe::new(Plan::default(), None).to_string(), "1");
+        for unknown in ["", "2", "1 body=auto2", "1 hmac=12", "1 x=y", "1 ", "1 headers=", "1 include=a"] {
+            assert_eq!(Recipe::from_stored(unknown), None, "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_under_a_secret_that_is_gone_cannot_be_made() {
+        let (old, new) = (Secret::new("old"), Secret::new("new"));
+        let recipe = Recipe::new(Plan::default(), Some(&old));
+        let with = |secrets: Vec<Secret>| recipe.fingerprint(&parts("{}"), &Secrets::new(secrets));
+        assert_eq!(with(vec![new.clone()]), None);
+        assert_eq!(with(vec![new, old.clone()]), with(vec![old]));
+    }
+
+    /// Fingerprints outlive releases: a change here makes every retry across an upgrade a 422.
+    #[test]
+    fn fingerprints_do_not_change_between_releases() {
+        let request = Parts { query: Some("a=1"), ..parts(r#"{"amount": 10.00, "to": "x"}"#) };
+        assert_eq!(of(&request).to_string(), "eb19d51faef980a0b43d34bc97d63a049c3106a8e7fcf29902b58f413cace2ba");
+        let secret = Secret::new("correct horse");
+        let keyed = Recipe::new(Plan::default(), Some(&secret));
+        let keyed = keyed.fingerprint(&request, &Secrets::new([secret])).unwrap();
+        assert_eq!(keyed.to_string(), "b540380aa92cf5a04686c84377d6997a41eccbe6c948a0edf0f8fe41ac2e3928");
+    }
+}

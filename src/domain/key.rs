@@ -1,0 +1,211 @@
+//! The idempotency key: the client's name for one operation.
+
+use std::fmt;
+
+/// An idempotency key, checked at the door. Holding a `Key` is the proof that it is well-formed and within its limits.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// Reads a key out of its field's value.
+    ///
+    /// # Errors
+    /// [`KeyError`] says which rule the value breaks.
+    pub fn parse(value: &[u8], syntax: Syntax, limits: Limits) -> Result<Self, KeyError> {
+        // Space and tab around a value are not part of it (RFC 9110 section 5.5).
+        let value = value.trim_ascii();
+        let key = match syntax {
+            Syntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
+            Syntax::Ietf => plain(value, 0x21)?,
+            Syntax::Opaque => plain(value, 0x20)?,
+            Syntax::SfString if value.is_empty() => return Err(KeyError::Empty),
+            Syntax::SfString => sf_string(value)?,
+            Syntax::Uuid => uuid(value)?,
+        };
+        match key.len() {
+            0 => Err(KeyError::Empty),
+            length if length < limits.length_min => Err(KeyError::TooShort),
+            length if length > limits.length_max => Err(KeyError::TooLong),
+            _ => Ok(Self(key.into())),
+        }
+    }
+
+    /// The key's bytes, unquoted: the spellings `"k"` and `k` are one key.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// What may be written to a log: eight characters tell keys apart and give none away.
+    pub fn prefix(&self) -> &str {
+        &self.0[..self.0.len().min(8)]
+    }
+}
+
+/// A key grants its replays to whoever knows it: only its beginning is printed.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({}..)", self.prefix())
+    }
+}
+
+/// What a key may look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    /// A value that starts with `"` is a strict structured-field String (RFC 9651 section 4.2.5, parameters ignored), as
+    /// the IETF draft has it; anything else is taken bare, as most clients send it: 0x21-0x7E without comma.
+    Ietf,
+    /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, which is what joins two field lines.
+    Opaque,
+    /// A structured-field String and nothing else.
+    SfString,
+    /// A UUID (RFC 9562 section 4), bare or as a structured-field String; its letters' case makes no difference.
+    Uuid,
+}
+
+/// How long a key may be, in characters (all are ASCII) and after unquoting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// At least this many.
+    pub length_min: usize,
+    /// At most this many.
+    pub length_max: usize,
+}
+
+/// Why a value is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// A character that the syntax does not allow.
+    BadCharacter,
+    /// It begins with a quote and is no structured-field String.
+    BadString,
+    /// Nothing in it.
+    Empty,
+    /// The route wants a UUID.
+    NotUuid,
+    /// More than one field line: which one counts is anybody's guess.
+    Several,
+    /// Over the limit.
+    TooLong,
+    /// Under the limit.
+    TooShort,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BadCharacter => "it has a character that is not allowed: visible ASCII without comma is",
+            Self::BadString => "it begins with a quote but is not a structured-field String (RFC 9651, section 3.3.3)",
+            Self::Empty => "it is empty",
+            Self::NotUuid => "it is not a UUID",
+            Self::Several => "it was sent more than once",
+            Self::TooLong => "it is longer than this route allows",
+            Self::TooShort => "it is shorter than this route allows",
+        })
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+fn sf_string(value: &[u8]) -> Result<String, KeyError> {
+    let item: sfv::Item = sfv::Parser::new(value).parse().map_err(|_| KeyError::BadString)?;
+    match item.bare_item {
+        sfv::BareItem::String(string) => Ok(string.as_str().to_owned()),
+        _ => Err(KeyError::BadString),
+    }
+}
+
+/// Printable ASCII from `lowest` on, without comma.
+fn plain(value: &[u8], lowest: u8) -> Result<String, KeyError> {
+    let allowed = |byte: &u8| (lowest..=0x7e).contains(byte) && *byte != b',';
+    if !value.iter().all(allowed) {
+        return Err(KeyError::BadCharacter);
+    }
+    Ok(String::from_utf8_lossy(value).into_owned())
+}
+
+fn uuid(value: &[u8]) -> Result<String, KeyError> {
+    let text = if value.first() == Some(&b'"') { sf_string(value)? } else { plain(value, 0x21)? };
+    let is_uuid = text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+    match (is_uuid, text.is_empty()) {
+        (true, _) => Ok(text.to_ascii_lowercase()),
+        (false, true) => Err(KeyError::Empty),
+        (false, false) => Err(KeyError::NotUuid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(value: &str) -> Result<String, KeyError> {
+        let limits = Limits { length_min: 1, length_max: 16 };
+        Key::parse(value.as_bytes(), Syntax::Ietf, limits).map(|key| key.0.into())
+    }
+
+    #[test]
+    fn quoted_and_bare_spellings_are_one_key() {
+        assert_eq!(parse("abc"), Ok("abc".into()));
+        assert_eq!(parse("\"abc\""), Ok("abc".into()));
+        assert_eq!(parse("\"abc\";v=1"), Ok("abc".into()));
+        assert_eq!(parse(r#""a\"b\\c""#), Ok(r#"a"b\c"#.into()));
+        assert_eq!(parse("  \"a b\" "), Ok("a b".into()));
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_refused_with_its_reason() {
+        for (value, why) in [
+            ("", KeyError::Empty),
+            ("\"\"", KeyError::Empty),
+            ("a b", KeyError::BadCharacter),
+            ("a,b", KeyError::BadCharacter),
+            ("k\u{e9}y", KeyError::BadCharacter),
+            ("a\tb", KeyError::BadCharacter),
+            ("\"abc", KeyError::BadString),
+            ("\"abc\"def", KeyError::BadString),
+            ("\"a\", \"b\"", KeyError::BadString),
+            ("\"a\\n\"", KeyError::BadString),
+            ("\"k\u{e9}y\"", KeyError::BadString),
+            ("12345678901234567", KeyError::TooLong),
+            ("\"12345678901234567\"", KeyError::TooLong),
+        ] {
+            assert_eq!(parse(value), Err(why), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn each_syntax_takes_what_it_says_and_nothing_else() {
+        const UUID: &str = "8E03978e-40d5-43e8-bc93-6894a57f9324";
+        let quoted = format!("\"{UUID}\"");
+        let folded = UUID.to_ascii_lowercase();
+        for (syntax, value, key) in [
+            (Syntax::Opaque, "\"abc\";v=1", Ok("\"abc\";v=1")),
+            (Syntax::Opaque, "a b", Ok("a b")),
+            (Syntax::Opaque, "a,b", Err(KeyError::BadCharacter)),
+            (Syntax::Opaque, "", Err(KeyError::Empty)),
+            (Syntax::SfString, "\"a b\"", Ok("a b")),
+            (Syntax::SfString, "abc", Err(KeyError::BadString)),
+            (Syntax::SfString, "", Err(KeyError::Empty)),
+            (Syntax::SfString, "?1", Err(KeyError::BadString)),
+            (Syntax::Uuid, UUID, Ok(&folded)),
+            (Syntax::Uuid, &quoted, Ok(&folded)),
+            (Syntax::Uuid, "", Err(KeyError::Empty)),
+            (Syntax::Uuid, "8e03978e40d543e8bc936894a57f9324", Err(KeyError::NotUuid)),
+            (Syntax::Uuid, "8e03978e-40d5-43e8-bc93-6894a57f932g", Err(KeyError::NotUuid)),
+        ] {
+            let limits = Limits { length_min: 1, length_max: 255 };
+            let parsed = Key::parse(value.as_bytes(), syntax, limits);
+            assert_eq!(parsed.as_ref().map(|key| &*key.0).map_err(|error| *error), key, "{syntax:?} {value:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_never_printed_whole() {
+        let limits = Limits { length_min: 1, length_max: 255 };
+        let key = Key::parse(b"0123456789", Syntax::Ietf, limits).unwrap();
+        assert_eq!(format!("{key:?}"), "Key(01234567..)");
+    }
+}

@@ -1,0 +1,131 @@
+//! A response as it is kept: status, fields and trailers as one block, the body raw.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+/// What the upstream answered, as it is stored and replayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The end-to-end header fields: all values, in order.
+    pub headers: HeaderMap,
+    /// The body; `None` where it was too large to keep, which a retry is told (`response-not-kept`).
+    pub body: Option<Bytes>,
+    /// The trailer fields; mostly empty.
+    pub trailers: HeaderMap,
+}
+
+/// The row holds something that is no response. It is told, and never taken for a free key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt(pub &'static str);
+
+impl std::fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the stored response does not decode: {}", self.0)
+    }
+}
+
+impl std::error::Error for Corrupt {}
+
+impl StoredResponse {
+    /// Fields and trailers as one block: a line `name: value\r\n` for each field, an empty line, then the trailers alike.
+    ///
+    /// It is the form of RFC 9112 section 5 because that has no ambiguity (a value holds neither CR nor LF), because a
+    /// function in SQL can write it, and because an operator can read it.
+    pub fn encode_fields(&self) -> Vec<u8> {
+        let size = |map: &HeaderMap| map.iter().map(|(n, v)| n.as_str().len() + v.len() + 4).sum::<usize>();
+        let mut block = Vec::with_capacity(size(&self.headers) + size(&self.trailers) + 2);
+        for (map, end) in [(&self.headers, &b"\r\n"[..]), (&self.trailers, &b""[..])] {
+            for (name, value) in map {
+                block.extend_from_slice(name.as_str().as_bytes());
+                block.extend_from_slice(b": ");
+                block.extend_from_slice(value.as_bytes());
+                block.extend_from_slice(b"\r\n");
+            }
+            block.extend_from_slice(end);
+        }
+        block
+    }
+
+    /// Puts a response together from what the store holds.
+    ///
+    /// Every name and value is checked again: whoever can write to the table still cannot split a response.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the status is none of 200-599 or the block is not what [`Self::encode_fields`] writes.
+    pub fn decode(status: i16, fields: &[u8], body: Option<Bytes>) -> Result<Self, Corrupt> {
+        let status = u16::try_from(status)
+            .ok()
+            .filter(|code| (200..600).contains(code))
+            .and_then(|code| StatusCode::from_u16(code).ok())
+            .ok_or(Corrupt("status"))?;
+        let mut maps = [HeaderMap::new(), HeaderMap::new()];
+        let mut part = 0;
+        let mut rest = fields;
+        while !rest.is_empty() {
+            let end = memchr::memmem::find(rest, b"\r\n").ok_or(Corrupt("a field line without an end"))?;
+            let line = &rest[..end];
+            rest = &rest[end + 2..];
+            if line.is_empty() {
+                part += 1;
+                if part == maps.len() {
+                    return Err(Corrupt("more than two sections of fields"));
+                }
+                continue;
+            }
+            let colon = memchr::memchr(b':', line).ok_or(Corrupt("a field line without a colon"))?;
+            let value = line[colon + 1..].strip_prefix(b" ").ok_or(Corrupt("a field line without its space"))?;
+            let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| Corrupt("a field name"))?;
+            let value = HeaderValue::from_bytes(value).map_err(|_| Corrupt("a field value"))?;
+            maps[part].append(name, value);
+        }
+        if part == 0 {
+            return Err(Corrupt("the fields' end is missing"));
+        }
+        let [headers, trailers] = maps;
+        Ok(Self { status, headers, body, trailers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> StoredResponse {
+        let mut headers = HeaderMap::new();
+        headers.append("x-b", HeaderValue::from_static("2"));
+        headers.append("x-a", HeaderValue::from_bytes(b"caf\xe9: yes").unwrap());
+        headers.append("x-b", HeaderValue::from_static(""));
+        let mut trailers = HeaderMap::new();
+        trailers.append("checksum", HeaderValue::from_static("abc"));
+        StoredResponse { status: StatusCode::CREATED, headers, body: Some(Bytes::from_static(b"\0\xff")), trailers }
+    }
+
+    #[test]
+    fn a_response_survives_its_encoding() {
+        let response = sample();
+        let again = StoredResponse::decode(201, &response.encode_fields(), response.body.clone()).unwrap();
+        assert_eq!(again, response);
+    }
+
+    #[test]
+    fn no_row_can_split_a_response() {
+        for (fields, why) in [
+            (&b"a: b\nc: d\r\n\r\n"[..], "a field value"),
+            (b"a: b\rc\r\n\r\n", "a field value"),
+            (b"a b: c\r\n\r\n", "a field name"),
+            (b"a:c\r\n\r\n", "a field line without its space"),
+            (b"abc\r\n\r\n", "a field line without a colon"),
+            (b"a: b\r\n\r\na: b\r\n\r\n", "more than two sections of fields"),
+            (b"a: b", "a field line without an end"),
+            (b"a: b\r\n", "the fields' end is missing"),
+            (b"", "the fields' end is missing"),
+        ] {
+            assert_eq!(StoredResponse::decode(200, fields, None), Err(Corrupt(why)), "{fields:?}");
+        }
+        for status in [-1, 0, 99, 101, 600, 999] {
+            assert_eq!(StoredResponse::decode(status, b"\r\n", None), Err(Corrupt("status")));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Clients come in: accept, guard the framing, serve, close the door.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::gate::Gate;
+
+pub mod connection;
+pub mod framing;
+
+/// After an error of `accept` (no file descriptors left, mostly): long enough not to spin, short enough not to be felt.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections until `closing`, then waits until the last of them has had its answer.
+pub async fn serve(listener: TcpListener, gate: Arc<Gate>, closing: CancellationToken) {
+    let connections = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = closing.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let (gate, closing) = (Arc::clone(&gate), closing.clone());
+                connections.spawn(connect(stream, peer, gate, closing));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, closing: CancellationToken) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "the client was gone before its first request");
+        return;
+    }
+    connection::serve(stream, peer.ip(), gate, closing).await;
+}

@@ -1,0 +1,253 @@
+//! Header fields on their way through: what is hop-by-hop, what is ours, what is added.
+
+use std::net::IpAddr;
+
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, Version};
+
+/// On a replay, and on nothing else.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// What Oncegate did with the request.
+pub const ONCEGATE_STATUS: HeaderName = HeaderName::from_static("oncegate-status");
+/// Until when the response is replayed.
+pub const KEY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
+/// The `Date` of the response that is replayed.
+pub const ORIGINAL_DATE: HeaderName = HeaderName::from_static("oncegate-original-date");
+/// The attempt's token, for the service behind.
+pub const RESERVATION: HeaderName = HeaderName::from_static("oncegate-reservation");
+/// The attempt's number, for the service behind.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
+
+const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Fields that concern one connection only (RFC 9110 section 7.6.1), besides those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 10] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    // Framing is made anew from the body that really follows.
+    CONTENT_LENGTH,
+];
+
+/// Fields of ours that only Oncegate may set towards the service.
+const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
+
+/// Fields of ours that only Oncegate may set towards the client.
+const TO_CLIENT: [HeaderName; 4] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE];
+
+/// The field names that `Connection` lists.
+pub fn nominated(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|name| !name.is_empty())
+}
+
+/// Whether `Connection` lists a field that must not disappear on the way: who is asking, what for, where it ends.
+pub fn nominates(headers: &HeaderMap, guarded: &[&HeaderName]) -> bool {
+    let framing = [&HOST, &CONTENT_LENGTH, &TRANSFER_ENCODING, &http::header::AUTHORIZATION];
+    nominated(headers)
+        .any(|name| framing.iter().chain(guarded).any(|field| field.as_str().as_bytes().eq_ignore_ascii_case(name)))
+}
+
+/// Takes out what concerns the last hop only.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = nominated(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Makes a request's fields ready for the upstream: hop-by-hop fields and forged ones of ours out, forwarding fields in.
+pub fn towards_service(headers: &mut HeaderMap, origin: &Origin) {
+    let trailers = accepts_trailers(headers);
+    strip_hop_by_hop(headers);
+    for name in TO_SERVICE {
+        headers.remove(name);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(host) = &origin.host {
+        headers.insert(HOST, host.clone());
+    }
+    forwarding(headers, origin);
+}
+
+/// Asks for a body that every later caller can read, whatever this one could.
+pub fn ask_for_identity(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Makes a response's fields ready for the client (and for the store): hop-by-hop fields and forged ones of ours out.
+pub fn towards_client(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers);
+    for name in TO_CLIENT {
+        headers.remove(name);
+    }
+}
+
+/// Whether a field is about the moment of an answer and would be a lie on its replay.
+pub fn is_of_the_moment(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "age" | "alt-svc" | "server-timing" | "traceparent") || name.starts_with("ratelimit")
+}
+
+/// Whether the client says that it understands trailers (RFC 9110 section 6.5.1).
+pub fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TE).iter().flat_map(|te| te.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Where a request comes origin.
+#[derive(Debug)]
+pub struct Origin {
+    /// The peer of the connection.
+    pub peer: IpAddr,
+    /// Whether the peer is a proxy whose word about earlier hops is taken.
+    pub trusted: bool,
+    /// What the request was addressed to.
+    pub host: Option<HeaderValue>,
+    /// The protocol version it came in.
+    pub version: Version,
+}
+
+/// Tells the service who is asking. What an untrusted peer says about earlier hops is dropped: anybody can write it.
+fn forwarding(headers: &mut HeaderMap, origin: &Origin) {
+    if !origin.trusted {
+        for name in [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, FORWARDED] {
+            headers.remove(name);
+        }
+    }
+    join(headers, X_FORWARDED_FOR, &origin.peer.to_string());
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    }
+    if let (Some(host), false) = (&origin.host, headers.contains_key(X_FORWARDED_HOST)) {
+        headers.insert(X_FORWARDED_HOST, host.clone());
+    }
+    // RFC 7239 section 6: an IPv6 address is bracketed, and then quoted because of the brackets.
+    let mut element = match origin.peer {
+        IpAddr::V4(address) => format!("for={address}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    };
+    if let Some(host) = origin.host.as_ref().and_then(|host| host.to_str().ok()) {
+        element.push_str(&format!(";host=\"{}\"", host.replace(['"', '\\'], "")));
+    }
+    element.push_str(";proto=http");
+    join(headers, FORWARDED, &element);
+    let version = match origin.version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2.0",
+        _ => "1.1",
+    };
+    join(headers, VIA, &format!("{version} oncegate"));
+}
+
+/// Adds a member to a list field, behind those that are there.
+fn join(headers: &mut HeaderMap, name: HeaderName, member: &str) {
+    let mut list: Vec<u8> = Vec::new();
+    for value in headers.get_all(&name) {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(member.as_bytes());
+    if let Ok(value) = HeaderValue::from_bytes(&list) {
+        headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn what_concerns_one_hop_goes_no_further() {
+        let mut headers = map(&[
+            ("connection", "close, X-Secret"),
+            ("x-secret", "1"),
+            ("keep-alive", "5"),
+            ("te", "gzip"),
+            ("upgrade", "h2c"),
+            ("content-length", "3"),
+            ("x-kept", "1"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(names(&headers), ["x-kept"]);
+    }
+
+    #[test]
+    fn a_connection_field_cannot_take_out_what_decides() {
+        let key = HeaderName::from_static("idempotency-key");
+        for (value, named) in
+            [("Idempotency-Key", true), ("close, HOST", true), ("authorization", true), ("x-a", false)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONNECTION, HeaderValue::from_static(value));
+            assert_eq!(nominates(&headers, &[&key]), named, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_service_hears_of_earlier_hops_only_from_those_who_are_trusted() {
+        let host = HeaderValue::from_static("shop.example");
+        let told = |trusted| {
+            let mut headers = map(&[("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
+            let origin = Origin { peer: LOCAL, trusted, host: Some(host.clone()), version: Version::HTTP_11 };
+            towards_service(&mut headers, &origin);
+            ["x-forwarded-for", "forwarded", "x-forwarded-host", "via"]
+                .map(|name| headers[name].to_str().unwrap().to_owned())
+        };
+        let ours = "for=127.0.0.1;host=\"shop.example\";proto=http";
+        assert_eq!(told(false), ["127.0.0.1", ours, "shop.example", "1.1 oncegate"]);
+        assert_eq!(told(true), ["1.2.3.4, 127.0.0.1", &format!("for=1.2.3.4, {ours}"), "shop.example", "1.1 oncegate"]);
+    }
+
+    #[test]
+    fn nobody_but_oncegate_speaks_in_its_name() {
+        let mut request = map(&[("oncegate-reservation", "x"), ("oncegate-attempt", "9"), ("x-a", "1")]);
+        let origin = Origin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11 };
+        towards_service(&mut request, &origin);
+        assert!(!request.contains_key(RESERVATION) && !request.contains_key(ATTEMPT) && request.contains_key("x-a"));
+        let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);
+        towards_client(&mut response);
+        assert_eq!(names(&response), ["x-a"]);
+    }
+}

@@ -1,0 +1,256 @@
+//! Arm: go upstream under a lease, out of the client's reach.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Request, Response, request, response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use super::admit::Guarded;
+use super::fields::{self, Origin};
+use super::refuse::Refusal;
+use super::replay::{self, http_date};
+use super::routing::Guard;
+use super::settle::{Attempt, Filed, file};
+use super::status::Told;
+use super::underway::Entry;
+use super::{Gate, Stamp, oversize};
+use crate::body::Body;
+use crate::config::Route;
+use crate::domain::attempt::{Lease, Settlement, Token};
+use crate::domain::policy::Verdict;
+use crate::domain::record::{Completed, Record, State};
+use crate::domain::response::StoredResponse;
+use crate::upstream::{CallError, Upstream};
+
+/// How a call to the upstream ended.
+enum Outcome {
+    /// A whole response is in.
+    Answered(StoredResponse),
+    /// Bytes of the request may have left this process, and no whole response came back.
+    Broken,
+    /// Not one byte of the request left this process: trying again is safe.
+    NeverSent,
+    /// The response is larger than the route keeps. This is its beginning; the rest is still coming.
+    Oversize(Oversize),
+    /// Bytes may have left, and the attempt's time is up.
+    TimedOut,
+}
+
+/// A response too large to keep, as far as it has come.
+pub(super) struct Oversize {
+    pub(super) head: response::Parts,
+    pub(super) beginning: BytesMut,
+    pub(super) rest: Incoming,
+    pub(super) length: Option<u64>,
+}
+
+impl Gate {
+    /// Sends the request, judges what comes of it, writes that down and only then answers.
+    pub(super) async fn forward(
+        &self,
+        guarded: Guarded,
+        lease: Lease,
+        entry: Entry,
+        stamp: &Stamp,
+    ) -> Result<Response<Body>, Refusal> {
+        let Guarded { head, body, origin, guard, .. } = guarded;
+        let Guard { route, upstream, pace } = guard;
+        let (ttl, record, token, number) = (route.ttl, lease.id, lease.token, lease.attempt);
+        let request = request(head, body, &origin, &lease);
+        let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
+        // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
+        if !self.shared.tenure.may_start() {
+            let (lease, entry) = attempt.end();
+            file(&self.shared, lease.release(ttl), entry).await;
+            return Err(Refusal::StoreUnavailable);
+        }
+        attempt.sending();
+        let begun = Instant::now();
+        let deadline = begun + route.upstream_timeout;
+        let outcome = call(&upstream, request, deadline, &route).await;
+        pace.record(begun.elapsed());
+        match outcome {
+            Outcome::Answered(response) => {
+                let verdict = route.statuses.judge(response.status, response.headers.contains_key(RETRY_AFTER));
+                let (lease, entry) = attempt.end();
+                let (settlement, told) = match verdict {
+                    Verdict::Release => (lease.release(ttl), Told::Released),
+                    Verdict::Store => (lease.complete(replay::to_keep(&response, &route), ttl), Told::Executed),
+                    Verdict::Unknown => (lease.unknown(), Told::Unknown),
+                };
+                if told == Told::Unknown {
+                    tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
+                        "the service's answer leaves the outcome unknown");
+                }
+                Ok(match file(&self.shared, settlement, entry).await {
+                    Filed::Done { expires_at } => {
+                        let mut answer = live(response, told, stamp);
+                        if let (Some(expires_at), Verdict::Store) = (expires_at, verdict) {
+                            answer.headers_mut().insert(fields::KEY_EXPIRES, http_date(expires_at));
+                        }
+                        answer
+                    }
+                    Filed::Fenced(record) => match stored(record, token, stamp) {
+                        Some(durable) => durable,
+                        None => live(response, Told::Unstored, stamp),
+                    },
+                    Filed::Unstored => live(response, Told::Unstored, stamp),
+                })
+            }
+            Outcome::NeverSent => {
+                let (lease, entry) = attempt.end();
+                self.ended(lease.release(ttl), entry, token, stamp, Refusal::UpstreamUnreachable).await
+            }
+            Outcome::Broken | Outcome::TimedOut => {
+                let refusal = match outcome {
+                    Outcome::TimedOut => Refusal::UpstreamTimeout,
+                    _ => Refusal::UpstreamBroken,
+                };
+                tracing::warn!(%record, route = %route.name, attempt = number, "{}: the outcome is unknown", refusal.slug());
+                let (lease, entry) = attempt.end();
+                self.ended(lease.unknown(), entry, token, stamp, refusal).await
+            }
+            Outcome::Oversize(oversize) => {
+                Ok(oversize::stream(self.shared.clone(), oversize, attempt, &route, deadline, stamp))
+            }
+        }
+    }
+
+    /// Settles an attempt that brought no response. Should the service itself have completed the key meanwhile, that is
+    /// the answer.
+    async fn ended(
+        &self,
+        settlement: Settlement,
+        entry: Entry,
+        token: Token,
+        stamp: &Stamp,
+        refusal: Refusal,
+    ) -> Result<Response<Body>, Refusal> {
+        match file(&self.shared, settlement, entry).await {
+            Filed::Fenced(record) => stored(record, token, stamp).ok_or(refusal),
+            Filed::Done { .. } | Filed::Unstored => Err(refusal),
+        }
+    }
+}
+
+/// The request as the service gets it.
+fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: &Lease) -> Request<Body> {
+    let mut request = Request::new(Body::whole(body));
+    *request.method_mut() = head.method;
+    *request.uri_mut() = head.uri;
+    let mut headers = head.headers;
+    fields::towards_service(&mut headers, origin);
+    fields::ask_for_identity(&mut headers);
+    headers.insert(fields::RESERVATION, reservation(lease));
+    headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
+    *request.headers_mut() = headers;
+    request
+}
+
+/// The attempt's name for the service: the record's id and the token, in hex. The id finds the row without an index on
+/// tokens; the token is the right to it.
+fn reservation(lease: &Lease) -> HeaderValue {
+    let hex: String =
+        lease.id.as_bytes().iter().chain(lease.token.as_bytes()).map(|byte| format!("{byte:02x}")).collect();
+    HeaderValue::from_str(&hex).expect("hex is plain ASCII")
+}
+
+async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, route: &Route) -> Outcome {
+    let response = match timeout_at(deadline, upstream.call(request)).await {
+        Err(_) => return Outcome::TimedOut,
+        Ok(Err(error)) => {
+            let cause = std::error::Error::source(&error).map(tracing::field::display);
+            tracing::warn!(route = %route.name, cause, "{error}");
+            return match error {
+                CallError::NeverSent(_) => Outcome::NeverSent,
+                CallError::Broken(_) | CallError::Garbage(_) => Outcome::Broken,
+            };
+        }
+        Ok(Ok(response)) => response,
+    };
+    let (mut head, mut body) = response.into_parts();
+    let length = http_body::Body::size_hint(&body).exact();
+    fields::towards_client(&mut head.headers);
+    let mut whole = Whole::default();
+    let mut trailers = HeaderMap::new();
+    loop {
+        let frame = match timeout_at(deadline, body.frame()).await {
+            Err(_) => return Outcome::TimedOut,
+            Ok(None) => break,
+            // A response that breaks off is never passed for a whole one.
+            Ok(Some(Err(_))) => return Outcome::Broken,
+            Ok(Some(Ok(frame))) => frame,
+        };
+        match frame.into_data() {
+            Ok(data) => whole.push(data),
+            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+        }
+        if whole.len() > route.max_response_body {
+            return Outcome::Oversize(Oversize { head, beginning: whole.into_mut(), rest: body, length });
+        }
+    }
+    fields::towards_client(&mut trailers);
+    Outcome::Answered(StoredResponse {
+        status: head.status,
+        headers: head.headers,
+        body: Some(whole.into_bytes()),
+        trailers,
+    })
+}
+
+/// Pieces put together; a body in one piece, as most are, is never copied.
+#[derive(Default)]
+struct Whole {
+    first: Bytes,
+    all: BytesMut,
+}
+
+impl Whole {
+    fn push(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.all.extend_from_slice(&data);
+    }
+
+    fn len(&self) -> usize {
+        self.first.len().max(self.all.len())
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
+    }
+
+    fn into_mut(self) -> BytesMut {
+        if self.all.is_empty() { BytesMut::from(self.first) } else { self.all }
+    }
+}
+
+/// The response to the caller whose attempt brought it.
+fn live(response: StoredResponse, told: Told, stamp: &Stamp) -> Response<Body> {
+    let mut headers = response.headers;
+    let body = stamp.body(response.body.unwrap_or_default(), response.trailers, &mut headers);
+    stamp.put(&mut headers, told);
+    let mut answer = Response::new(body);
+    *answer.status_mut() = response.status;
+    *answer.headers_mut() = headers;
+    answer
+}
+
+/// What stands in the store, where that is a response: it is what every retry will get, so it is what this caller gets.
+fn stored(record: Option<Box<Record>>, token: Token, stamp: &Stamp) -> Option<Response<Body>> {
+    let record = record?;
+    let ours = record.token == token;
+    match record.state {
+        State::Completed(Completed { response, .. }) if response.body.is_none() => None,
+        State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),
+        State::Completed(completed) => Some(replay::replay(completed, stamp)),
+        State::InFlight | State::Retryable | State::Unknown => None,
+    }
+}

@@ -1,0 +1,101 @@
+//! How an attempt is written down.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::Shared;
+use super::underway::Entry;
+use crate::domain::attempt::{Lease, Settlement};
+use crate::domain::record::Record;
+use crate::store::Settled;
+
+/// What became of a settlement.
+pub enum Filed {
+    /// Durable.
+    Done {
+        /// Until when it is kept, where it has a TTL.
+        expires_at: Option<SystemTime>,
+    },
+    /// Somebody else has decided, and this is what stands there now.
+    Fenced(Option<Box<Record>>),
+    /// Not yet: it is tried again in the background, and the key stays closed meanwhile.
+    Unstored,
+}
+
+/// Between two tries of a settlement that failed: at once after a hiccup, and seldom enough in an outage.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_CAP: Duration = Duration::from_secs(5);
+
+/// Writes an attempt's end down, before its answer goes out.
+pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) -> Filed {
+    match shared.store.settle(settlement.clone()).await {
+        Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
+        Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(tracing::field::display);
+            tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's end is stored as soon as it can be");
+            keep_settling(shared, settlement, entry);
+            Filed::Unstored
+        }
+    }
+}
+
+/// Tries until it works or the drain gives up. The entry goes with it: until it is durable, the attempt is underway.
+fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
+    let shared_in_task = Arc::clone(shared);
+    shared.tracker.spawn(async move {
+        let (shared, _entry) = (shared_in_task, entry);
+        let mut pause = RETRY_FIRST;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shared.giving_up.cancelled() => {
+                    tracing::error!(record = %settlement.id, "an attempt's end could not be stored; its key will be unknown");
+                    return;
+                }
+            }
+            match shared.store.settle(settlement.clone()).await {
+                Ok(_) => {
+                    tracing::info!(record = %settlement.id, "an attempt's end is stored after all");
+                    return;
+                }
+                Err(_) => pause = (pause * 2).min(RETRY_CAP),
+            }
+        }
+    });
+}
+
+/// An attempt that has begun. Should its task end without having settled it (a panic), it is settled by what is known:
+/// nothing sent is a release, anything else is unknown.
+pub(super) struct Attempt {
+    shared: Arc<Shared>,
+    held: Option<(Lease, Entry)>,
+    sent: bool,
+    ttl: Duration,
+}
+
+impl Attempt {
+    /// Takes the lease into care. `ttl` is how long a released key is remembered.
+    pub(super) fn new(shared: &Arc<Shared>, lease: Lease, entry: Entry, ttl: Duration) -> Self {
+        Self { shared: Arc::clone(shared), held: Some((lease, entry)), sent: false, ttl }
+    }
+
+    /// From here on bytes may have left.
+    pub(super) fn sending(&mut self) {
+        self.sent = true;
+    }
+
+    /// The lease, to be settled now.
+    pub(super) fn end(mut self) -> (Lease, Entry) {
+        self.held.take().expect("an attempt ends once, and ending takes it")
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some((lease, entry)) = self.held.take() {
+            let settlement = if self.sent { lease.unknown() } else { lease.release(self.ttl) };
+            keep_settling(&self.shared, settlement, entry);
+        }
+    }
+}

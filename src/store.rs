@@ -1,0 +1,181 @@
+//! The store: the one place that decides who executes.
+//!
+//! [`Store`] is the promise; `sqlite` and `postgres` keep it, and one contract suite holds both to it. Every method is
+//! one statement or one short transaction, and whatever it acknowledges is durable. All clocks that decide are the
+//! store's. Nothing of HTTP is known here, and no transaction stays open while the upstream works.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::config;
+use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::record::{Ask, Record, RecordId, Reservation};
+use crate::domain::scope::Salt;
+
+pub use crate::config::Location;
+pub use error::{OpenError, StoreError};
+pub use migrate::Migration;
+
+mod batch;
+pub mod error;
+mod migrate;
+mod postgres;
+mod row;
+mod sqlite;
+
+/// An answer of the store that is on its way. Boxed, so that the store can be chosen at start; what that costs is
+/// nothing beside a commit.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// What Oncegate asks of a store.
+///
+/// Each call ends within the store's `timeout`, with [`StoreError::TimedOut`] if need be. A write whose call failed may
+/// have happened all the same: whoever needs to know reads again by the attempt's token.
+pub trait Store: Send + Sync + 'static {
+    /// Reserves the key for a first attempt, or tells who has it.
+    ///
+    /// At most one caller, ever, gets [`Reservation::Fresh`] for a key without a record.
+    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation>;
+
+    /// Starts the next attempt of a key that was found as `from`, unless the record has changed since.
+    ///
+    /// Whether it may be taken over is the caller's decision; that only one of several callers does is the store's
+    /// promise. From a record past its TTL a new life begins, with attempt 1.
+    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation>;
+
+    /// Ends an attempt. Taken whatever the key has become meanwhile, as long as the attempt is the newest and nothing
+    /// is completed; the same settlement again changes nothing and is [`Settled::Fenced`] by itself.
+    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled>;
+
+    /// The key's record, if it has one.
+    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>>;
+
+    /// The salt of this store's scopes, drawn when the store was made.
+    fn salt(&self) -> Salt;
+
+    /// Renews the instance's lease for `expiry` from now; the first call takes it.
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()>;
+
+    /// Gives the instance's lease back, so that nobody has to wait for it to run out.
+    fn retire(&self, instance: InstanceId) -> Pending<'_, ()>;
+
+    /// Turns keys into unknown whose attempt nobody can be running any more: in flight under an instance whose lease has
+    /// run out or is missing, or past their own deadline by `expiry`. At most `limit` of them; those that a transaction
+    /// holds are left for the next pass.
+    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>>;
+
+    /// What is in flight under this instance's name and was reserved at least `older_than` ago. The caller compares it
+    /// with what it is running.
+    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>>;
+
+    /// Deletes completed and retryable records past their TTL, oldest first, at most `limit`; returns how many.
+    fn reap(&self, limit: u32) -> Pending<'_, u64>;
+
+    /// Whether the store answers, and takes writes.
+    fn ping(&self) -> Pending<'_, ()>;
+}
+
+/// A record as somebody saw it: what [`Store::take_over`] compares, so that of several takers one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The newest attempt's token.
+    pub token: Token,
+    /// The state's name.
+    pub state: &'static str,
+    /// Whether it was past its TTL, so that a new life begins.
+    pub past_ttl: bool,
+}
+
+impl From<&Record> for Seen {
+    fn from(record: &Record) -> Self {
+        Self { token: record.token, state: record.state.name(), past_ttl: record.past_ttl }
+    }
+}
+
+/// The store's answer to a [`Settlement`].
+#[derive(Debug)]
+pub enum Settled {
+    /// Written, and durable.
+    Done {
+        /// When the record will be forgotten, where it has a TTL.
+        expires_at: Option<SystemTime>,
+    },
+    /// Nothing was changed: somebody else has decided (or this very settlement, earlier). Here is the record as it
+    /// stands, `None` if it is gone.
+    Fenced(Option<Record>),
+}
+
+/// A key that [`Store::sweep`] made unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// Which record.
+    pub id: RecordId,
+    /// Its route's name.
+    pub route: String,
+    /// Which attempt is unknown.
+    pub attempt: u32,
+    /// Under whose name it stood.
+    pub instance: InstanceId,
+}
+
+/// Which store, and how it is used.
+#[derive(Clone)]
+pub struct Settings {
+    /// Where it is.
+    pub location: Location,
+    /// To PostgreSQL; at least four are needed, see there.
+    pub max_connections: usize,
+    /// For any one call.
+    pub timeout: Duration,
+    /// Whether [`open`] brings an old schema up to date, or refuses it.
+    pub migrate: bool,
+}
+
+impl From<&config::Store> for Settings {
+    fn from(store: &config::Store) -> Self {
+        Self {
+            location: store.location.clone(),
+            max_connections: store.max_connections,
+            timeout: store.timeout,
+            migrate: store.migrate,
+        }
+    }
+}
+
+/// Opens the store, and brings its schema up to date where the settings say so.
+///
+/// # Errors
+/// [`OpenError`]; nothing is left open then.
+pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(match &settings.location {
+        Location::Memory => Arc::new(sqlite::open(None, settings).await?),
+        Location::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
+        Location::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
+    })
+}
+
+/// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps taken.
+///
+/// # Errors
+/// [`OpenError`]; the steps before the one that failed have been taken.
+pub async fn migrate(settings: &Settings) -> Result<Vec<String>, OpenError> {
+    match &settings.location {
+        Location::Memory => Ok(Vec::new()),
+        Location::Postgres(url) => postgres::migrate(url, settings).await,
+        Location::Sqlite(path) => sqlite::migrate(path).await,
+    }
+}
+
+/// The steps that the schema lacks. Changes nothing, and creates no file.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn pending(settings: &Settings) -> Result<Vec<Migration>, OpenError> {
+    match &settings.location {
+        Location::Memory => Ok(Vec::new()),
+        Location::Postgres(url) => postgres::pending(url, settings).await,
+        Location::Sqlite(path) => sqlite::pending(path).await,
+    }
+}

@@ -1,0 +1,289 @@
+//! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
+//!
+//! Every method is single statements in READ COMMITTED, each committed by itself and sent without a name, so that no
+//! session has to remember anything of us. Four of them are batched, see `lanes`: a request puts its question into a
+//! queue and a free connection takes whatever waits there. What one request goes through, insert, lose, look, is
+//! written here as it happens to that one request.
+//!
+//! There is no `statement_timeout` and no `lock_timeout`: PgBouncer refuses them at connecting, and setting them later
+//! is session state. Our own clock ends a call; then the statement is cancelled and its connection thrown away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio::time::{Instant, sleep};
+
+use super::row::{Found, millis, state_after};
+use super::{
+    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+};
+use crate::domain::attempt::{InstanceId, Lease, Settlement, Token};
+use crate::domain::record::State;
+use crate::domain::scope::Salt;
+use failure::Failure;
+use lanes::Desk;
+use statements::{Find, Reserve, Settle, TakeOver};
+
+pub(super) use schema::{migrate, pending};
+
+mod connect;
+mod failure;
+mod lanes;
+mod schema;
+mod statements;
+mod upkeep;
+
+/// How many statements of one kind are under way at once. Two keep a server busy and let a request that comes alone
+/// find one free; more would make each batch, and with it the gain, smaller.
+const LANES: usize = 2;
+
+/// How often a key may vanish between being lost and being looked at. A reaper would have to hit it each time.
+const ROUNDS_MAX: usize = 3;
+
+/// The store in PostgreSQL.
+pub(super) struct Postgres {
+    salt: Salt,
+    timeout: Duration,
+    reserve: Desk<Reserve>,
+    take_over: Desk<TakeOver>,
+    find: Desk<Find>,
+    /// Ending attempts goes over connections of its own, which no flood of reservations can take.
+    settle: Desk<Settle>,
+    /// What a settlement reads back goes the same way.
+    find_settled: Desk<Find>,
+    /// A lease that is renewed late loses attempts, so nothing else waits here.
+    lease: Pool,
+    upkeep: Pool,
+}
+
+/// Opens the store.
+pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, OpenError> {
+    let config = connect::config(url, settings.timeout)?;
+    let salt = schema::prepare(&config, settings).await?;
+    let pools = connect::pools(&config, settings.max_connections)?;
+    Ok(Postgres {
+        salt,
+        timeout: settings.timeout,
+        reserve: Desk::open(&pools.begin, LANES),
+        take_over: Desk::open(&pools.begin, LANES),
+        find: Desk::open(&pools.begin, LANES),
+        settle: Desk::open(&pools.settle, LANES),
+        find_settled: Desk::open(&pools.settle, 1),
+        lease: pools.lease,
+        upkeep: pools.upkeep,
+    })
+}
+
+impl Store for Postgres {
+    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
+        let ask = Arc::new(ask);
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| self.reserve_once(ask.clone(), doubt, deadline)))
+    }
+
+    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
+        let ask = Arc::new(ask);
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| {
+            self.take_over_once(ask.clone(), from, doubt, deadline)
+        }))
+    }
+
+    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
+        let settlement = Arc::new(settlement);
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::Always, move |doubt| {
+            self.settle_once(settlement.clone(), doubt, deadline)
+        }))
+    }
+
+    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| async move {
+            Ok(self.find.ask(Find(id), deadline).await??.map(|found| found.record))
+        }))
+    }
+
+    fn salt(&self) -> Salt {
+        self.salt.clone()
+    }
+
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::Always, move |_| {
+            upkeep::renew(&self.lease, instance, millis(expiry), deadline)
+        }))
+    }
+
+    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::Always, move |_| upkeep::retire(&self.lease, instance, deadline)))
+    }
+
+    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+            upkeep::sweep(&self.upkeep, millis(expiry), limit, deadline)
+        }))
+    }
+
+    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+            upkeep::standing(&self.upkeep, instance, millis(older_than), deadline)
+        }))
+    }
+
+    fn reap(&self, limit: u32) -> Pending<'_, u64> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::reap(&self.upkeep, limit, deadline)))
+    }
+
+    fn ping(&self) -> Pending<'_, ()> {
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
+    }
+}
+
+impl Postgres {
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// `doubt`: an earlier try of this very call may have written the row.
+    async fn reserve_once(&self, ask: Arc<Ask>, doubt: bool, deadline: Instant) -> Result<Reservation, Failure> {
+        for _ in 0..ROUNDS_MAX {
+            if self.reserve.ask(Reserve(ask.clone()), deadline).await? {
+                return Ok(fresh(&ask, 1));
+            }
+            if let Some(found) = self.find.ask(Find(ask.id), deadline).await?? {
+                return Ok(taken(&ask, found.record, doubt));
+            }
+        }
+        Err(Failure::Refused(Arc::from(Box::from("the key's record came and went while it was being reserved"))))
+    }
+
+    async fn take_over_once(
+        &self,
+        ask: Arc<Ask>,
+        from: Seen,
+        doubt: bool,
+        deadline: Instant,
+    ) -> Result<Reservation, Failure> {
+        let mut pauses = Pauses::new();
+        loop {
+            if let Some(attempt) = self.take_over.ask(TakeOver(ask.clone(), from), deadline).await?? {
+                return Ok(fresh(&ask, attempt));
+            }
+            match self.find.ask(Find(ask.id), deadline).await?? {
+                // Nothing stands against it but somebody's open transaction.
+                Some(found) if may_be_taken(&found.record, from) => pauses.next().await,
+                Some(found) => return Ok(taken(&ask, found.record, doubt)),
+                None => return self.reserve_once(ask, doubt, deadline).await,
+            }
+        }
+    }
+
+    async fn settle_once(
+        &self,
+        settlement: Arc<Settlement>,
+        doubt: bool,
+        deadline: Instant,
+    ) -> Result<Settled, Failure> {
+        let wanted = state_after(&settlement.ending);
+        let mut pauses = Pauses::new();
+        loop {
+            if let Some(expires_at) = self.settle.ask(Settle(settlement.clone()), deadline).await?? {
+                return Ok(Settled::Done { expires_at });
+            }
+            let Some(Found { record, expires_at }) = self.find_settled.ask(Find(settlement.id), deadline).await??
+            else {
+                return Ok(Settled::Fenced(None));
+            };
+            let ours = record.token == settlement.token;
+            match record.state.name() {
+                state if ours && doubt && state == wanted => return Ok(Settled::Done { expires_at }),
+                // Nothing stands against it but somebody's open transaction.
+                state if ours && state != "completed" && state != wanted => pauses.next().await,
+                _ => return Ok(Settled::Fenced(Some(record))),
+            }
+        }
+    }
+}
+
+fn fresh(ask: &Ask, attempt: u32) -> Reservation {
+    Reservation::Fresh(Lease { id: ask.id, token: ask.token, attempt })
+}
+
+/// Somebody was here before; or we were, in a try whose answer got lost.
+fn taken(ask: &Ask, record: Record, doubt: bool) -> Reservation {
+    if doubt && record.token == ask.token && matches!(record.state, State::InFlight) {
+        return fresh(ask, record.attempt);
+    }
+    Reservation::Taken(record)
+}
+
+/// What `take_over.sql` asks of a row.
+fn may_be_taken(record: &Record, from: Seen) -> bool {
+    let by_state = match record.state {
+        State::Completed(_) => from.past_ttl,
+        State::InFlight => false,
+        State::Retryable | State::Unknown => true,
+    };
+    by_state && record.token == from.token && record.state.name() == from.state && (!from.past_ttl || record.past_ttl)
+}
+
+/// For how much a call is tried again until its deadline.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// Whatever happened: it does no harm twice, and not having done it does.
+    Always,
+    /// Only where it may have been done: nobody can act on "perhaps".
+    InDoubt,
+}
+
+/// Tries until it is known what happened, or time is up. `once` is told whether an earlier try may have been executed.
+async fn persist<T, F>(
+    deadline: Instant,
+    patience: Patience,
+    mut once: impl FnMut(bool) -> F + Send,
+) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, Failure>> + Send,
+{
+    let mut doubt = false;
+    let mut pauses = Pauses::new();
+    loop {
+        let failure = match once(doubt).await {
+            Ok(done) => return Ok(done),
+            Err(failure) => failure,
+        };
+        doubt |= failure.in_doubt();
+        let again = match patience {
+            Patience::Always => !failure.is_final(),
+            Patience::InDoubt => !failure.is_final() && doubt,
+        };
+        if !again || Instant::now() + pauses.length >= deadline {
+            return Err(failure.into());
+        }
+        pauses.next().await;
+    }
+}
+
+/// Pauses that grow: short enough at first to hide a dropped connection, long enough at last not to press a server that
+/// is starting.
+struct Pauses {
+    length: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { length: Duration::from_millis(5) }
+    }
+
+    async fn next(&mut self) {
+        sleep(self.length).await;
+        self.length = (self.length * 2).min(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,162 @@
+//! Connections: how they are made, shared out, and thrown away.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::failure::{Failure, without_detail};
+use crate::store::OpenError;
+
+/// One for the lease and all upkeep, two to settle, one to begin: with fewer, one kind of work could starve another.
+const CONNECTIONS_MIN: usize = 4;
+
+/// How to connect, from the URL. What the URL does not say is filled in.
+pub(super) fn config(url: &str, timeout: Duration) -> Result<Config, OpenError> {
+    // Before the driver sees it: it takes `verify-full` for a spelling mistake.
+    let parameters = url.split_once('?').map_or(url, |(_, parameters)| parameters);
+    if let Some(mode) = ["verify-full", "verify-ca", "require"].iter().find(|mode| asks_for(parameters, mode)) {
+        return Err(no_tls(mode));
+    }
+    let mut config: Config = url.parse().map_err(|source| OpenError::Missing(Box::new(source)))?;
+    if config.get_ssl_mode() == SslMode::Require {
+        return Err(no_tls("require"));
+    }
+    // A standby would show records as they were.
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    if config.get_application_name().is_none() {
+        config.application_name("oncegate");
+    }
+    if config.get_connect_timeout().is_none() {
+        // For each host of a list: a dead first one must leave time for the second.
+        config.connect_timeout(timeout / u32::try_from(config.get_hosts().len().max(1)).unwrap_or(u32::MAX));
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        // The system's own idea of a lost peer is a quarter of an hour.
+        config.tcp_user_timeout(timeout.max(Duration::from_secs(1)));
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        config.keepalives_idle(Duration::from_secs(10));
+        config.keepalives_interval(Duration::from_secs(2));
+        config.keepalives_retries(3);
+    }
+    Ok(config)
+}
+
+fn asks_for(parameters: &str, mode: &str) -> bool {
+    parameters.split(['&', ' ']).any(|parameter| parameter.strip_prefix("sslmode=") == Some(mode))
+}
+
+fn no_tls(mode: &str) -> OpenError {
+    OpenError::Missing(
+        format!("TLS to the store is not supported yet: sslmode={mode} cannot be kept, and is not ignored").into(),
+    )
+}
+
+/// A connection outside the pools, for what is done once at start.
+pub(super) async fn alone(config: &Config) -> Result<Client, OpenError> {
+    let (client, connection) =
+        config.connect(NoTls).await.map_err(|source| OpenError::Missing(without_detail(source)))?;
+    tokio::spawn(async move {
+        // What goes wrong here is told to whoever uses the client.
+        drop(connection.await);
+    });
+    Ok(client)
+}
+
+/// The connections, shared out so that no kind of work can starve another.
+pub(super) struct Pools {
+    pub begin: Pool,
+    pub settle: Pool,
+    pub lease: Pool,
+    pub upkeep: Pool,
+}
+
+pub(super) fn pools(config: &Config, max_connections: usize) -> Result<Pools, OpenError> {
+    let total = max_connections.max(CONNECTIONS_MIN);
+    let lease = pool(config, 1)?;
+    let upkeep = if total > CONNECTIONS_MIN { pool(config, 1)? } else { lease.clone() };
+    let rest = total - if total > CONNECTIONS_MIN { 2 } else { 1 };
+    let settle = (rest / 3).max(2);
+    Ok(Pools { begin: pool(config, rest - settle)?, settle: pool(config, settle)?, lease, upkeep })
+}
+
+fn pool(config: &Config, size: usize) -> Result<Pool, OpenError> {
+    // `Fast`: a connection that died unnoticed costs one statement, which is tried again; asking each connection
+    // whether it lives would cost every statement a round trip.
+    let manager =
+        Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    Pool::builder(manager).max_size(size).build().map_err(|source| OpenError::Missing(Box::new(source)))
+}
+
+/// A connection while a statement is on it. It goes back to its pool only after the statement's answer has come;
+/// whatever happens else, dropping this included, the statement is cancelled and the connection thrown away, because
+/// nobody can say what it is doing.
+pub(super) struct Held {
+    object: Option<Object>,
+}
+
+impl Held {
+    /// A connection from the pool, or a new one.
+    pub async fn get(pool: &Pool, deadline: Instant) -> Result<Self, Failure> {
+        match timeout_at(deadline, pool.get()).await {
+            Ok(Ok(object)) => Ok(Self { object: Some(object) }),
+            Ok(Err(deadpool_postgres::PoolError::Backend(source))) => {
+                Err(Failure::Unsent(Arc::from(without_detail(source))))
+            }
+            Ok(Err(source)) => Err(Failure::Unsent(Arc::new(source))),
+            Err(_) => Err(Failure::Unsent(Arc::<dyn Error + Send + Sync>::from(Box::from(
+                "no connection to the store became free in time",
+            )))),
+        }
+    }
+
+    pub fn client(&self) -> &Client {
+        self.object.as_ref().expect("it is taken out only when the guard goes")
+    }
+
+    /// Waits for the statement's answer, and decides what becomes of the connection.
+    pub async fn finish<T>(
+        mut self,
+        deadline: Instant,
+        statement: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, Failure> {
+        let answer = timeout_at(deadline, statement(self.client())).await;
+        match answer {
+            Err(_) => Err(Failure::TimedOut),
+            Ok(Ok(answer)) => {
+                drop(self.object.take());
+                Ok(answer)
+            }
+            Ok(Err(error)) => {
+                // Read-only is what a primary has become that is one no more: the next connection finds the new one.
+                let stale = error.code() == Some(&tokio_postgres::error::SqlState::READ_ONLY_SQL_TRANSACTION);
+                let failure = Failure::from(error);
+                if !failure.in_doubt() && !stale {
+                    drop(self.object.take());
+                }
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(object) = self.object.take() else { return };
+        let client = Object::take(object);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if client.is_closed() {
+            return;
+        }
+        // Left alone, a statement that waits for a lock would keep its server process, and may be executed long after.
+        runtime.spawn(async move {
+            drop(timeout(Duration::from_secs(1), client.cancel_token().cancel_query(NoTls)).await);
+            drop(client);
+        });
+    }
+}

@@ -1,0 +1,2 @@
+-- applied: the migrations that this database has.
+select version, name, sha256 from oncegate.migrations order by version

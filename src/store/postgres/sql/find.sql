@@ -1,0 +1,9 @@
+-- find: records by id. A statement of its own: one snapshot cannot show the row that an insert has just lost to.
+select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
+       (date_part('epoch', clock_timestamp() - k.reserved_at) * 1000)::bigint as running_ms,
+       (date_part('epoch', k.deadline - clock_timestamp()) * 1000)::bigint as deadline_in_ms,
+       coalesce(k.expires_at <= clock_timestamp(), false) as past_ttl,
+       (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms,
+       k.status, k.fields, k.body
+  from unnest($1::bytea[]) as wanted (id)
+  join oncegate.keys as k on k.id = wanted.id

@@ -1,0 +1,26 @@
+-- sweep: attempts that nobody can be running any more are unknown. Two sweepers share the work.
+with durable as materialized (
+  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
+  select set_config('synchronous_commit',
+                    case current_setting('synchronous_commit') when 'off' then 'on'
+                         else current_setting('synchronous_commit') end,
+                    true) as setting,
+         clock_timestamp() as now
+),
+lapsed as materialized (
+  select k.id
+    from oncegate.keys as k
+    left join oncegate.instances as i on i.id = k.instance
+   where k.state = 'in_flight'
+     and (i.lease_until is null
+          or i.lease_until <= clock_timestamp()
+          or k.deadline <= clock_timestamp() - $1::bigint * interval '1 millisecond')
+   limit $2::bigint
+     for no key update of k skip locked
+)
+update oncegate.keys as k
+   set state = 'unknown', settled_at = durable.now
+  from lapsed
+ cross join durable
+ where k.id = lapsed.id and k.state = 'in_flight' and durable.setting is not null
+returning k.id, k.route, k.attempt, k.instance

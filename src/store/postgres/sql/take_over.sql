@@ -1,0 +1,39 @@
+-- take_over: the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
+with durable as materialized (
+  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
+  select set_config('synchronous_commit',
+                    case current_setting('synchronous_commit') when 'off' then 'on'
+                         else current_setting('synchronous_commit') end,
+                    true) as setting,
+         clock_timestamp() as now
+),
+free as materialized (
+  -- What somebody's open transaction holds is left out here and tried again alone: it must not hold up the others.
+  select k.id
+    from unnest($1::bytea[]) as wanted (id)
+    join oncegate.keys as k on k.id = wanted.id
+   order by k.id
+     for no key update of k skip locked
+)
+update oncegate.keys as k
+   set route = a.route, recipe = a.recipe, fingerprint = a.fingerprint, instance = a.instance, token = a.token,
+       state = 'in_flight',
+       attempt = case when a.past_ttl then 1 else k.attempt + 1 end,
+       created_at = case when a.past_ttl then durable.now else k.created_at end,
+       reserved_at = durable.now,
+       deadline = durable.now + a.time_limit_ms * interval '1 millisecond',
+       settled_at = null, expires_at = null, status = null, fields = null, body = null
+  from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
+              $8::bytea[], $9::text[], $10::boolean[])
+       as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl)
+  join free on free.id = a.id
+ cross join durable
+ where k.id = a.id
+   and k.token = a.seen_token
+   and k.state = a.seen_state
+   -- What is running, and a response within its TTL, are nobody's to take.
+   and k.state <> 'in_flight'
+   and (k.state <> 'completed' or a.past_ttl)
+   and (not a.past_ttl or k.expires_at <= durable.now)
+   and durable.setting is not null
+returning k.id, k.token, k.attempt

@@ -1,0 +1,222 @@
+//! The batched statements: how questions become arrays, and rows become answers.
+//!
+//! Every column goes as an array, the constant ones too: a constant beside an array of ids made the planner compare each
+//! with each.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, Row};
+
+use super::lanes::Statement;
+use crate::domain::attempt::{Ending, Settlement};
+use crate::domain::record::{Ask, RecordId};
+use crate::domain::response::Corrupt;
+use crate::store::Seen;
+use crate::store::batch::Weighed;
+use crate::store::row::{self, Found, body_bytes, millis, state_after};
+
+const FIND: &str = include_str!("sql/find.sql");
+const RESERVE: &str = include_str!("sql/reserve.sql");
+const SETTLE: &str = include_str!("sql/settle.sql");
+const TAKE_OVER: &str = include_str!("sql/take_over.sql");
+
+/// What a row takes beside what clients send.
+const OVERHEAD_BYTES: usize = 256;
+
+/// A column of one statement's input.
+fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+    questions.iter().map(|question| value(question)).collect()
+}
+
+/// Reserves a key that has no record. Answers whether it did.
+pub(super) struct Reserve(pub Arc<Ask>);
+
+impl Weighed for Reserve {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len()
+    }
+}
+
+impl Statement for Reserve {
+    type Answer = bool;
+
+    // The second of two is told apart by its token.
+    const DISTINCT: bool = false;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<bool>, Error> {
+        let recipes = column(questions, |q| q.0.recipe.to_stored());
+        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
+            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &column(questions, |q| &*q.0.service), Type::TEXT_ARRAY),
+            (/* scope */ &column(questions, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* space */ &column(questions, |q| &q.0.space[..]), Type::BYTEA_ARRAY),
+            (/* key */ &column(questions, |q| q.0.key.as_bytes()), Type::BYTEA_ARRAY),
+            (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
+            (/* recipe */ &recipes, Type::TEXT_ARRAY),
+            (/* fingerprint */ &column(questions, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
+            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+        ];
+        let mut won = HashSet::new();
+        for row in client.query_typed(RESERVE, &parameters).await? {
+            won.insert(row.try_get::<_, Vec<u8>>("token")?);
+        }
+        // Taken out, so that of two questions with one token only one is told that it won.
+        Ok(column(questions, |q| q.0.token).iter().map(|token| won.remove(token.as_bytes().as_slice())).collect())
+    }
+}
+
+/// Starts the next attempt of a record that is still as it was seen. Answers the attempt's number, if it did.
+pub(super) struct TakeOver(pub Arc<Ask>, pub Seen);
+
+impl Weighed for TakeOver {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl Statement for TakeOver {
+    type Answer = Result<Option<u32>, Corrupt>;
+
+    // Several sources for one row: which of them the row gets would be anybody's guess.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let recipes = column(questions, |q| q.0.recipe.to_stored());
+        let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
+            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
+            (/* recipe */ &recipes, Type::TEXT_ARRAY),
+            (/* fingerprint */ &column(questions, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
+            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+            (/* seen_token */ &column(questions, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* seen_state */ &column(questions, |q| q.1.state), Type::TEXT_ARRAY),
+            (/* past_ttl */ &column(questions, |q| q.1.past_ttl), Type::BOOL_ARRAY),
+        ];
+        let mut attempts = HashMap::new();
+        for row in client.query_typed(TAKE_OVER, &parameters).await? {
+            attempts.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, i32>("attempt")?);
+        }
+        let attempt = |q: &&Self| attempts.get(q.0.id.as_bytes().as_slice()).map(|n| row::attempt((*n).into()));
+        Ok(questions.iter().map(|q| attempt(q).transpose()).collect())
+    }
+}
+
+/// Looks a record up.
+pub(super) struct Find(pub RecordId);
+
+impl Weighed for Find {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl Statement for Find {
+    type Answer = Result<Option<Found>, Corrupt>;
+
+    const DISTINCT: bool = false;
+
+    fn id(&self) -> RecordId {
+        self.0
+    }
+
+    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let mut ids = column(questions, |q| q.0.as_bytes().as_slice());
+        ids.dedup(); // they are sorted
+        let mut found = HashMap::new();
+        for row in client.query_typed(FIND, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await? {
+            found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(&row));
+        }
+        Ok(questions.iter().map(|q| found.get(q.0.as_bytes().as_slice()).cloned().transpose()).collect())
+    }
+}
+
+/// Ends an attempt. Answers when the record will be forgotten, or `None` where nothing was changed.
+pub(super) struct Settle(pub Arc<Settlement>);
+
+impl Weighed for Settle {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + body_bytes(&self.0.ending)
+    }
+}
+
+impl Statement for Settle {
+    type Answer = Result<Option<Option<SystemTime>>, Corrupt>;
+
+    // Several sources for one row: which of them the row gets would be anybody's guess.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let response = |q: &'_ &Self| match &q.0.ending {
+            Ending::Completed { response, .. } => Some(response.clone()),
+            Ending::Retryable { .. } | Ending::Unknown => None,
+        };
+        let responses: Vec<_> = questions.iter().map(response).collect();
+        let statuses: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.status.as_u16().cast_signed())).collect();
+        let fields: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.encode_fields())).collect();
+        let bodies: Vec<_> = responses.iter().map(|r| r.as_ref().and_then(|r| r.body.as_deref())).collect();
+        let ttl = |q: &Self| match &q.0.ending {
+            Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(millis(*ttl)),
+            Ending::Unknown => None,
+        };
+        let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
+            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* state */ &column(questions, |q| state_after(&q.0.ending)), Type::TEXT_ARRAY),
+            (/* ttl_ms */ &column(questions, ttl), Type::INT8_ARRAY),
+            (/* status */ &statuses, Type::INT2_ARRAY),
+            (/* fields */ &fields, Type::BYTEA_ARRAY),
+            (/* body */ &bodies, Type::BYTEA_ARRAY),
+        ];
+        let mut settled = HashMap::new();
+        for row in client.query_typed(SETTLE, &parameters).await? {
+            settled.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, Option<i64>>("expires_at_ms")?);
+        }
+        let expiry = |q: &&Self| {
+            let expires_at_ms = settled.get(q.0.id.as_bytes().as_slice())?;
+            Some(expires_at_ms.map(row::time).transpose())
+        };
+        Ok(questions.iter().map(|q| expiry(q).transpose()).collect())
+    }
+}
+
+fn decode(row: &Row) -> Result<Found, Corrupt> {
+    read(row).map_err(|_| Corrupt("a column's type"))?.decode()
+}
+
+fn read(row: &Row) -> Result<row::Row<'_>, Error> {
+    Ok(row::Row {
+        id: row.try_get("id")?,
+        attempt: row.try_get::<_, i32>("attempt")?.into(),
+        token: row.try_get("token")?,
+        recipe: row.try_get("recipe")?,
+        fingerprint: row.try_get("fingerprint")?,
+        state: row.try_get("state")?,
+        running_ms: row.try_get("running_ms")?,
+        deadline_in_ms: row.try_get("deadline_in_ms")?,
+        past_ttl: row.try_get("past_ttl")?,
+        expires_at_ms: row.try_get("expires_at_ms")?,
+        status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
+        fields: row.try_get("fields")?,
+        body: row.try_get::<_, Option<&[u8]>>("body")?.map(Bytes::copy_from_slice),
+    })
+}

@@ -1,0 +1,179 @@
+//! A row of the table `keys`, understood: the one decoder of both stores.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::domain::attempt::{Ending, Token};
+use crate::domain::fingerprint::{Fingerprint, Recipe};
+use crate::domain::record::{Completed, Record, RecordId, State};
+use crate::domain::response::{Corrupt, StoredResponse};
+
+/// What `find` selects, in its order, as it comes from the store: nothing of it is believed yet.
+pub struct Row<'a> {
+    /// The 32 bytes of the id.
+    pub id: &'a [u8],
+    /// The newest attempt's number.
+    pub attempt: i64,
+    /// The newest attempt's token.
+    pub token: &'a [u8],
+    /// How the fingerprint was made.
+    pub recipe: &'a str,
+    /// What the key was first used for.
+    pub fingerprint: &'a [u8],
+    /// The state's name.
+    pub state: &'a str,
+    /// Since its reservation.
+    pub running_ms: i64,
+    /// Until its time limit.
+    pub deadline_in_ms: i64,
+    /// Whether it is past its TTL.
+    pub past_ttl: bool,
+    /// When it will be forgotten, since 1970.
+    pub expires_at_ms: Option<i64>,
+    /// The response's status.
+    pub status: Option<i64>,
+    /// The response's fields.
+    pub fields: Option<&'a [u8]>,
+    /// The response's body.
+    pub body: Option<Bytes>,
+}
+
+/// A record, and when it will be forgotten.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The record.
+    pub record: Record,
+    /// Where it has a TTL.
+    pub expires_at: Option<SystemTime>,
+}
+
+impl Row<'_> {
+    /// The record that the row stands for.
+    ///
+    /// # Errors
+    /// [`Corrupt`] says which part does not decode.
+    pub fn decode(self) -> Result<Found, Corrupt> {
+        let expires_at = self.expires_at_ms.map(time).transpose()?;
+        let state = match (self.state, self.status, self.fields, expires_at) {
+            ("completed", Some(status), Some(fields), Some(expires_at)) => {
+                let status = i16::try_from(status).map_err(|_| Corrupt("status"))?;
+                State::Completed(Completed { response: StoredResponse::decode(status, fields, self.body)?, expires_at })
+            }
+            ("completed", ..) => return Err(Corrupt("a completed record without its response")),
+            ("in_flight", ..) => State::InFlight,
+            ("retryable", ..) => State::Retryable,
+            ("unknown", ..) => State::Unknown,
+            _ => return Err(Corrupt("state")),
+        };
+        let record = Record {
+            id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
+            attempt: attempt(self.attempt)?,
+            token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
+            recipe: Recipe::from_stored(self.recipe).ok_or(Corrupt("recipe"))?,
+            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(Corrupt("fingerprint"))?,
+            running_for: Duration::from_millis(self.running_ms.max(0).cast_unsigned()),
+            deadline_in_ms: self.deadline_in_ms,
+            past_ttl: self.past_ttl,
+            state,
+        };
+        Ok(Found { record, expires_at })
+    }
+}
+
+/// An attempt's number as it stands in the store.
+///
+/// # Errors
+/// [`Corrupt`] where it is none.
+pub fn attempt(number: i64) -> Result<u32, Corrupt> {
+    u32::try_from(number).ok().filter(|number| *number >= 1).ok_or(Corrupt("attempt"))
+}
+
+/// A time as it stands in the store: milliseconds since 1970.
+///
+/// # Errors
+/// [`Corrupt`] where it is none.
+pub fn time(since_1970_ms: i64) -> Result<SystemTime, Corrupt> {
+    u64::try_from(since_1970_ms)
+        .ok()
+        .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
+        .ok_or(Corrupt("a time"))
+}
+
+/// A duration as the stores take it. A thousand years stand for anything longer: adding more to a time overflows in
+/// PostgreSQL, and an overflow would look like a fault.
+pub fn millis(duration: Duration) -> i64 {
+    const MAX: i64 = 1000 * 365 * 24 * 60 * 60 * 1000;
+    i64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
+}
+
+/// The name of the state that an ending leads to.
+pub fn state_after(ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Completed { .. } => "completed",
+        Ending::Retryable { .. } => "retryable",
+        Ending::Unknown => "unknown",
+    }
+}
+
+/// What an ending weighs: its response's body. The fields are small beside a body that is worth counting.
+pub fn body_bytes(ending: &Ending) -> usize {
+    match ending {
+        Ending::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
+        Ending::Retryable { .. } | Ending::Unknown => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed() -> Row<'static> {
+        Row {
+            id: &[1; 32],
+            attempt: 1,
+            token: &[2; 16],
+            recipe: "1",
+            fingerprint: &[3; 32],
+            state: "completed",
+            running_ms: 5,
+            deadline_in_ms: -5,
+            past_ttl: false,
+            expires_at_ms: Some(7),
+            status: Some(201),
+            fields: Some(b"\r\n"),
+            body: None,
+        }
+    }
+
+    #[test]
+    fn a_row_decodes_or_says_what_is_wrong_with_it() {
+        let found = completed().decode().unwrap();
+        assert_eq!(found.expires_at, Some(UNIX_EPOCH + Duration::from_millis(7)));
+        assert!(matches!(found.record.state, State::Completed(stored) if stored.response.status == 201));
+        for (row, why) in [
+            (Row { id: &[1; 31], ..completed() }, "id"),
+            (Row { attempt: 0, ..completed() }, "attempt"),
+            (Row { attempt: 1 << 32, ..completed() }, "attempt"),
+            (Row { token: &[], ..completed() }, "token"),
+            (Row { recipe: "2", ..completed() }, "recipe"),
+            (Row { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
+            (Row { state: "done", ..completed() }, "state"),
+            (Row { status: Some(1 << 20), ..completed() }, "status"),
+            (Row { status: Some(100), ..completed() }, "status"),
+            (Row { status: None, ..completed() }, "a completed record without its response"),
+            (Row { fields: None, ..completed() }, "a completed record without its response"),
+            (Row { expires_at_ms: None, ..completed() }, "a completed record without its response"),
+            (Row { expires_at_ms: Some(-1), ..completed() }, "a time"),
+            (Row { fields: Some(b"x"), ..completed() }, "a field line without an end"),
+        ] {
+            assert_eq!(row.decode().unwrap_err(), Corrupt(why));
+        }
+    }
+
+    #[test]
+    fn the_longest_duration_is_a_thousand_years() {
+        assert_eq!(millis(Duration::from_millis(1)), 1);
+        assert_eq!(millis(Duration::MAX), millis(Duration::from_secs(1000 * 365 * 24 * 60 * 60)));
+    }
+}

@@ -1,0 +1,167 @@
+//! The embedded store: one SQLite file, one process, one thread that writes.
+//!
+//! Each method is a piece of work for that thread. It does whatever waits in one transaction, and answers only after
+//! the COMMIT has returned: with the write-ahead log and `synchronous = FULL` that is one fsync for all of them. Reads go
+//! the same way, so that nobody is told of a write that a failing COMMIT then takes back.
+//!
+//! Time is read once for each transaction.
+
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::Connection;
+use tokio::time::Instant;
+
+use super::batch::NoAnswer;
+use super::row::{body_bytes, millis};
+use super::{
+    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+};
+use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::scope::Salt;
+use writer::{Failure, Inbox};
+
+pub(super) use file::{migrate, pending};
+
+mod file;
+mod schema;
+mod statements;
+mod writer;
+
+/// Milliseconds since 1970. Given by whoever opens the store, so that a test can have its own time.
+pub(super) type Clock = fn() -> i64;
+
+/// The embedded store.
+pub(super) struct Sqlite {
+    salt: Salt,
+    timeout: Duration,
+    inbox: Inbox,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// Opens the file, or a database in memory where there is no path.
+pub(super) async fn open(path: Option<&Path>, settings: &Settings) -> Result<Sqlite, OpenError> {
+    open_with(path, settings, system_clock).await
+}
+
+async fn open_with(path: Option<&Path>, settings: &Settings, clock: Clock) -> Result<Sqlite, OpenError> {
+    let (path, migrate) = (path.map(Path::to_owned), settings.migrate);
+    let (db, salt) = apart(move || {
+        let mut db = match &path {
+            Some(path) => file::open(path)?,
+            None => file::memory()?,
+        };
+        let salt = schema::prepare(&mut db, path.as_deref(), migrate)?;
+        statements::orphans(&db, clock())
+            .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?
+            .iter()
+            .for_each(warn_of);
+        Ok((db, salt))
+    })
+    .await?;
+    let (inbox, writer) = writer::start(db, clock).map_err(|source| OpenError::Missing(Box::new(source)))?;
+    Ok(Sqlite { salt, timeout: settings.timeout, inbox, writer: Some(writer) })
+}
+
+/// Files block: not on a thread that serves requests.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(OpenError::Missing(Box::new(stopped))))
+}
+
+fn warn_of(swept: &Swept) {
+    let Swept { id, route, attempt, .. } = swept;
+    tracing::warn!(record.id = %id, %route, attempt, "an attempt was cut off when this store was last in use: unknown");
+}
+
+fn system_clock() -> i64 {
+    // Before 1970 there was no SQLite, and after 292 million years there is none.
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Store for Sqlite {
+    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &ask))
+    }
+
+    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &ask, from))
+    }
+
+    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
+        let bytes = body_bytes(&settlement.ending);
+        self.call(Urgency::First, bytes, move |db, now| statements::settle(db, now, &settlement))
+    }
+
+    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| Ok(statements::find(db, now, id)?.map(|found| found.record)))
+    }
+
+    fn salt(&self) -> Salt {
+        self.salt.clone()
+    }
+
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()> {
+        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, instance, millis(expiry)))
+    }
+
+    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
+        self.call(Urgency::First, 0, move |db, _| statements::retire(db, instance))
+    }
+
+    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit))
+    }
+
+    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::standing(db, now, instance, millis(older_than)))
+    }
+
+    fn reap(&self, limit: u32) -> Pending<'_, u64> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
+    }
+
+    // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.
+    fn ping(&self) -> Pending<'_, ()> {
+        self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
+    }
+}
+
+/// Whether something goes before the rest: what ends an attempt or keeps a lease does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Urgency {
+    First,
+    Ordinary,
+}
+
+impl Sqlite {
+    fn call<T: Send + 'static>(
+        &self,
+        urgency: Urgency,
+        bytes: usize,
+        work: impl FnOnce(&Connection, i64) -> Result<T, Failure> + Send + 'static,
+    ) -> Pending<'_, T> {
+        let deadline = Instant::now() + self.timeout;
+        Box::pin(async move {
+            self.inbox.ask(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
+                Err(match none {
+                    NoAnswer::Closed => StoreError::Unavailable("the store's writer has stopped".into()),
+                    NoAnswer::TimedOut => StoreError::TimedOut,
+                })
+            })
+        })
+    }
+}
+
+/// Waits for the writer to finish what it has: only then is the file free for whoever opens it next.
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.inbox.close();
+        if let Some(writer) = self.writer.take() {
+            drop(writer.join());
+        }
+    }
+}

@@ -1,0 +1,2 @@
+-- retire: gives an instance's lease back.
+delete from instances where id = :instance

@@ -1,0 +1,2 @@
+-- salted: the salt in use.
+select value from meta where name = 'salt'

@@ -1,0 +1,17 @@
+-- take_over: the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
+update keys
+   set route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
+       state = 'in_flight',
+       attempt = iif(:past_ttl, 1, attempt + 1),
+       created_at = iif(:past_ttl, :now, created_at),
+       reserved_at = :now,
+       deadline = :now + :time_limit_ms,
+       settled_at = null, expires_at = null, status = null, fields = null, body = null
+ where id = :id
+   and token = :seen_token
+   and state = :seen_state
+   -- What is running, and a response within its TTL, are nobody's to take.
+   and state <> 'in_flight'
+   and (state <> 'completed' or :past_ttl)
+   and (not :past_ttl or expires_at <= :now)
+returning attempt

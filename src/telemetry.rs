@@ -1,0 +1,3 @@
+//! What operators see of a running instance.
+
+pub mod logs;

@@ -1,0 +1,28 @@
+//! Logs, on standard error: standard output belongs to what a command was asked to print.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Log, LogFormat};
+
+/// What may be logged of a library at most, whatever the filter's own level is: below that they tell of bytes.
+const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn";
+
+/// Starts logging. A second call changes nothing.
+pub fn start(log: &Log) {
+    // Our own words come after, so that a filter which names one of the libraries wins.
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
+    let terminal = std::io::stderr().is_terminal();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let json = match log.format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    let _ = if json {
+        logs.json().flatten_event(true).with_current_span(false).try_init()
+    } else {
+        logs.with_ansi(terminal).try_init()
+    };
+}

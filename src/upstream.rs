@@ -1,0 +1,109 @@
+//! Requests go out. Every way a call can fail is sorted here: never sent, or nobody knows.
+
+use std::error::Error as _;
+use std::fmt;
+use std::time::Duration;
+
+use http::header::TRANSFER_ENCODING;
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::body::Body;
+
+/// A pool of connections to one upstream. Cheap to clone; the clones share the pool.
+#[derive(Clone)]
+pub struct Upstream {
+    base: Uri,
+    client: Client<HttpConnector, Body>,
+}
+
+/// A call that brought no usable response.
+#[derive(Debug)]
+pub enum CallError {
+    /// Not one byte of the request left this process: trying again is safe.
+    NeverSent(Error),
+    /// Bytes may have left. The upstream may have read, acted and died, which looks the same from here as an upstream
+    /// that never saw it: both are `IncompleteMessage` to hyper.
+    Broken(Error),
+    /// The upstream answered with something that is no response to this request.
+    Garbage(&'static str),
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
+            Self::Broken(_) => f.write_str("the upstream broke off after the request was sent"),
+            Self::Garbage(what) => write!(f, "the upstream's response is unusable: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NeverSent(source) | Self::Broken(source) => Some(source),
+            Self::Garbage(_) => None,
+        }
+    }
+}
+
+impl Upstream {
+    /// A pool for `base` (scheme and authority; no path). `idle` must be below the upstream's own keep-alive: a
+    /// connection that it has just closed looks open from here, and a request written to it is one nobody can judge.
+    pub fn new(base: Uri, connect: Duration, idle: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(connect));
+        connector.set_nodelay(true);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(idle)
+            // A request that a pooled connection is proved to have taken no byte of goes to another one. hyper proves it
+            // by handing the request back unwritten, so that this is no second sending.
+            .retry_canceled_requests(true)
+            .set_host(false)
+            .build(connector);
+        Self { base, client }
+    }
+
+    /// Sends one request and waits for the response's head.
+    ///
+    /// The request's target is taken for its path and query alone; where it goes is this upstream's affair.
+    ///
+    /// # Errors
+    /// [`CallError`], which tells what may have happened.
+    pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+        let mut target = self.base.clone().into_parts();
+        let asked = request.uri().path_and_query().cloned();
+        target.path_and_query = Some(asked.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
+        let response = self.client.request(request).await.map_err(sort)?;
+        check(&response).map_err(CallError::Garbage)?;
+        Ok(response)
+    }
+}
+
+/// Only two errors prove that nothing was sent: the connection was never made, or hyper hands the request back.
+fn sort(error: Error) -> CallError {
+    let handed_back =
+        error.source().and_then(|source| source.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_canceled);
+    if error.is_connect() || handed_back { CallError::NeverSent(error) } else { CallError::Broken(error) }
+}
+
+/// What hyper's client lets pass and no client of ours may see.
+fn check(response: &Response<Incoming>) -> Result<(), &'static str> {
+    let status = response.status().as_u16();
+    if !(200..600).contains(&status) {
+        return Err("a status that is no final one");
+    }
+    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        (Some(_), _) => Err("a transfer coding other than chunked"),
+    }
+}
