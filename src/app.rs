@@ -87,6 +87,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         giving_up: CancellationToken::new(),
+        paces: config.routes.iter().map(|_| Arc::default()).collect(),
         config: Arc::clone(&config),
         store,
     });
@@ -105,7 +106,7 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     tracing::info!(
         listen = %listener.0,
         admin = %admin_listener.0,
-        upstream = %config.pass.upstream.uri(),
+        upstream = %config.pass.upstream,
         store = config.store.location.kind(),
         instance = %shared.tenure.id(),
         routes = config.routes.len(),

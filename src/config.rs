@@ -26,7 +26,6 @@ mod interpolate;
 pub mod keys;
 mod location;
 mod nearest;
-mod pattern;
 mod problem;
 mod reader;
 mod route;

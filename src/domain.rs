@@ -7,6 +7,7 @@ pub mod attempt;
 pub mod canonical_json;
 pub mod fingerprint;
 pub mod key;
+pub mod pattern;
 pub mod policy;
 pub mod record;
 pub mod response;

@@ -22,6 +22,7 @@ use crate::store::{Store, StoreError};
 use crate::upstream::Upstream;
 use admit::{Admission, Guarded};
 use decide::{Decision, Rules, decide};
+use pace::Pace;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
@@ -47,6 +48,8 @@ pub mod underway;
 pub struct Shared {
     /// The checked configuration.
     pub config: Arc<Config>,
+    /// How long each route's attempts take, in the order of the routes.
+    pub paces: Vec<Arc<Pace>>,
     /// The one place that decides who executes.
     pub store: Arc<dyn Store>,
     /// The store's salt, read once.
@@ -76,9 +79,9 @@ const TAKE_OVERS_MAX: usize = 3;
 impl Gate {
     /// A gate with connection pools of its own; to be made on the runtime that will use it.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let router = Router::new(&shared.config);
+        let router = Router::new(&shared.config, &shared.paces);
         let top = &shared.config.pass;
-        let pass = Upstream::new(top.upstream.uri().clone(), top.connect_timeout, top.upstream_idle_timeout);
+        let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout);
         Self { shared, router, pass }
     }
 

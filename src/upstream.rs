@@ -2,23 +2,29 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::TRANSFER_ENCODING;
-use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{self, Authority, PathAndQuery, Scheme};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::body::Body;
+use crate::config::Upstream as Target;
+use connector::Connector;
+
+mod connector;
 
 /// A pool of connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
 pub struct Upstream {
-    base: Uri,
-    client: Client<HttpConnector, Body>,
+    authority: Authority,
+    speaks_h2: bool,
+    client: Client<Connector, Body>,
 }
 
 /// A call that brought no usable response.
@@ -53,21 +59,29 @@ impl std::error::Error for CallError {
 }
 
 impl Upstream {
-    /// A pool for `base` (scheme and authority; no path). `idle` must be below the upstream's own keep-alive: a
-    /// connection that it has just closed looks open from here, and a request written to it is one nobody can judge.
-    pub fn new(base: Uri, connect: Duration, idle: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(connect));
-        connector.set_nodelay(true);
+    /// A pool for one upstream. `idle` must be below the upstream's own keep-alive: a connection that it has just closed
+    /// looks open from here, and a request written to it is one nobody can judge.
+    pub fn new(target: &Target, connect: Duration, idle: Duration) -> Self {
+        let (connector, authority) = match target {
+            Target::H2c(authority) | Target::Http(authority) => {
+                let mut connector = HttpConnector::new();
+                connector.set_connect_timeout(Some(connect));
+                connector.set_nodelay(true);
+                (Connector::Tcp(connector), authority.clone())
+            }
+            Target::Unix(path) => (Connector::Unix(Arc::clone(path), connect), Authority::from_static("localhost")),
+        };
+        let speaks_h2 = matches!(target, Target::H2c(_));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(idle)
+            .http2_only(speaks_h2)
             // A request that a pooled connection is proved to have taken no byte of goes to another one. hyper proves it
             // by handing the request back unwritten, so that this is no second sending.
             .retry_canceled_requests(true)
             .set_host(false)
             .build(connector);
-        Self { base, client }
+        Self { authority, speaks_h2, client }
     }
 
     /// Sends one request and waits for the response's head.
@@ -77,12 +91,19 @@ impl Upstream {
     /// # Errors
     /// [`CallError`], which tells what may have happened.
     pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
-        let mut target = self.base.clone().into_parts();
+        let mut target = uri::Parts::default();
+        target.scheme = Some(Scheme::HTTP);
+        target.authority = Some(self.authority.clone());
         let asked = request.uri().path_and_query().cloned();
         target.path_and_query = Some(asked.unwrap_or_else(|| PathAndQuery::from_static("/")));
         *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
+        if self.speaks_h2 {
+            // There the authority says it, and a second word that differs would be malformed (RFC 9113 section 8.3.1).
+            request.headers_mut().remove(HOST);
+        }
+        let asks_to_switch = request.headers().contains_key(UPGRADE);
         let response = self.client.request(request).await.map_err(sort)?;
-        check(&response).map_err(CallError::Garbage)?;
+        check(&response, asks_to_switch).map_err(CallError::Garbage)?;
         Ok(response)
     }
 }
@@ -95,9 +116,10 @@ fn sort(error: Error) -> CallError {
 }
 
 /// What hyper's client lets pass and no client of ours may see.
-fn check(response: &Response<Incoming>) -> Result<(), &'static str> {
-    let status = response.status().as_u16();
-    if !(200..600).contains(&status) {
+fn check(response: &Response<Incoming>, asked_to_switch: bool) -> Result<(), &'static str> {
+    let status = response.status();
+    let switched = status == StatusCode::SWITCHING_PROTOCOLS && asked_to_switch;
+    if !(200..600).contains(&status.as_u16()) && !switched {
         return Err("a status that is no final one");
     }
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();

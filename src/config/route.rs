@@ -9,6 +9,7 @@ use super::scope::ScopeRule;
 use super::upstream::Upstream;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key;
+use crate::domain::pattern::Pattern;
 use crate::domain::policy::{OnUnknown, StatusTable};
 
 /// A route as resolved: what it does not write itself comes from `[defaults]`, or is the default.
@@ -16,8 +17,8 @@ use crate::domain::policy::{OnUnknown, StatusTable};
 pub struct Route {
     /// In logs, metrics and the operators' tools; no two routes have the same.
     pub name: Arc<str>,
-    /// `{name}` is one segment, `{*rest}` the rest. Checked.
-    pub path: Box<str>,
+    /// Which paths it guards.
+    pub path: Pattern,
     /// The methods that are guarded; each once, at least one.
     pub methods: Vec<Method>,
     /// Where its requests go.

@@ -1,6 +1,5 @@
 //! `[[routes]]` and `[defaults]`, read and checked.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +7,13 @@ use http::{HeaderName, Method};
 use toml::de::DeTable;
 
 use super::keys;
-use super::pattern::Pattern;
 use super::reader::{Found, Section};
 use super::route::{KeyRule, Route, Space};
 use super::upstream::Upstream;
 use super::{Pass, scope, statuses, units};
 use crate::domain::fingerprint::{BodyRule, Plan, Recipe, Secrets};
 use crate::domain::key;
+use crate::domain::pattern::Pattern;
 use crate::domain::policy::OnUnknown;
 
 /// What routes take from the rest of the file; `None` where that was wrong.
@@ -76,7 +75,7 @@ pub(super) fn read<'a>(top: &Section<'a>, built_in: &'a DeTable<'a>, context: &C
         let head = head(section);
         let fields = fields(section, context);
         if let (Some(name), Some(path), Some(methods), Some(fields)) = (&head.name, &head.path, &head.methods, fields) {
-            let (name, path) = (name.value.clone(), path.value.as_str().into());
+            let (name, path) = (name.value.clone(), path.value.clone());
             routes.push(Route { name, path, methods: methods.clone(), ..fields });
         }
         known.add(section, head);
@@ -107,53 +106,27 @@ impl Head {
 
 /// The heads of the routes so far.
 #[derive(Default)]
-struct Known {
-    heads: Vec<Head>,
-    /// As the router will have them: what it cannot take must not be left to guard nothing.
-    trees: HashMap<Method, matchit::Router<()>>,
-}
+struct Known(Vec<Head>);
 
 impl Known {
     /// Adds a head, if it can stand beside those before it.
     fn add(&mut self, section: &Section<'_>, head: Head) {
-        for other in &self.heads {
+        for other in &self.0 {
             if let (Some(one), Some(name)) = (&other.name, &head.name)
                 && one.value == name.value
             {
                 section.reader().problem(&name.place, format!("is another route's name too: `{}`", name.value));
             }
-        }
-        if let (Some(path), Some(methods)) = (&head.path, &head.methods)
-            && let Some(message) = self.clash(&head, &path.value, methods)
-        {
-            section.reader().problem(&path.place, message);
-        }
-        self.heads.push(head);
-    }
-
-    fn clash(&mut self, head: &Head, path: &Pattern, methods: &[Method]) -> Option<String> {
-        for other in &self.heads {
-            let (Some(one), Some(theirs)) = (&other.path, &other.methods) else { continue };
-            if let Some(method) = methods.iter().find(|method| theirs.contains(method))
-                && one.value.shape() == path.shape()
+            if let (Some(one), Some(theirs), Some(path), Some(methods)) =
+                (&other.path, &other.methods, &head.path, &head.methods)
+                && let Some(method) = methods.iter().find(|method| theirs.contains(method))
+                && one.value.is_same_as(&path.value)
             {
-                return Some(format!("{} and {} both match {method} at this path", other.named(), head.named()));
+                let message = format!("{} and {} both match {method} at this path", other.named(), head.named());
+                section.reader().problem(&path.place, message);
             }
         }
-        for method in methods {
-            let tree = self.trees.entry(method.clone()).or_default();
-            if let Err(error) = tree.insert(path.as_str(), ()) {
-                let with = match error {
-                    matchit::InsertError::Conflict { with } => format!("`{with}` of another route"),
-                    _ => "the other routes".into(),
-                };
-                return Some(format!(
-                    "cannot stand beside {with} for {method} in this version: where one has `{{*rest}}`, the other \
-                     cannot have `{{name}}`"
-                ));
-            }
-        }
-        None
+        self.0.push(head);
     }
 }
 
@@ -200,7 +173,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let reconcile_after = section.table("reconcile").duration("after");
     Some(Route {
         name: "".into(),
-        path: "".into(),
+        path: Pattern::default(),
         methods: Vec::new(),
         upstream: upstream?,
         key: key?,

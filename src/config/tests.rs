@@ -111,7 +111,7 @@ fn an_upstream_is_all_that_is_needed() {
     assert_eq!(config.store.location, Location::Sqlite("oncegate.db".into()));
     assert!(config.warnings.is_empty());
     let [route] = config.routes.as_slice() else { panic!("{:?}", config.routes) };
-    assert_eq!((&*route.name, &*route.path), ("default", "/{*rest}"));
+    assert_eq!((&*route.name, route.path.as_str()), ("default", "/{*rest}"));
     assert_eq!(route.methods, ["POST", "PATCH"]);
     assert!(route.scope.is_default && !route.key.required);
     assert_eq!(route.quiet_after, Duration::from_secs(70));
@@ -168,7 +168,7 @@ fn what_flags_and_variables_say_is_checked_and_blamed_on_them() {
     assert_eq!(lines.len(), 3, "{problems}");
     assert!(lines[0].starts_with("--listen: `:8080` is no address and port"), "{problems}");
     assert!(lines[1].starts_with("ONCEGATE_STORE_URL: is of a kind"), "{problems}");
-    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: is not supported yet: only http:// works"), "{problems}");
+    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: is not supported yet: TLS to the service is not"), "{problems}");
     assert!(!problems.contains("hunter2"));
 }
 
@@ -362,7 +362,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",
         ),
-        ("[defaults]\nupstream = 'https://a'", "3:12: defaults.upstream: is not supported yet: only http:// works"),
+        ("[defaults]\nupstream = 'https://a'", "3:12: defaults.upstream: is not supported yet: TLS to the service is not"),
     ] {
         one_problem(text, begins);
     }

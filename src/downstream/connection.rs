@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -18,19 +19,33 @@ use crate::body::Body;
 use crate::gate::refuse::Refusal;
 use crate::gate::{Gate, Stamp};
 
-/// Serves a connection to its end, or after `closing` to the end of its running request.
+/// Streams of one HTTP/2 connection at a time: as many as browsers and gRPC clients use, and a bound for one client.
+const STREAMS_MAX: u32 = 100;
+/// The same as for HTTP/1: 64 KiB of fields.
+const FIELDS_BYTES_MAX: u32 = 64 * 1024;
+/// An HTTP/2 client that does not answer a ping for so long is gone.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Serves a connection to its end, or after `closing` to the end of its running requests.
 pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: CancellationToken) {
     let (stream, verdicts) = Guarded::new(stream, Limits::default());
     let service = service_fn(|request| {
         let (gate, verdicts) = (Arc::clone(&gate), verdicts.clone());
         async move { Ok::<_, Infallible>(answer(request, peer, &gate, &verdicts).await) }
     });
-    let connection = http1::Builder::new()
-        // A client that has said all it has to say may still want its answer.
-        .half_close(true)
+    let mut builder = Builder::new(TokioExecutor::new());
+    // A client that has said all it has to say may still want its answer. The framing guard needs it too, as it needs
+    // hyper to keep its own time limit for heads out of the way.
+    builder.http1().half_close(true).header_read_timeout(None);
+    builder
+        .http2()
         .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(FIELDS_BYTES_MAX)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = &mut connection => ended,
         () = closing.cancelled() => {
@@ -39,20 +54,23 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a client's connection broke");
+        tracing::debug!(error, "a client's connection broke");
     }
 }
 
 async fn answer(request: Request<Incoming>, peer: IpAddr, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
-    match verdicts.next() {
-        Ok(_) => gate.handle(request, peer).await,
+    let response = match verdicts.next() {
+        Ok(()) => gate.handle(request, peer).await,
         Err(malformed) => gate.refuse(refusal(malformed), &Stamp::default()),
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        verdicts.upgraded();
     }
+    response
 }
 
 fn refusal(malformed: Malformed) -> Refusal {
-    let status = StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST);
-    match status {
+    match StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST) {
         StatusCode::REQUEST_TIMEOUT => Refusal::RequestTimeout,
         status => Refusal::BadRequest(status, malformed.detail()),
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::fields::{self, Origin};
 use super::pace::Pace;
+use super::pass::{self, Passing};
 use super::refuse::Refusal;
 use super::routing::Guard;
 use super::{Gate, Stamp};
@@ -35,7 +36,7 @@ const BODY_RATE_MIN: u64 = 1024;
 /// A request that has come through the door.
 pub enum Admission {
     /// No route guards it: it streams through.
-    Unguarded(Request<Incoming>),
+    Unguarded(Passing),
     /// A route guards it, and it has a key. Boxed: it is large, and the other is not.
     Guarded(Box<Guarded>),
 }
@@ -89,14 +90,13 @@ impl Gate {
         stamp: &mut Stamp,
     ) -> Result<Admission, Refusal> {
         let config = &self.shared.config;
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
         let origin = self.origin(&head, peer);
         let Some(guard) = self.router.find(&head.method, head.uri.path()) else {
             if fields::nominates(&head.headers, &[]) {
                 return Err(NOMINATED);
             }
-            fields::towards_service(&mut head.headers, &origin);
-            return Ok(Admission::Unguarded(Request::from_parts(head, body)));
+            return Ok(Admission::Unguarded(passing(head, body, &origin)));
         };
         stamp.guard();
         let route = &guard.route;
@@ -109,8 +109,7 @@ impl Gate {
                 return Err(Refusal::KeyMissing);
             }
             stamp.unguard();
-            fields::towards_service(&mut head.headers, &origin);
-            return Ok(Admission::Unguarded(Request::from_parts(head, body)));
+            return Ok(Admission::Unguarded(passing(head, body, &origin)));
         };
         let key = Key::parse(field.as_bytes(), route.key.syntax, route.key.limits)?;
         stamp.echo(&route.key.header, &field);
@@ -182,6 +181,15 @@ impl Gate {
         }
         Ok(Scope::of(&self.shared.salt, parts.iter().map(|(name, value)| (*name, value.as_deref()))))
     }
+}
+
+/// A request that nothing guards, ready for the upstream.
+fn passing(mut head: request::Parts, body: Incoming, origin: &Origin) -> Passing {
+    let trailers = fields::accepts_trailers(&head.headers);
+    let upgrade = pass::upgrade(&head.headers, head.version);
+    fields::towards_service(&mut head.headers, origin);
+    head.version = http::Version::HTTP_11;
+    Passing { request: Request::from_parts(head, body), trailers, upgrade }
 }
 
 const NOMINATED: Refusal = Refusal::BadRequest(

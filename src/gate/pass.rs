@@ -1,8 +1,10 @@
 //! What no route guards streams through, both ways, unbuffered.
 
-use http::header::{CONTENT_LENGTH, TRAILER};
-use http::{Method, Request, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRAILER, UPGRADE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 
 use super::refuse::Refusal;
 use super::{Gate, fields};
@@ -11,22 +13,47 @@ use crate::upstream::{CallError, Upstream};
 
 impl Gate {
     /// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
-    pub(super) async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    pub(super) async fn pass(&self, request: Passing) -> Result<Response<Body>, Refusal> {
         stream(&self.pass, request).await
     }
 }
 
-async fn stream(upstream: &Upstream, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+/// A request on its way through, ready for the upstream.
+pub struct Passing {
+    /// Its fields are those for the upstream.
+    pub request: Request<Incoming>,
+    /// Whether the client understands trailers.
+    pub trailers: bool,
+    /// The protocol the client wants to go over to, say `websocket`.
+    pub upgrade: Option<HeaderValue>,
+}
+
+/// The protocol that a request wants to go over to. Not over HTTP/2, which has another way, and not to HTTP/2, which is
+/// ours to speak.
+pub fn upgrade(request: &HeaderMap, version: http::Version) -> Option<HeaderValue> {
+    let wanted = fields::nominated(request).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
+    let protocol = request.get(UPGRADE).filter(|_| wanted && version == http::Version::HTTP_11)?;
+    (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
+}
+
+async fn stream(upstream: &Upstream, passing: Passing) -> Result<Response<Body>, Refusal> {
+    let Passing { mut request, trailers, upgrade } = passing;
     let head_only = request.method() == Method::HEAD;
-    let trailers = fields::accepts_trailers(request.headers());
-    let response = upstream.call(request.map(Body::Streaming)).await.map_err(|error| {
+    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    if let Some(protocol) = upgrade {
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(UPGRADE, protocol);
+    }
+    let mut response = upstream.call(request.map(Body::Streaming)).await.map_err(|error| {
         tracing::warn!(cause = std::error::Error::source(&error).map(tracing::field::display), "{error}");
         match error {
             CallError::NeverSent(_) => Refusal::UpstreamUnreachable,
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,
         }
     })?;
-    let mut response = response.map(Body::Streaming);
+    if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
+        return Ok(switch(client, response));
+    }
     let length = response.headers().get(CONTENT_LENGTH).cloned();
     let announced = response.headers().get(TRAILER).filter(|_| trailers).cloned();
     fields::towards_client(response.headers_mut());
@@ -37,5 +64,24 @@ async fn stream(upstream: &Upstream, request: Request<Incoming>) -> Result<Respo
     if let (Some(length), true) = (length, head_only || response.status() == StatusCode::NOT_MODIFIED) {
         response.headers_mut().insert(CONTENT_LENGTH, length);
     }
-    Ok(response)
+    Ok(response.map(Body::Streaming))
+}
+
+/// Both sides have agreed on another protocol: from here on bytes are handed on as they come, until both are done.
+fn switch(client: OnUpgrade, mut response: Response<Incoming>) -> Response<Body> {
+    let protocol = response.headers().get(UPGRADE).cloned();
+    let service = hyper::upgrade::on(&mut response);
+    tokio::spawn(async move {
+        let (Ok(client), Ok(service)) = tokio::join!(client, service) else { return };
+        let (mut client, mut service) = (TokioIo::new(client), TokioIo::new(service));
+        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut service).await {
+            tracing::debug!(%error, "an upgraded connection broke");
+        }
+    });
+    fields::towards_client(response.headers_mut());
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    if let Some(protocol) = protocol {
+        response.headers_mut().insert(UPGRADE, protocol);
+    }
+    response.map(|_| Body::empty())
 }

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Uri};
+use http::Method;
 
 use super::pace::Pace;
-use crate::config::{Config, Route};
+use crate::config::{self, Config, Route};
 use crate::upstream::Upstream;
 
 /// A route with what one worker needs to serve it. Cheap to clone.
@@ -24,46 +24,38 @@ pub struct Guard {
 
 /// The routes by method and path; the most specific path wins.
 ///
-/// One tree for each method: a specific path that does not name a method must not shadow a general one that does, or a
-/// state-changing request would slip through unguarded.
-pub struct Router {
-    trees: HashMap<Method, matchit::Router<Guard>>,
-}
+/// By method first: a specific path that does not name a method must not shadow a general one that does, or a
+/// state-changing request would slip through unguarded. A list for each method, not a tree: routes are few, and a
+/// comparison of the first segments rules most of them out.
+pub struct Router(HashMap<Method, Vec<Guard>>);
 
 impl Router {
-    /// The checked routes; the configuration has made sure that no two are the same.
-    pub fn new(config: &Config) -> Self {
-        let mut pools: HashMap<(Uri, Duration, Duration), Upstream> = HashMap::new();
-        let mut trees: HashMap<Method, matchit::Router<Guard>> = HashMap::new();
-        let mut rests = Vec::new();
-        for route in &config.routes {
-            let pool = (route.upstream.uri().clone(), route.connect_timeout, route.upstream_idle_timeout);
+    /// The checked routes, of which the configuration has made sure that no two are the same, each with its pace.
+    pub fn new(config: &Config, paces: &[Arc<Pace>]) -> Self {
+        let mut pools: HashMap<(Arc<config::Upstream>, Duration, Duration), Upstream> = HashMap::new();
+        let mut lists: HashMap<Method, Vec<Guard>> = HashMap::new();
+        for (route, pace) in config.routes.iter().zip(paces) {
+            let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
                 .entry(pool)
-                .or_insert_with_key(|(uri, connect, idle)| Upstream::new(uri.clone(), *connect, *idle))
+                .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle))
                 .clone();
-            let guard = Guard { route: Arc::clone(route), upstream, pace: Arc::default() };
+            let guard = Guard { route: Arc::clone(route), upstream, pace: Arc::clone(pace) };
             for method in &route.methods {
-                let tree = trees.entry(method.clone()).or_default();
-                if tree.insert(&*route.path, guard.clone()).is_err() {
-                    tracing::error!(route = %route.name, "the route's path cannot be matched; it guards nothing");
-                }
-                if let Some(start) = route.path.rfind("{*") {
-                    rests.push((method.clone(), route.path[..start].to_owned(), guard.clone()));
-                }
+                lists.entry(method.clone()).or_default().push(guard.clone());
             }
         }
-        // `{*rest}` is also nothing. Entered last, and a conflict is no error: a route of that very path comes first.
-        for (method, prefix, guard) in rests {
-            let _ = trees.entry(method).or_default().insert(prefix, guard);
+        for list in lists.values_mut() {
+            list.sort_by(|one, other| one.route.path.cmp(&other.route.path));
         }
-        Self { trees }
+        Self(lists)
     }
 
     /// The route of a request, if one guards it.
     pub fn find(&self, method: &Method, path: &str) -> Option<&Guard> {
-        let tree = self.trees.get(method)?;
-        tree.at(&matchable(path)).ok().map(|found| found.value)
+        let list = self.0.get(method)?;
+        let path = matchable(path);
+        list.iter().find(|guard| guard.route.path.matches(&path))
     }
 }
 

@@ -127,18 +127,10 @@ route           create-payment
 }
 
 #[test]
-fn routes_that_the_router_cannot_take_are_refused_rather_than_left_unguarded() {
-    let two = |first: &str, second: &str| {
-        format!("[[routes]]\nname = 'a'\npath = '{first}'\n[[routes]]\nname = 'b'\npath = '{second}'")
-    };
-    for (first, second) in [("/v1/{*rest}", "/v1/{id}"), ("/v1/{id}/pay", "/v1/{*rest}")] {
-        one_problem(
-            &two(first, second),
-            &format!("7:8: routes[1].path: cannot stand beside `{first}` of another route"),
-        );
-        config(&format!("{}\nmethods = ['PUT']", two(first, second)));
+fn a_general_and_a_specific_path_may_stand_beside_each_other() {
+    for (first, second) in [("/v1/{*rest}", "/v1/{id}"), ("/v1/{id}/pay", "/v1/{*rest}"), ("/{a}/pay", "/{*rest}")] {
+        config(&format!("[[routes]]\nname = 'a'\npath = '{first}'\n[[routes]]\nname = 'b'\npath = '{second}'"));
     }
-    config(&two("/{*rest}", "/v1/{id}"));
 }
 
 #[test]
