@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,10 +17,14 @@ use crate::admin::{self, health::Probes};
 use crate::config::Config;
 use crate::domain::attempt::InstanceId;
 use crate::downstream;
+use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
 use crate::store::{self, OpenError};
 use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, sweeper::Sweeper};
+use reload::Source;
+
+pub mod reload;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ struct Stops {
 ///
 /// # Errors
 /// [`Failure`], before the first request was accepted.
-pub async fn run(config: Config) -> Result<(), Failure> {
+pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -84,16 +89,17 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         salt: store.salt(),
         tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
         underway: Arc::default(),
+        waiters: Arc::default(),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         giving_up: CancellationToken::new(),
-        paces: config.routes.iter().map(|_| Arc::default()).collect(),
+        paces: Paces::default(),
         config: Arc::clone(&config),
         store,
     });
     let begun = Moment::now();
-    shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
-    shared.tenure.renewed(begun);
+    let now = shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
+    shared.tenure.renewed(begun, now);
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;
@@ -102,7 +108,9 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let leaving = CancellationToken::new();
     let probes = Probes::new(Arc::clone(&shared), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, probes, stops.last.clone()));
-    let workers = start_workers(listener.1, &shared, &stops.closing).map_err(Failure::Machine)?;
+    let (taken, live) = watch::channel(Arc::clone(&config));
+    beside.spawn(reload::watch(source, taken, stops.tasks.clone()));
+    let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,
         admin = %admin_listener.0,
@@ -154,18 +162,21 @@ fn start_tasks(shared: &Arc<Shared>, stops: &Stops) -> TaskTracker {
 fn start_workers(
     listener: std::net::TcpListener,
     shared: &Arc<Shared>,
+    live: &watch::Receiver<Arc<Config>>,
     closing: &CancellationToken,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
     (0..count)
         .map(|number| {
             let (listener, shared, closing) = (listener.try_clone()?, Arc::clone(shared), closing.clone());
+            let live = live.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 runtime.block_on(async move {
                     match TcpListener::from_std(listener) {
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&shared)));
+                            tokio::spawn(follow(live, Arc::clone(&gate)));
                             downstream::serve(listener, gate, closing).await;
                             // Attempts whose clients have gone run on here.
                             shared.tracker.close();
@@ -180,6 +191,14 @@ fn start_workers(
             })
         })
         .collect()
+}
+
+/// Hands each new configuration to one worker's gate.
+async fn follow(mut live: watch::Receiver<Arc<Config>>, gate: Arc<Gate>) {
+    while live.changed().await.is_ok() {
+        let config = Arc::clone(&live.borrow_and_update());
+        gate.reload(config);
+    }
 }
 
 /// Readiness is off already. Waits for the balancers to notice, closes the door, and lets what runs come to its end.

@@ -1,13 +1,13 @@
 //! The bodies that flow through: whole, or streaming as they come.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// What goes wrong in the middle of a body; the connection is cut, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -24,6 +24,8 @@ pub enum Body {
     },
     /// As it arrives from the other side.
     Streaming(Incoming),
+    /// As it arrives, with a copy kept for somebody who looks on.
+    Teed(Tee),
     /// As a task of ours hands it on: see `gate::oversize`.
     Piped(mpsc::Receiver<Piece>),
 }
@@ -37,7 +39,43 @@ pub enum Piece {
     End,
 }
 
+/// A body that is copied while it streams.
+#[derive(Debug)]
+pub struct Tee {
+    incoming: Incoming,
+    copy: BytesMut,
+    bytes_max: usize,
+    /// Where the copy goes once it is whole; gone when it has, or when there is none.
+    whole: Option<oneshot::Sender<Bytes>>,
+}
+
+impl Tee {
+    fn take(&mut self, data: &Bytes) {
+        if self.copy.len() + data.len() > self.bytes_max {
+            self.whole = None;
+        } else if self.whole.is_some() {
+            self.copy.extend_from_slice(data);
+        }
+    }
+
+    fn hand_over_at_end(&mut self) {
+        if self.incoming.is_end_stream()
+            && let Some(whole) = self.whole.take()
+        {
+            let _ = whole.send(std::mem::take(&mut self.copy).freeze());
+        }
+    }
+}
+
 impl Body {
+    /// A body that streams, and its copy: an error instead if it breaks off or is longer than `bytes_max`.
+    pub fn teed(incoming: Incoming, bytes_max: usize) -> (Self, oneshot::Receiver<Bytes>) {
+        let (whole, copy) = oneshot::channel();
+        let mut tee = Tee { incoming, copy: BytesMut::new(), bytes_max, whole: Some(whole) };
+        tee.hand_over_at_end();
+        (Self::Teed(tee), copy)
+    }
+
     /// No body.
     pub fn empty() -> Self {
         Self::whole(Bytes::new())
@@ -63,6 +101,14 @@ impl http_body::Body for Body {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
             Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Self::Teed(tee) => {
+                let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
+                if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+                    tee.take(data);
+                }
+                tee.hand_over_at_end();
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
             Self::Piped(pieces) => pieces.poll_recv(cx).map(|piece| match piece {
                 Some(Piece::Frame(frame)) => Some(Ok(frame)),
                 Some(Piece::End) => None,
@@ -74,7 +120,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
-            Self::Streaming(incoming) => incoming.is_end_stream(),
+            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.is_end_stream(),
             Self::Piped(_) => false,
         }
     }
@@ -84,7 +130,7 @@ impl http_body::Body for Body {
             // With trailers the length stays open: only a chunked message can carry them.
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
-            Self::Streaming(incoming) => incoming.size_hint(),
+            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.size_hint(),
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::store::OpenError;
 
 mod check;
 mod demo;
+mod explain;
 mod migrate;
 mod run;
 
@@ -46,6 +47,8 @@ enum Command {
     Demo,
     /// Validates the configuration and prints the routes as resolved
     Check(ConfigFile),
+    /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
+    Explain(explain::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
 }
@@ -95,6 +98,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo => demo::run(),
         Command::Check(file) => check::run(&file),
+        Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
     };
     match ended {
@@ -108,6 +112,13 @@ pub fn main() -> ExitCode {
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
     config::load(file.config.as_deref(), overrides, &Process).map_err(Ended::Config)
+}
+
+/// For commands that send nothing to the service: without a file they do not need to know where it is.
+fn load_without_service(file: &ConfigFile) -> Result<Config, Ended> {
+    let unknown = file.config.is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
+    let upstream = unknown.then(|| "http://localhost".to_owned());
+    load(file, &Overrides { upstream, ..Overrides::default() })
 }
 
 /// For commands that do something and end.

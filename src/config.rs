@@ -16,13 +16,15 @@ use crate::domain::fingerprint::Secrets;
 pub use describe::describe;
 pub use location::Location;
 pub use problem::{Problem, Problems};
-pub use route::{KeyRule, Route, Space};
+pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space};
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use surroundings::{Process, Surroundings};
 pub use upstream::Upstream;
 
 mod describe;
+mod fingerprint;
 mod interpolate;
+mod key;
 pub mod keys;
 mod location;
 mod nearest;
@@ -37,6 +39,8 @@ mod top;
 mod units;
 mod upstream;
 mod wording;
+
+pub use routes::parse_ttl as ttl;
 
 /// What flags say.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +77,8 @@ pub struct Config {
     pub secrets: Secrets,
     /// Whose forwarding fields and `header:` scope parts are believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether state-changing requests that no route guards are refused.
+    pub refuse_unguarded: bool,
     /// Between failing readiness and closing the door.
     pub drain_delay: Duration,
     /// How long running attempts may take to finish at shutdown.

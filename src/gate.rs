@@ -5,7 +5,7 @@
 //! `replay`, and `settle` (how the attempt is written down).
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use http::header::TRAILER;
@@ -22,34 +22,39 @@ use crate::store::{Store, StoreError};
 use crate::upstream::Upstream;
 use admit::{Admission, Guarded};
 use decide::{Decision, Rules, decide};
-use pace::Pace;
+use pace::Paces;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
 use tenure::Tenure;
 use underway::Underway;
+use wait::{Patience, Waiters};
 
 pub mod admit;
 pub mod decide;
 pub mod fields;
 pub mod forward;
+mod forwarded_key;
+pub mod observe;
 mod oversize;
 pub mod pace;
 pub mod pass;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
+mod said;
 pub mod settle;
 pub mod status;
 pub mod tenure;
 pub mod underway;
+pub mod wait;
 
 /// What every worker's gate shares.
 pub struct Shared {
-    /// The checked configuration.
+    /// The configuration at start: what of it only a restart can change. The rest is each gate's [`Live`].
     pub config: Arc<Config>,
-    /// How long each route's attempts take, in the order of the routes.
-    pub paces: Vec<Arc<Pace>>,
+    /// How long each route's attempts take.
+    pub paces: Paces,
     /// The one place that decides who executes.
     pub store: Arc<dyn Store>,
     /// The store's salt, read once.
@@ -58,6 +63,8 @@ pub struct Shared {
     pub tenure: Tenure,
     /// The attempts that this process is running.
     pub underway: Arc<Underway>,
+    /// The duplicates that wait for one of those, here or on another instance.
+    pub waiters: Arc<Waiters>,
     /// What must end before the process does: attempts and their settlements.
     pub tracker: TaskTracker,
     /// The door is closed: nothing new is begun.
@@ -69,8 +76,23 @@ pub struct Shared {
 /// One worker's gate: the shared parts, and connections of its own.
 pub struct Gate {
     shared: Arc<Shared>,
+    live: RwLock<Arc<Live>>,
+}
+
+/// What a reload replaces as a whole. A request keeps the one that it came in under.
+pub struct Live {
+    config: Arc<Config>,
     router: Router,
     pass: Upstream,
+}
+
+impl Live {
+    fn new(config: Arc<Config>, paces: &Paces) -> Self {
+        let router = Router::new(&config, paces);
+        let top = &config.pass;
+        let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout);
+        Self { config, router, pass }
+    }
 }
 
 /// How often one request tries to take a key over from a record that keeps changing under its hands.
@@ -79,37 +101,46 @@ const TAKE_OVERS_MAX: usize = 3;
 impl Gate {
     /// A gate with connection pools of its own; to be made on the runtime that will use it.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let router = Router::new(&shared.config, &shared.paces);
-        let top = &shared.config.pass;
-        let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout);
-        Self { shared, router, pass }
+        let live = RwLock::new(Arc::new(Live::new(Arc::clone(&shared.config), &shared.paces)));
+        Self { shared, live }
+    }
+
+    /// Takes another configuration over for all requests from now on.
+    pub fn reload(&self, config: Arc<Config>) {
+        let live = Arc::new(Live::new(config, &self.shared.paces));
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+
+    fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Answers a request, come what may.
     pub async fn handle(self: &Arc<Self>, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let mut stamp = Stamp::new(request.headers());
-        match self.journey(request, peer, &mut stamp).await {
+        let live = self.live();
+        match self.journey(request, peer, &live, &mut stamp).await {
             Ok(response) => response,
-            Err(refusal) => self.refuse(refusal, &stamp),
+            Err(refusal) => refuse(refusal, &live.config, &stamp),
         }
     }
 
-    /// An answer in our own name.
-    pub fn refuse(&self, refusal: Refusal, stamp: &Stamp) -> Response<Body> {
-        let mut response = refusal.response(&self.shared.config.problem_base);
-        stamp.put(response.headers_mut(), refusal.told());
-        response
+    /// An answer in our own name to what was never a request.
+    pub fn refuse(&self, refusal: Refusal) -> Response<Body> {
+        refuse(refusal, &self.live().config, &Stamp::default())
     }
 
     async fn journey(
         self: &Arc<Self>,
         request: Request<Incoming>,
         peer: IpAddr,
+        live: &Live,
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
-        let guarded = match self.admit(request, peer, stamp).await? {
-            Admission::Unguarded(request) => return self.pass(request).await,
+        let guarded = match self.admit(request, peer, live, stamp).await? {
             Admission::Guarded(guarded) => *guarded,
+            Admission::Observed(observed) => return self.observe(*observed).await,
+            Admission::Unguarded(passing) => return pass::pass(*passing).await,
         };
         // hyper drops this future when the client goes away. From here on the work belongs to the key, not to the client.
         let (gate, stamp) = (Arc::clone(self), stamp.clone());
@@ -139,6 +170,7 @@ impl Gate {
             };
             let same = guarded.is_what(&record);
             match decide(record, same, &rules) {
+                Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
                 Decision::Refuse(refusal) => return Err(refusal),
                 Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
                 Decision::TakeOver(seen) => {
@@ -149,6 +181,39 @@ impl Gate {
         // Others keep taking it over before us: one of them is running.
         Err(Refusal::InFlight(RetryAfter::new(rules.usual)))
     }
+
+    /// Another attempt is running. A waiter never becomes one itself: when the first attempt is released, or its time is
+    /// up, it is told to come again.
+    async fn join(
+        &self,
+        guarded: &Guarded,
+        rules: &Rules,
+        wait: RetryAfter,
+        stamp: &Stamp,
+    ) -> Result<Response<Body>, Refusal> {
+        let patience = Patience::of(guarded.route(), &guarded.head.headers);
+        let settled = tokio::select! {
+            settled = self.shared.waiters.wait(&self.shared.store, guarded.ask.id, patience.until) => settled,
+            () = self.shared.draining.cancelled() => None,
+        };
+        let decision = settled.map(|record| {
+            let same = guarded.is_what(&record);
+            decide(record, same, rules)
+        });
+        match decision {
+            Some(Decision::Replay(completed)) => Ok(replay::replay(completed, stamp)),
+            Some(Decision::Refuse(refusal)) => Err(refusal),
+            Some(Decision::Join(wait)) => patience.end(wait, stamp),
+            Some(Decision::TakeOver(_)) => Err(Refusal::InFlight(RetryAfter::new(rules.usual))),
+            None => patience.end(wait, stamp),
+        }
+    }
+}
+
+fn refuse(refusal: Refusal, config: &Config, stamp: &Stamp) -> Response<Body> {
+    let mut response = refusal.response(&config.problem_base);
+    stamp.put(response.headers_mut(), refusal.told());
+    response
 }
 
 /// Told here, once, with its causes: whoever turns an error into a refusal is its last reader.

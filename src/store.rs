@@ -55,8 +55,8 @@ pub trait Store: Send + Sync + 'static {
     /// The salt of this store's scopes, drawn when the store was made.
     fn salt(&self) -> Salt;
 
-    /// Renews the instance's lease for `expiry` from now; the first call takes it.
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()>;
+    /// Renews the instance's lease for `expiry` from now; the first call takes it. Tells the store's time.
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime>;
 
     /// Gives the instance's lease back, so that nobody has to wait for it to run out.
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()>;

@@ -33,6 +33,7 @@ create table oncegate.keys (
   deadline     timestamptz not null,
   settled_at   timestamptz,
   expires_at   timestamptz,
+  remember_ms  bigint,
   instance     bigint not null,
   attempt      integer not null,
   status       smallint,
@@ -58,12 +59,13 @@ create table oncegate.keys (
   constraint keys_scope_length check (octet_length(scope) = 32),
   constraint keys_fingerprint_length check (octet_length(fingerprint) = 32),
   constraint keys_attempt_counts check (attempt >= 1),
-  constraint keys_state_known check (state in ('completed', 'in_flight', 'retryable', 'unknown')),
+  constraint keys_state_known check (state in ('completed', 'expired', 'in_flight', 'retryable', 'unknown')),
   constraint keys_status_final check (status between 200 and 599),
   constraint keys_completed_has_status check ((state = 'completed') = (status is not null)),
   constraint keys_completed_has_fields check ((state = 'completed') = (fields is not null)),
   constraint keys_body_is_completed check (body is null or state = 'completed'),
-  constraint keys_ttl_of_settled check ((state in ('completed', 'retryable')) = (expires_at is not null)),
+  constraint keys_ttl_of_settled check ((state in ('completed', 'expired', 'retryable')) = (expires_at is not null)),
+  constraint keys_remembers_completed check (remember_ms is null or (state = 'completed' and remember_ms > 0)),
   constraint keys_in_flight_is_unsettled check ((state = 'in_flight') = (settled_at is null)),
   constraint keys_times_finite check (
     isfinite(created_at) and isfinite(reserved_at) and isfinite(deadline)
@@ -81,6 +83,8 @@ comment on column oncegate.keys.id is
 comment on column oncegate.keys.token is 'The newest attempt''s fencing token.';
 comment on column oncegate.keys.deadline is 'When the newest attempt''s own time limit ends.';
 comment on column oncegate.keys.expires_at is 'When the record is forgotten; null where it never lapses.';
+comment on column oncegate.keys.remember_ms is
+  'How long past expires_at the key is remembered, to refuse late retries; null where it is forgotten.';
 comment on column oncegate.keys.fields is 'Header and trailer fields: lines of "name: value", an empty line between.';
 comment on column oncegate.keys.body is 'Null in a completed record: the body was too large to keep.';
 

@@ -38,6 +38,8 @@ create table keys (
   deadline     integer not null,
   settled_at   integer,
   expires_at   integer,
+  -- How long past expires_at the key is remembered, to refuse late retries; null where it is forgotten.
+  remember_ms  integer,
   status       integer,
   fingerprint  blob not null,
   recipe       text not null,
@@ -55,12 +57,13 @@ create table keys (
   constraint keys_scope_length check (length(scope) = 32),
   constraint keys_fingerprint_length check (length(fingerprint) = 32),
   constraint keys_attempt_counts check (attempt >= 1),
-  constraint keys_state_known check (state in ('completed', 'in_flight', 'retryable', 'unknown')),
+  constraint keys_state_known check (state in ('completed', 'expired', 'in_flight', 'retryable', 'unknown')),
   constraint keys_status_final check (status between 200 and 599),
   constraint keys_completed_has_status check ((state = 'completed') = (status is not null)),
   constraint keys_completed_has_fields check ((state = 'completed') = (fields is not null)),
   constraint keys_body_is_completed check (body is null or state = 'completed'),
-  constraint keys_ttl_of_settled check ((state in ('completed', 'retryable')) = (expires_at is not null)),
+  constraint keys_ttl_of_settled check ((state in ('completed', 'expired', 'retryable')) = (expires_at is not null)),
+  constraint keys_remembers_completed check (remember_ms is null or (state = 'completed' and remember_ms > 0)),
   constraint keys_in_flight_is_unsettled check ((state = 'in_flight') = (settled_at is null))
 ) strict;
 

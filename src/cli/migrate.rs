@@ -4,8 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::{ConfigFile, Ended, block_on, load};
-use crate::config::Overrides;
+use super::{ConfigFile, Ended, block_on, load_without_service};
 use crate::store;
 
 #[derive(Args)]
@@ -18,7 +17,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
-    let config = load(&arguments.file, &Overrides::default())?;
+    let config = load_without_service(&arguments.file)?;
     let told = block_on(async {
         if arguments.print {
             let pending = store::pending(&(&config.store).into()).await.map_err(Ended::Store)?;

@@ -3,7 +3,8 @@
 use clap::Args;
 
 use super::{ConfigFile, Ended, load};
-use crate::config::Overrides;
+use crate::app::reload::Source;
+use crate::config::{self, Overrides, Process};
 use crate::{app, telemetry};
 
 #[derive(Args)]
@@ -26,12 +27,17 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     let Arguments { file, listen, upstream, store, admin } = arguments;
-    let config = load(&file, &Overrides { listen, upstream, store, admin })?;
+    let overrides = Overrides { listen, upstream, store, admin };
+    let config = load(&file, &overrides)?;
+    let source = Source {
+        file: file.config.clone(),
+        load: Box::new(move || config::load(file.config.as_deref(), &overrides, &Process)),
+    };
     telemetry::logs::start(&config.log);
     // The store's connections, the tasks and the operators' listener; requests have threads of their own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| Ended::Other(error.into()))?;
-    let ended = runtime.block_on(app::run(config)).map_err(Ended::Failure);
+    let ended = runtime.block_on(app::run(config, source)).map_err(Ended::Failure);
     // A connection to a store that hangs must not keep the process from ending.
     runtime.shutdown_background();
     ended

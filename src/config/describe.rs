@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, Route};
+use super::{Config, ForwardKey, InFlight, KeySource, Route};
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
@@ -27,20 +27,25 @@ fn describe_route(lines: &mut Lines, route: &Route) {
     let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
     lines.text.push('\n');
     lines.row("route", &route.name);
-    lines.row("  matches", &format!("{} {}", methods.join(" "), route.path));
+    let host = route.host.as_deref().unwrap_or_default();
+    lines.row("  matches", &format!("{} {host}{}", methods.join(" "), route.path));
+    lines.row("  mode", route.mode.name());
     lines.row("  upstream", &route.upstream.to_string());
     let required = if route.key.required { "required" } else { "optional" };
     let limits = route.key.limits;
+    let sources: Vec<_> = route.key.sources.iter().map(source).collect();
     lines.row(
         "  key",
-        &format!("{}, {required}, {} to {} characters", route.key.header, limits.length_min, limits.length_max),
+        &format!("{}, {required}, {} to {} characters", sources.join(" or "), limits.length_min, limits.length_max),
     );
+    lines.row("  forwarded as", &forwarded(&route.forward_key));
     let scope: Vec<_> =
         route.scope.parts.iter().map(|part| format!("{}{}", part.name, if part.optional { "?" } else { "" })).collect();
     lines.row("  scope", if scope.is_empty() { "none".into() } else { scope.join(", ") }.as_str());
     lines.row("  space", &format!("{:?}", route.space).to_lowercase());
     lines.row("  fingerprint", &format!("recipe {}", route.recipe));
-    lines.row("  ttl", &show_duration(route.ttl));
+    lines.row("  ttl", &ttl(route));
+    lines.row("  in flight", &in_flight(route));
     lines.row(
         "  timeouts",
         &format!(
@@ -67,6 +72,42 @@ fn describe_route(lines: &mut Lines, route: &Route) {
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+fn source(source: &KeySource) -> String {
+    match source {
+        KeySource::Body(pointer) => format!("{pointer} of a JSON body"),
+        KeySource::Form(name) => format!("field {name} of a form"),
+        KeySource::Header(name) => name.to_string(),
+        KeySource::Query(name) => format!("query parameter {name}"),
+    }
+}
+
+fn forwarded(key: &ForwardKey) -> String {
+    match key {
+        ForwardKey::Derive(step) => format!("KEY:{step}"),
+        ForwardKey::None => "nothing".into(),
+        ForwardKey::Same => "it came".into(),
+    }
+}
+
+fn ttl(route: &Route) -> String {
+    let late = match route.remember {
+        Some(time) => format!("then refused for {}", show_duration(time)),
+        None => "then forgotten".into(),
+    };
+    let age =
+        route.max_age.map_or(String::new(), |age| format!(", requests older than {} refused", show_duration(age)));
+    format!("{}, {late}{age}", show_duration(route.ttl))
+}
+
+fn in_flight(route: &Route) -> String {
+    let wait = show_duration(route.wait_timeout);
+    match route.in_flight {
+        InFlight::Accepted => "202".into(),
+        InFlight::Conflict => format!("409, or wait up to {wait} if the client prefers to"),
+        InFlight::Wait => format!("wait up to {wait}"),
+    }
 }
 
 /// A verdict's statuses in short: whole classes, with the codes that differ.

@@ -64,6 +64,12 @@ pub const TOP: &[KeyDoc] = &[
         r#"["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]"#,
         "networks whose forwarding fields and `header:` scope parts are believed",
     ),
+    KeyDoc::new(
+        "unguarded",
+        Choice(&["pass", "refuse"]),
+        r#""pass""#,
+        "state-changing requests that no route guards: let them through, or answer 403",
+    ),
     KeyDoc::new("drain_delay", Duration, r#""0s""#, "between failing /readyz and closing the door"),
     KeyDoc::new("drain_timeout", Duration, r#""40s""#, "how long running attempts may take to finish at shutdown"),
     KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "what stands before the slug in a problem's `type`"),
@@ -106,6 +112,13 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::required("name", Text, "names the route in logs, metrics and the operators' tools"),
     KeyDoc::required("path", Text, "`{name}` is one segment, `{*rest}` the rest; the most specific route wins"),
     KeyDoc::new("methods", Texts, r#"["POST", "PATCH"]"#, "the methods that are guarded"),
+    KeyDoc::new("host", Text, r#""""#, "requests for this host only; empty for every host"),
+    KeyDoc::new(
+        "mode",
+        Choice(&["enforce", "observe", "off"]),
+        r#""enforce""#,
+        "`observe` refuses, delays and alters nothing and counts what would have happened",
+    ),
     KeyDoc::new("upstream", Text, r#""""#, "the route's own service; empty for the one at the top"),
     KeyDoc::new("key", Table(KEY), "{}", "where a request's key is, and what it may look like"),
     KeyDoc::new(
@@ -116,6 +129,13 @@ pub const ROUTE: &[KeyDoc] = &[
     ),
     KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "within what a key is unique"),
     KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),
+    KeyDoc::new(
+        "in_flight",
+        Choice(&["conflict", "wait", "accepted"]),
+        r#""conflict""#,
+        "what a duplicate gets while the first attempt runs: 409, its answer once it is there, or 202",
+    ),
+    KeyDoc::new("wait_timeout", Duration, r#""10s""#, "for `wait`, and the ceiling of a client's `Prefer: wait=N`"),
     KeyDoc::new("connect_timeout", Duration, r#""2s""#, "for a connection to the upstream"),
     KeyDoc::new("upstream_timeout", Duration, r#""30s""#, "for the upstream's whole response"),
     KeyDoc::new("upstream_idle_timeout", Duration, r#""2s""#, "how long an unused connection to the upstream is kept"),
@@ -134,8 +154,22 @@ pub const ROUTE: &[KeyDoc] = &[
         "what a retry of an unknown outcome gets: a refusal, or the next attempt",
     ),
     KeyDoc::new("ttl", Duration, r#""24h""#, "how long a key is remembered from its completion"),
+    KeyDoc::new(
+        "after_ttl",
+        Choice(&["forget", "refuse"]),
+        r#""forget""#,
+        "what a retry past the ttl gets: the next execution, or 410",
+    ),
+    KeyDoc::new("remember", Duration, r#""30d""#, "for `refuse`: how long past the ttl a key is remembered"),
     KeyDoc::new("max_request_body", Size, r#""1MiB""#, "a larger request is refused"),
     KeyDoc::new("max_response_body", Size, r#""1MiB""#, "a larger response reaches the first client and is not kept"),
+    KeyDoc::new(
+        "max_age",
+        Text,
+        r#""""#,
+        "refuse requests whose Repeatability-First-Sent or Date is older; empty for any",
+    ),
+    KeyDoc::new("forward_key", Text, r#""same""#, "the key towards the service: `same`, `none` or `derive:STEP`"),
     KeyDoc::new("replay", Table(REPLAY), "{}", "what a replay is"),
     KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how an unknown outcome is cleared up"),
 ];
@@ -146,16 +180,27 @@ pub const DEFAULTS: &[KeyDoc] = ROUTE.split_at(2).1;
 /// The keys of a route's `key`.
 pub const KEY: &[KeyDoc] = &[
     KeyDoc::new("header", Text, r#""Idempotency-Key""#, "the request field that carries the key"),
+    KeyDoc::new("query", Text, r#""""#, "the query parameter that carries the key"),
+    KeyDoc::new("form", Text, r#""""#, "the field of a form body that carries the key"),
+    KeyDoc::new("body", Text, r#""""#, "the JSON Pointer to the key in a JSON body"),
     KeyDoc::new("required", Boolean, "false", "refuse a request without a key, rather than pass it unguarded"),
     KeyDoc::new("min_length", Integer, "1", "the shortest key, in characters"),
     KeyDoc::new("max_length", Integer, "255", "the longest key, in characters"),
-    KeyDoc::new("syntax", Choice(&["ietf"]), r#""ietf""#, "what a key looks like: quoted or bare"),
+    KeyDoc::new(
+        "syntax",
+        Choice(&["ietf", "sf-string", "opaque", "uuid"]),
+        r#""ietf""#,
+        "what a key looks like: quoted or bare, quoted, as it comes, or a UUID",
+    ),
 ];
 
 /// The keys of a route's `fingerprint`.
 pub const FINGERPRINT: &[KeyDoc] = &[
-    KeyDoc::new("body", Choice(&["auto", "json", "raw", "none"]), r#""auto""#, "how the body takes part"),
+    KeyDoc::new("body", Choice(&["auto", "json", "form", "raw", "none"]), r#""auto""#, "how the body takes part"),
     KeyDoc::new("query", Boolean, "true", "whether the query takes part"),
+    KeyDoc::new("headers", Texts, "[]", "request fields that take part"),
+    KeyDoc::new("include", Texts, "[]", "JSON Pointers to what takes part of a JSON body; empty for all; `*` for any"),
+    KeyDoc::new("exclude", Texts, "[]", "JSON Pointers to what does not take part"),
 ];
 
 /// The keys of a route's `replay`.

@@ -7,6 +7,7 @@ use http::{HeaderName, Method};
 
 use super::scope::ScopeRule;
 use super::upstream::Upstream;
+use crate::domain::canonical_json::Pointer;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key;
 use crate::domain::pattern::Pattern;
@@ -21,6 +22,10 @@ pub struct Route {
     pub path: Pattern,
     /// The methods that are guarded; each once, at least one.
     pub methods: Vec<Method>,
+    /// The only host whose requests it guards, in lower case and without a port.
+    pub host: Option<Box<str>>,
+    /// Whether it guards, or only looks.
+    pub mode: Mode,
     /// Where its requests go.
     pub upstream: Arc<Upstream>,
     /// Where a request's key is, and what it may look like.
@@ -31,6 +36,10 @@ pub struct Route {
     pub space: Space,
     /// What makes two requests the same.
     pub recipe: Recipe,
+    /// What a duplicate gets while the first attempt runs.
+    pub in_flight: InFlight,
+    /// How long a duplicate may wait.
+    pub wait_timeout: Duration,
     /// For a connection to the upstream.
     pub connect_timeout: Duration,
     /// For the whole response, from the attempt's start.
@@ -45,6 +54,12 @@ pub struct Route {
     pub quiet_after: Duration,
     /// How long a key is remembered from its completion.
     pub ttl: Duration,
+    /// How long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.
+    pub remember: Option<Duration>,
+    /// How old a request may be, by its own word.
+    pub max_age: Option<Duration>,
+    /// The key as the service sees it.
+    pub forward_key: ForwardKey,
     /// In bytes; a larger request is refused.
     pub max_request_body: usize,
     /// In bytes; a larger response is not kept.
@@ -56,8 +71,8 @@ pub struct Route {
 /// Where a request's key is, and what it may look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// The request field that carries it.
-    pub header: HeaderName,
+    /// Where to look; the first that is present counts. At least one.
+    pub sources: Vec<KeySource>,
     /// Refuse a request without a key, rather than pass it unguarded.
     pub required: bool,
     /// What a key looks like.
@@ -75,4 +90,71 @@ pub enum Space {
     Route,
     /// The whole service.
     Service,
+}
+
+/// A place where a key may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A value of a JSON body.
+    Body(Pointer),
+    /// A field of a form body.
+    Form(Box<str>),
+    /// A request field.
+    Header(HeaderName),
+    /// A query parameter.
+    Query(Box<str>),
+}
+
+impl KeyRule {
+    /// The request field that carries the key, if one does.
+    pub fn header(&self) -> Option<&HeaderName> {
+        self.sources.iter().find_map(|source| match source {
+            KeySource::Header(name) => Some(name),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
+        })
+    }
+}
+
+/// Whether a route guards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    Enforce,
+    /// It looks on, and counts what would have happened.
+    Observe,
+    /// Its requests stream through.
+    Off,
+}
+
+impl Mode {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// What a duplicate gets while the first attempt runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// 202.
+    Accepted,
+    /// 409.
+    Conflict,
+    /// The first attempt's answer, if it comes in time.
+    Wait,
+}
+
+/// The key as the service sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForwardKey {
+    /// With this step behind it, as a key of its own.
+    Derive(Box<str>),
+    /// Not at all: for services whose own client library re-sends what has one.
+    None,
+    /// As the client sent it.
+    Same,
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Authority;
 use http::{HeaderName, Method};
 use toml::de::DeTable;
 
 use super::keys;
 use super::reader::{Found, Section};
-use super::route::{KeyRule, Route, Space};
+use super::route::{InFlight, Mode, Route, Space};
 use super::upstream::Upstream;
-use super::{Pass, scope, statuses, units};
-use crate::domain::fingerprint::{BodyRule, Plan, Recipe, Secrets};
-use crate::domain::key;
+use super::{Pass, fingerprint, key, scope, statuses, units};
+use crate::domain::fingerprint::Secrets;
 use crate::domain::pattern::Pattern;
 use crate::domain::policy::OnUnknown;
 
@@ -26,9 +26,6 @@ pub(super) struct Context {
 /// The route of a file that has none, as it would be written.
 pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
 
-/// A key stands in an index of the store, whose entries have an upper bound: 1024 leaves room for all else in it.
-const KEY_LENGTH_MAX: usize = 1024;
-
 /// Bodies are held in memory, several of them at a time, and written to a database.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
@@ -37,23 +34,6 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A year and its leap day: a store only grows with it.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
-
-/// Fields that say something about the connection, the message's length or the caller, and cannot carry a key as well.
-const NOT_FOR_KEYS: [&str; 13] = [
-    "authorization",
-    "connection",
-    "content-length",
-    "content-type",
-    "cookie",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// What holds without a route, and all routes; those in which something is wrong are missing. `built_in` is
 /// [`BUILT_IN`], parsed.
@@ -85,6 +65,7 @@ pub(super) fn read<'a>(top: &Section<'a>, built_in: &'a DeTable<'a>, context: &C
 
 /// What makes a route and may clash with others, whether the rest of it is right or wrong.
 struct Head {
+    host: Option<Box<str>>,
     name: Option<Found<Arc<str>>>,
     path: Option<Found<Pattern>>,
     methods: Option<Vec<Method>>,
@@ -92,6 +73,8 @@ struct Head {
 
 fn head(section: &Section<'_>) -> Head {
     Head {
+        // Once more below: what is wrong with it is said once.
+        host: section.parsed("host", host).and_then(|host| host.value),
         name: section.parsed("name", parse_name),
         path: section.parsed("path", Pattern::parse),
         methods: methods(section),
@@ -117,8 +100,9 @@ impl Known {
             {
                 section.reader().problem(&name.place, format!("is another route's name too: `{}`", name.value));
             }
-            if let (Some(one), Some(theirs), Some(path), Some(methods)) =
-                (&other.path, &other.methods, &head.path, &head.methods)
+            if other.host == head.host
+                && let (Some(one), Some(theirs), Some(path), Some(methods)) =
+                    (&other.path, &other.methods, &head.path, &head.methods)
                 && let Some(method) = methods.iter().find(|method| theirs.contains(method))
                 && one.value.is_same_as(&path.value)
             {
@@ -133,7 +117,7 @@ impl Known {
 /// All of a route but its head, whose fields are left empty.
 fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let upstream = upstream(section, context);
-    let key = key_rule(&section.table("key"));
+    let key = key::read(&section.table("key"));
     let scope = scope::read(section);
     let space = section.choice("space", |word| match word {
         "path" => Some(Space::Path),
@@ -141,7 +125,32 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         "service" => Some(Space::Service),
         _ => None,
     });
-    let recipe = recipe(&section.table("fingerprint"), context);
+    let recipe = fingerprint::read(&section.table("fingerprint"), context);
+    let host = section.parsed("host", host);
+    let mode = section.choice("mode", |word| match word {
+        "enforce" => Some(Mode::Enforce),
+        "observe" => Some(Mode::Observe),
+        "off" => Some(Mode::Off),
+        _ => None,
+    });
+    let in_flight = section.choice("in_flight", |word| match word {
+        "accepted" => Some(InFlight::Accepted),
+        "conflict" => Some(InFlight::Conflict),
+        "wait" => Some(InFlight::Wait),
+        _ => None,
+    });
+    let wait_timeout = section.duration_above_zero("wait_timeout");
+    let after_ttl = section.choice("after_ttl", |word| match word {
+        "forget" => Some(false),
+        "refuse" => Some(true),
+        _ => None,
+    });
+    let remember = section.duration_above_zero("remember");
+    let max_age = section.parsed("max_age", |text| match text {
+        "" => Ok(None),
+        text => units::duration(text).map(Some),
+    });
+    let forward_key = section.parsed("forward_key", key::forwarded);
     let connect_timeout = section.duration_above_zero("connect_timeout");
     let upstream_timeout = section.duration_above_zero("upstream_timeout");
     let upstream_idle_timeout = section.duration_above_zero("upstream_idle_timeout");
@@ -162,11 +171,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         "retry-when-quiet" => Some(OnUnknown::RetryWhenQuiet),
         _ => None,
     });
-    let ttl = section.parsed("ttl", |text| match units::duration(text)? {
-        ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
-        ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),
-        ttl => Ok(ttl),
-    });
+    let ttl = section.parsed("ttl", parse_ttl);
     let max_request_body = section.parsed("max_request_body", body_size);
     let max_response_body = section.parsed("max_response_body", body_size);
     let drop_headers = section.table("replay").list("drop_headers", header_name);
@@ -175,11 +180,15 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         name: "".into(),
         path: Pattern::default(),
         methods: Vec::new(),
+        host: host?.value,
+        mode: mode?.value,
         upstream: upstream?,
         key: key?,
         scope: scope?,
         space: space?.value,
         recipe: recipe?,
+        in_flight: in_flight?.value,
+        wait_timeout: wait_timeout?.value,
         connect_timeout: connect_timeout?.value,
         upstream_timeout: upstream_timeout?.value,
         upstream_idle_timeout: upstream_idle_timeout?.value,
@@ -187,10 +196,36 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         on_unknown: on_unknown?.value,
         quiet_after: context.lease_expiry? + reconcile_after?.value,
         ttl: ttl?.value,
+        remember: remember.filter(|_| after_ttl.as_ref().is_some_and(|refuse| refuse.value)).map(|time| time.value),
+        max_age: max_age?.value,
+        forward_key: forward_key?.value,
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,
         drop_headers: drop_headers?.value.into_iter().map(|name| name.value).collect(),
     })
+}
+
+/// How long a key is remembered: from a second to a year.
+///
+/// # Errors
+/// What is wrong with it, beginning with a verb.
+pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
+        ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),
+        ttl => Ok(ttl),
+    }
+}
+
+/// A host, as requests name it, in lower case; a port makes no difference there.
+fn host(text: &str) -> Result<Option<Box<str>>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match text.parse::<Authority>() {
+        Ok(authority) if authority.host() == text => Ok(Some(text.to_ascii_lowercase().into())),
+        _ => Err("is no host: write `api.example.com`, without a port".into()),
+    }
 }
 
 fn parse_name(text: &str) -> Result<Arc<str>, String> {
@@ -250,45 +285,7 @@ pub(super) fn parse_upstream(section: &Section<'_>, text: super::reader::Text) -
     }
 }
 
-fn key_rule(section: &Section<'_>) -> Option<KeyRule> {
-    let header = section.parsed("header", |text| match header_name(text)? {
-        name if NOT_FOR_KEYS.contains(&name.as_str()) => Err("carries something else and cannot carry a key".into()),
-        name => Ok(name),
-    });
-    let required = section.boolean("required");
-    let why = "an empty key names nothing, and every key stands in an index of the store";
-    let min = section.integer("min_length", 1..=KEY_LENGTH_MAX, why);
-    let max = section.integer("max_length", 1..=KEY_LENGTH_MAX, why);
-    if let (Some(min), Some(max)) = (&min, &max)
-        && min.value > max.value
-    {
-        let message =
-            format!("`min_length` ({}) must not be over `max_length` ({}): no key would do", min.value, max.value);
-        section.reader().problem((&min.place).max(&max.place), message);
-    }
-    let syntax = section.choice("syntax", |word| match word {
-        "ietf" => Some(key::Syntax::Ietf),
-        _ => None,
-    });
-    let limits = key::Limits { length_min: min?.value, length_max: max?.value };
-    Some(KeyRule { header: header?.value, required: required?.value, syntax: syntax?.value, limits })
-}
-
-fn recipe(section: &Section<'_>, context: &Context) -> Option<Recipe> {
-    let body = section.choice("body", |word| match word {
-        "auto" => Some(BodyRule::Auto),
-        "json" => Some(BodyRule::Json),
-        "none" => Some(BodyRule::None),
-        "raw" => Some(BodyRule::Raw),
-        _ => None,
-    });
-    let query = section.boolean("query");
-    let secrets = context.secrets.as_ref()?;
-    let plan = Plan { body: body?.value, query: query?.value, ..Plan::default() };
-    Some(Recipe::new(plan, secrets.current()))
-}
-
-fn header_name(text: &str) -> Result<HeaderName, String> {
+pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
     text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
 }
 

@@ -92,6 +92,11 @@ fn read<'a>(
     let service = top.parsed("service", service);
     let secrets = secrets(&top);
     let trusted_proxies = top.list("trusted_proxies", network);
+    let refuse_unguarded = top.choice("unguarded", |word| match word {
+        "pass" => Some(false),
+        "refuse" => Some(true),
+        _ => None,
+    });
     let drain_delay = top.duration("drain_delay");
     let drain_timeout = top.duration_above_zero("drain_timeout");
     let problem_base = top.parsed("problem_base", problem_base);
@@ -109,6 +114,7 @@ fn read<'a>(
         service: service?.value,
         secrets: context.secrets?,
         trusted_proxies: trusted_proxies?.value.into_iter().map(|network| network.value).collect(),
+        refuse_unguarded: refuse_unguarded?.value,
         drain_delay: drain_delay?.value,
         drain_timeout: drain_timeout?.value,
         problem_base: problem_base?.value,

@@ -86,7 +86,7 @@ pub struct Lease {
 impl Lease {
     /// The whole response is in; it is to be replayed for `ttl`.
     pub fn complete(self, response: StoredResponse, ttl: Duration) -> Settlement {
-        self.settle(Ending::Completed { response, ttl })
+        self.settle(Ending::Completed { response, ttl, remember: None })
     }
 
     /// The attempt is known not to have executed (or its status is one to release); forgotten after `ttl`.
@@ -115,6 +115,16 @@ pub struct Settlement {
     pub ending: Ending,
 }
 
+impl Settlement {
+    /// A completed key is to be remembered for so long past its TTL.
+    pub fn remembered(mut self, time: Option<Duration>) -> Self {
+        if let Ending::Completed { remember, .. } = &mut self.ending {
+            *remember = time;
+        }
+        self
+    }
+}
+
 /// The three ways an attempt can end.
 #[derive(Clone, Debug)]
 pub enum Ending {
@@ -124,6 +134,8 @@ pub enum Ending {
         response: StoredResponse,
         /// From completion, by the store's clock.
         ttl: Duration,
+        /// How long past the TTL the key is remembered, to refuse late retries; `None` to forget it.
+        remember: Option<Duration>,
     },
     /// Not executed, or to be treated so: the next request becomes the next attempt.
     Retryable {

@@ -107,8 +107,10 @@ pub struct Record {
     pub running_for: Duration,
     /// Until the newest attempt's own time limit, by the store's clock; negative once it has passed.
     pub deadline_in_ms: i64,
-    /// Whether the record's TTL has ended, by the store's clock.
+    /// Whether the record counts as none: its TTL has ended, and so has the time for which it is remembered past that.
     pub past_ttl: bool,
+    /// Whether its TTL has ended and it is remembered, to refuse late retries.
+    pub late: bool,
     /// What is known of its outcome.
     pub state: State,
 }
@@ -118,6 +120,8 @@ pub struct Record {
 pub enum State {
     /// The response is stored.
     Completed(Completed),
+    /// Completed once, and past its TTL: the response is gone, and late retries are refused.
+    Expired,
     /// An attempt is running, or its instance has died and nobody has noticed yet.
     InFlight,
     /// The last attempt is known not to have executed, or its status is one to release.
@@ -131,6 +135,7 @@ impl State {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Completed(_) => "completed",
+            Self::Expired => "expired",
             Self::InFlight => "in_flight",
             Self::Retryable => "retryable",
             Self::Unknown => "unknown",

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::framing::{Guarded, Limits, Malformed, Verdicts};
 use crate::body::Body;
+use crate::gate::Gate;
 use crate::gate::refuse::Refusal;
-use crate::gate::{Gate, Stamp};
 
 /// Streams of one HTTP/2 connection at a time: as many as browsers and gRPC clients use, and a bound for one client.
 const STREAMS_MAX: u32 = 100;
@@ -61,7 +61,7 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
 async fn answer(request: Request<Incoming>, peer: IpAddr, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
     let response = match verdicts.next() {
         Ok(()) => gate.handle(request, peer).await,
-        Err(malformed) => gate.refuse(refusal(malformed), &Stamp::default()),
+        Err(malformed) => gate.refuse(refusal(malformed)),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         verdicts.upgraded();

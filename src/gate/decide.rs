@@ -10,6 +10,8 @@ use crate::store::Seen;
 /// What happens to a request whose key somebody had before.
 #[derive(Debug)]
 pub enum Decision {
+    /// The first attempt is running; it should be done by then.
+    Join(RetryAfter),
     /// Say no.
     Refuse(Refusal),
     /// Give the stored answer again.
@@ -39,6 +41,9 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
     if record.past_ttl {
         return Decision::TakeOver(seen);
     }
+    if record.late {
+        return Decision::Refuse(Refusal::KeyExpired);
+    }
     // Before everything else: a reused key is a client's bug in every state.
     if !same {
         return Decision::Refuse(Refusal::KeyReused);
@@ -48,7 +53,8 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
             Decision::Refuse(Refusal::ResponseNotKept)
         }
         State::Completed(completed) => Decision::Replay(completed),
-        State::InFlight => Decision::Refuse(Refusal::InFlight(until_done(&record, rules.usual))),
+        State::Expired => Decision::Refuse(Refusal::KeyExpired),
+        State::InFlight => Decision::Join(until_done(&record, rules.usual)),
         State::Retryable => Decision::TakeOver(seen),
         State::Unknown => {
             let may_retry = match rules.on_unknown {
@@ -122,6 +128,7 @@ mod tests {
             running_for: Duration::from_millis(1_100),
             deadline_in_ms: 28_900,
             past_ttl: false,
+            late: false,
             state,
         }
     }
@@ -136,13 +143,16 @@ mod tests {
         State::Completed(Completed { response, expires_at: SystemTime::UNIX_EPOCH })
     }
 
-    fn states() -> [State; 5] {
-        [completed(Some(b"paid")), completed(None), State::InFlight, State::Retryable, State::Unknown]
+    fn states() -> [State; 6] {
+        let completed = [completed(Some(b"paid")), completed(None)];
+        let [kept, not_kept] = completed;
+        [kept, not_kept, State::Expired, State::InFlight, State::Retryable, State::Unknown]
     }
 
     /// The decision in one word.
     fn word(record: Record, same: bool, rules: &Rules) -> &'static str {
         match decide(record, same, rules) {
+            Decision::Join(_) => "join",
             Decision::Refuse(refusal) => refusal.slug(),
             Decision::Replay(_) => "replay",
             Decision::TakeOver(_) => "take over",
@@ -160,7 +170,11 @@ mod tests {
         ] {
             let rules = Rules { on_unknown, ..RULES };
             let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, true, &rules));
-            assert_eq!(decided, ["replay", "response-not-kept", "in-flight", "take over", unknown], "{on_unknown:?}");
+            assert_eq!(
+                decided,
+                ["replay", "response-not-kept", "key-expired", "join", "take over", unknown],
+                "{on_unknown:?}"
+            );
         }
     }
 
@@ -175,10 +189,19 @@ mod tests {
     }
 
     #[test]
+    fn a_late_retry_is_refused_whatever_it_asks() {
+        for same in [true, false] {
+            for state in [completed(Some(b"paid")), State::Expired] {
+                assert_eq!(word(Record { late: true, ..record(state) }, same, &RULES), "key-expired");
+            }
+        }
+    }
+
+    #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
         for same in [true, false] {
-            for state in [completed(Some(b"paid")), completed(None), State::Retryable] {
-                let past = Record { past_ttl: true, ..record(state) };
+            for state in [completed(Some(b"paid")), completed(None), State::Expired, State::Retryable] {
+                let past = Record { past_ttl: true, late: true, ..record(state) };
                 assert_eq!(word(past, same, &RULES), "take over");
             }
         }
@@ -193,7 +216,7 @@ mod tests {
             let running =
                 Record { running_for: Duration::from_millis(running_for), deadline_in_ms, ..record(State::InFlight) };
             match decide(running, true, &rules) {
-                Decision::Refuse(Refusal::InFlight(wait)) => assert_eq!(wait.seconds(), seconds),
+                Decision::Join(wait) => assert_eq!(wait.seconds(), seconds),
                 other => panic!("{other:?}"),
             }
         }

@@ -16,6 +16,10 @@ pub const ONCEGATE_STATUS: HeaderName = HeaderName::from_static("oncegate-status
 pub const KEY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 /// The `Date` of the response that is replayed.
 pub const ORIGINAL_DATE: HeaderName = HeaderName::from_static("oncegate-original-date");
+/// By which the service overrules the status table for one response: `store`, `release` or `unknown`.
+pub const DECISION: HeaderName = HeaderName::from_static("oncegate-decision");
+/// By which the service sets the TTL of one response.
+pub const TTL: HeaderName = HeaderName::from_static("oncegate-ttl");
 /// The attempt's token, for the service behind.
 pub const RESERVATION: HeaderName = HeaderName::from_static("oncegate-reservation");
 /// The attempt's number, for the service behind.
@@ -46,8 +50,8 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 /// Fields of ours that only Oncegate may set towards the service.
 const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
 
-/// Fields of ours that only Oncegate may set towards the client.
-const TO_CLIENT: [HeaderName; 4] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE];
+/// Fields of ours that only Oncegate may set towards the client, and what the service tells Oncegate alone.
+const TO_CLIENT: [HeaderName; 6] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
 
 /// The field names that `Connection` lists.
 pub fn nominated(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
@@ -131,6 +135,18 @@ pub struct Origin {
     pub host: Option<HeaderValue>,
     /// The protocol version it came in.
     pub version: Version,
+}
+
+impl Origin {
+    /// The host's name, without a port.
+    pub fn host_name(&self) -> &str {
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        // In brackets an IPv6 address has colons of its own.
+        match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => name,
+            _ => host,
+        }
+    }
 }
 
 /// Tells the service who is asking. What an untrusted peer says about earlier hops is dropped: anybody can write it.

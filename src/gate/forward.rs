@@ -1,7 +1,7 @@
 //! Arm: go upstream under a lease, out of the client's reach.
 
 use bytes::{Bytes, BytesMut};
-use http::header::{HeaderValue, RETRY_AFTER};
+use http::header::HeaderValue;
 use http::{HeaderMap, Request, Response, request, response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -12,10 +12,11 @@ use super::fields::{self, Origin};
 use super::refuse::Refusal;
 use super::replay::{self, http_date};
 use super::routing::Guard;
+use super::said::Said;
 use super::settle::{Attempt, Filed, file};
 use super::status::Told;
 use super::underway::Entry;
-use super::{Gate, Stamp, oversize};
+use super::{Gate, Stamp, forwarded_key, oversize};
 use crate::body::Body;
 use crate::config::Route;
 use crate::domain::attempt::{Lease, Settlement, Token};
@@ -26,8 +27,8 @@ use crate::upstream::{CallError, Upstream};
 
 /// How a call to the upstream ended.
 enum Outcome {
-    /// A whole response is in.
-    Answered(StoredResponse),
+    /// A whole response is in, with what the service said of it.
+    Answered(StoredResponse, Said),
     /// Bytes of the request may have left this process, and no whole response came back.
     Broken,
     /// Not one byte of the request left this process: trying again is safe.
@@ -41,6 +42,7 @@ enum Outcome {
 /// A response too large to keep, as far as it has come.
 pub(super) struct Oversize {
     pub(super) head: response::Parts,
+    pub(super) said: Said,
     pub(super) beginning: BytesMut,
     pub(super) rest: Incoming,
     pub(super) length: Option<u64>,
@@ -55,10 +57,11 @@ impl Gate {
         entry: Entry,
         stamp: &Stamp,
     ) -> Result<Response<Body>, Refusal> {
-        let Guarded { head, body, origin, guard, .. } = guarded;
+        let Guarded { ask, head, body, origin, guard, .. } = guarded;
         let Guard { route, upstream, pace } = guard;
         let (ttl, record, token, number) = (route.ttl, lease.id, lease.token, lease.attempt);
-        let request = request(head, body, &origin, &lease);
+        let mut request = request(head, body, &origin, &lease);
+        forwarded_key::put(request.headers_mut(), &route, &ask.key);
         let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
         // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
         if !self.shared.tenure.may_start() {
@@ -72,12 +75,15 @@ impl Gate {
         let outcome = call(&upstream, request, deadline, &route).await;
         pace.record(begun.elapsed());
         match outcome {
-            Outcome::Answered(response) => {
-                let verdict = route.statuses.judge(response.status, response.headers.contains_key(RETRY_AFTER));
+            Outcome::Answered(response, said) => {
+                let (verdict, ttl) = said.judge(&route, response.status, &response.headers);
                 let (lease, entry) = attempt.end();
                 let (settlement, told) = match verdict {
                     Verdict::Release => (lease.release(ttl), Told::Released),
-                    Verdict::Store => (lease.complete(replay::to_keep(&response, &route), ttl), Told::Executed),
+                    Verdict::Store => {
+                        let kept = replay::to_keep(&response, &route);
+                        (lease.complete(kept, ttl).remembered(route.remember), Told::Executed)
+                    }
                     Verdict::Unknown => (lease.unknown(), Told::Unknown),
                 };
                 if told == Told::Unknown {
@@ -172,6 +178,7 @@ async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, ro
     };
     let (mut head, mut body) = response.into_parts();
     let length = http_body::Body::size_hint(&body).exact();
+    let said = Said::take(&head.headers);
     fields::towards_client(&mut head.headers);
     let mut whole = Whole::default();
     let mut trailers = HeaderMap::new();
@@ -188,16 +195,12 @@ async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, ro
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
         if whole.len() > route.max_response_body {
-            return Outcome::Oversize(Oversize { head, beginning: whole.into_mut(), rest: body, length });
+            return Outcome::Oversize(Oversize { head, said, beginning: whole.into_mut(), rest: body, length });
         }
     }
     fields::towards_client(&mut trailers);
-    Outcome::Answered(StoredResponse {
-        status: head.status,
-        headers: head.headers,
-        body: Some(whole.into_bytes()),
-        trailers,
-    })
+    let body = Some(whole.into_bytes());
+    Outcome::Answered(StoredResponse { status: head.status, headers: head.headers, body, trailers }, said)
 }
 
 /// Pieces put together; a body in one piece, as most are, is never copied.
@@ -251,6 +254,6 @@ fn stored(record: Option<Box<Record>>, token: Token, stamp: &Stamp) -> Option<Re
         State::Completed(Completed { response, .. }) if response.body.is_none() => None,
         State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),
         State::Completed(completed) => Some(replay::replay(completed, stamp)),
-        State::InFlight | State::Retryable | State::Unknown => None,
+        State::Expired | State::InFlight | State::Retryable | State::Unknown => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -35,7 +35,7 @@ pub(super) fn stream(
     deadline: Instant,
     stamp: &Stamp,
 ) -> Response<Body> {
-    let verdict = route.statuses.judge(oversize.head.status, oversize.head.headers.contains_key(RETRY_AFTER));
+    let (verdict, ttl) = oversize.said.judge(route, oversize.head.status, &oversize.head.headers);
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let mut response = Response::new(Body::Piped(body));
     *response.status_mut() = oversize.head.status;
@@ -53,7 +53,7 @@ pub(super) fn stream(
     );
     let tracker = shared.tracker.clone();
     let route = Arc::clone(route);
-    tracker.spawn(async move { hand_on(&shared, oversize, attempt, verdict, &route, deadline, frames).await });
+    tracker.spawn(async move { hand_on(&shared, oversize, attempt, (verdict, ttl), &route, deadline, frames).await });
     response
 }
 
@@ -61,7 +61,7 @@ async fn hand_on(
     shared: &Arc<Shared>,
     oversize: Oversize,
     attempt: Attempt,
-    verdict: Verdict,
+    (verdict, ttl): (Verdict, Duration),
     route: &Route,
     deadline: Instant,
     client: mpsc::Sender<Piece>,
@@ -87,11 +87,11 @@ async fn hand_on(
         return;
     }
     let settlement = match verdict {
-        Verdict::Release => lease.release(route.ttl),
+        Verdict::Release => lease.release(ttl),
         Verdict::Store => {
             let response =
                 StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
-            lease.complete(replay::to_keep(&response, route), route.ttl)
+            lease.complete(replay::to_keep(&response, route), ttl).remembered(route.remember)
         }
         Verdict::Unknown => lease.unknown(),
     };

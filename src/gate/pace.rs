@@ -1,6 +1,8 @@
 //! How long a route's attempts have taken of late.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// An exponentially weighted mean, each new attempt with the weight of one in eight: a handful of attempts after a change
@@ -21,5 +23,17 @@ impl Pace {
     /// The mean; zero before the first attempt.
     pub fn usual(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The pace of every route, by its name: it outlives reloads, and all workers share it.
+#[derive(Debug, Default)]
+pub struct Paces(Mutex<HashMap<Arc<str>, Arc<Pace>>>);
+
+impl Paces {
+    /// The pace of one route.
+    pub fn of(&self, route: &Arc<str>) -> Arc<Pace> {
+        let mut paces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(paces.entry(Arc::clone(route)).or_default())
     }
 }

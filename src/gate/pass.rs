@@ -6,26 +6,21 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::fields;
 use super::refuse::Refusal;
-use super::{Gate, fields};
 use crate::body::Body;
 use crate::upstream::{CallError, Upstream};
-
-impl Gate {
-    /// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
-    pub(super) async fn pass(&self, request: Passing) -> Result<Response<Body>, Refusal> {
-        stream(&self.pass, request).await
-    }
-}
 
 /// A request on its way through, ready for the upstream.
 pub struct Passing {
     /// Its fields are those for the upstream.
-    pub request: Request<Incoming>,
+    pub request: Request<Body>,
     /// Whether the client understands trailers.
     pub trailers: bool,
     /// The protocol the client wants to go over to, say `websocket`.
     pub upgrade: Option<HeaderValue>,
+    /// Where it goes.
+    pub upstream: Upstream,
 }
 
 /// The protocol that a request wants to go over to. Not over HTTP/2, which has another way, and not to HTTP/2, which is
@@ -36,15 +31,16 @@ pub fn upgrade(request: &HeaderMap, version: http::Version) -> Option<HeaderValu
     (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
 }
 
-async fn stream(upstream: &Upstream, passing: Passing) -> Result<Response<Body>, Refusal> {
-    let Passing { mut request, trailers, upgrade } = passing;
+/// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
+pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
+    let Passing { mut request, trailers, upgrade, upstream } = passing;
     let head_only = request.method() == Method::HEAD;
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     if let Some(protocol) = upgrade {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, protocol);
     }
-    let mut response = upstream.call(request.map(Body::Streaming)).await.map_err(|error| {
+    let mut response = upstream.call(request).await.map_err(|error| {
         tracing::warn!(cause = std::error::Error::source(&error).map(tracing::field::display), "{error}");
         match error {
             CallError::NeverSent(_) => Refusal::UpstreamUnreachable,

@@ -18,6 +18,8 @@ pub enum Refusal {
     Draining,
     /// The first attempt is still running.
     InFlight(RetryAfter),
+    /// The key is past its TTL, and the route refuses late retries.
+    KeyExpired,
     /// The key, or the caller, cannot be told for sure.
     KeyInvalid(&'static str),
     /// The route requires a key.
@@ -28,6 +30,8 @@ pub enum Refusal {
     OutcomeUnknown(RetryAfter),
     /// The body stalled on its way in.
     RequestTimeout,
+    /// The request is older, by its own word, than the route allows.
+    RequestTooOld,
     /// The body is over the route's limit.
     RequestTooLarge,
     /// The stored row does not decode.
@@ -36,6 +40,8 @@ pub enum Refusal {
     ResponseNotKept,
     /// The store cannot say whether the key is free.
     StoreUnavailable,
+    /// No route guards it, and it changes something.
+    Unguarded,
     /// The upstream broke off after the request was sent.
     UpstreamBroken,
     /// No whole response within the route's time.
@@ -105,6 +111,8 @@ impl Refusal {
                 "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will take it."),
             Self::InFlight(_) => (409, "in-flight", SameKey, Told::InFlight,
                 "The first attempt is still running", "A request with this key is being executed. Ask again with the same key after Retry-After."),
+            Self::KeyExpired => (410, "key-expired", NewKey, Told::Rejected,
+                "The key has expired", "A request with this key was executed long ago, and its response is no longer kept. Nothing was executed now. A new operation needs a new key."),
             Self::KeyInvalid(detail) => (400, "key-invalid", Fix, Told::Rejected,
                 "The idempotency key cannot be used", detail),
             Self::KeyMissing => (400, "key-missing", Fix, Told::Rejected,
@@ -115,6 +123,8 @@ impl Refusal {
                 "Nobody knows how the first attempt ended", "The request may have been executed. It will not be executed again until its outcome is known. Find out at the service before doing anything else."),
             Self::RequestTimeout => (408, "request-timeout", Fix, Told::Rejected,
                 "The request did not arrive in time", "The request's body stalled. Nothing was executed."),
+            Self::RequestTooOld => (400, "request-too-old", Fix, Told::Rejected,
+                "The request is too old", "By its own word it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been."),
             Self::RequestTooLarge => (413, "request-too-large", Fix, Told::Rejected,
                 "The request is too large", "The request's body is over this route's limit. Nothing was executed."),
             Self::ResponseCorrupt => (500, "response-corrupt", Fix, Told::Rejected,
@@ -123,6 +133,8 @@ impl Refusal {
                 "Executed, but the response was not kept", "The operation was executed. Its response was too large to keep and went to the first caller only. Ask the service for the result."),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, Told::Rejected,
                 "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After."),
+            Self::Unguarded => (403, "unguarded", Fix, Told::Rejected,
+                "This operation is not guarded", "It would change something, and no route makes it safe to retry. Nothing was executed."),
             Self::UpstreamBroken => (502, "upstream-broken", Reconcile, Told::Unknown,
                 "The connection to the service broke", "The request may have been executed: the service broke off after it was sent. It will not be executed again until its outcome is known."),
             Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, Told::Unknown,
@@ -138,6 +150,16 @@ impl Refusal {
         self.row().slug
     }
 
+    /// The answer's status.
+    pub fn status(self) -> u16 {
+        self.row().status
+    }
+
+    /// What is wrong, in a sentence or two.
+    pub fn detail(self) -> &'static str {
+        self.row().detail
+    }
+
     /// What `Oncegate-Status` says with it, on a route that is guarded.
     pub fn told(self) -> Told {
         self.row().told
@@ -148,13 +170,16 @@ impl Refusal {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(wait),
             Self::Draining | Self::StoreUnavailable => Some(RetryAfter(1)),
             Self::BadRequest(..)
+            | Self::KeyExpired
             | Self::KeyInvalid(_)
             | Self::KeyMissing
             | Self::KeyReused
             | Self::RequestTimeout
             | Self::RequestTooLarge
+            | Self::RequestTooOld
             | Self::ResponseCorrupt
             | Self::ResponseNotKept
+            | Self::Unguarded
             | Self::UpstreamBroken
             | Self::UpstreamTimeout
             | Self::UpstreamUnreachable => None,

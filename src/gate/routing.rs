@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::pace::Pace;
+use super::pace::{Pace, Paces};
 use crate::config::{self, Config, Route};
 use crate::upstream::Upstream;
 
@@ -31,31 +31,35 @@ pub struct Router(HashMap<Method, Vec<Guard>>);
 
 impl Router {
     /// The checked routes, of which the configuration has made sure that no two are the same, each with its pace.
-    pub fn new(config: &Config, paces: &[Arc<Pace>]) -> Self {
+    pub fn new(config: &Config, paces: &Paces) -> Self {
         let mut pools: HashMap<(Arc<config::Upstream>, Duration, Duration), Upstream> = HashMap::new();
         let mut lists: HashMap<Method, Vec<Guard>> = HashMap::new();
-        for (route, pace) in config.routes.iter().zip(paces) {
+        for route in &config.routes {
             let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
                 .entry(pool)
                 .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle))
                 .clone();
-            let guard = Guard { route: Arc::clone(route), upstream, pace: Arc::clone(pace) };
+            let guard = Guard { route: Arc::clone(route), upstream, pace: paces.of(&route.name) };
             for method in &route.methods {
                 lists.entry(method.clone()).or_default().push(guard.clone());
             }
         }
         for list in lists.values_mut() {
-            list.sort_by(|one, other| one.route.path.cmp(&other.route.path));
+            // A route for one host comes before one for all.
+            list.sort_by_key(|guard| (guard.route.host.is_none(), guard.route.path.clone()));
         }
         Self(lists)
     }
 
     /// The route of a request, if one guards it.
-    pub fn find(&self, method: &Method, path: &str) -> Option<&Guard> {
+    pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&Guard> {
         let list = self.0.get(method)?;
         let path = matchable(path);
-        list.iter().find(|guard| guard.route.path.matches(&path))
+        list.iter().find(|guard| {
+            let route = &guard.route;
+            route.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)) && route.path.matches(&path)
+        })
     }
 }
 

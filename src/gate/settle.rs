@@ -28,7 +28,9 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// Writes an attempt's end down, before its answer goes out.
 pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) -> Filed {
-    match shared.store.settle(settlement.clone()).await {
+    let settled = shared.store.settle(settlement.clone()).await;
+    shared.waiters.nudge(settlement.id);
+    match settled {
         Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
         Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
         Err(error) => {
@@ -56,6 +58,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
             }
             match shared.store.settle(settlement.clone()).await {
                 Ok(_) => {
+                    shared.waiters.nudge(settlement.id);
                     tracing::info!(record = %settlement.id, "an attempt's end is stored after all");
                     return;
                 }

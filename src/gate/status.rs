@@ -11,6 +11,8 @@ pub enum Told {
     InFlight,
     /// The key belongs to another request.
     Mismatch,
+    /// The route only looks on.
+    Observed,
     /// The attempt counts as not executed: the same key may be sent again.
     Released,
     /// Nothing was executed now: the stored response, or word that there is none.
@@ -30,6 +32,7 @@ impl Told {
             Self::Executed => "executed",
             Self::InFlight => "in-flight",
             Self::Mismatch => "mismatch",
+            Self::Observed => "observed",
             Self::Rejected => "rejected",
             Self::Released => "released",
             Self::Replayed => "replayed",

@@ -1,7 +1,7 @@
 //! This instance's right to start attempts: its lease, as far as the instance itself can know it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,6 +20,8 @@ pub struct Tenure {
     good_until: AtomicU64,
     /// Since when renewals have come without a gap.
     unbroken_since: AtomicU64,
+    /// By how many milliseconds the store's time is ahead of boot time.
+    ahead: AtomicU64,
 }
 
 /// A moment of boot time, taken before a renewal is sent.
@@ -37,7 +39,7 @@ impl Moment {
 impl Tenure {
     /// No right yet: the first renewal gives it.
     pub fn new(id: InstanceId, expiry: Duration) -> Self {
-        Self { id, expiry, good_until: AtomicU64::new(0), unbroken_since: AtomicU64::new(0) }
+        Self { id, expiry, good_until: AtomicU64::new(0), unbroken_since: AtomicU64::new(0), ahead: AtomicU64::new(0) }
     }
 
     /// Under what name this process stands in the store.
@@ -50,8 +52,10 @@ impl Tenure {
         self.expiry
     }
 
-    /// A renewal that was begun at `begun` has succeeded.
-    pub fn renewed(&self, begun: Moment) {
+    /// A renewal that was begun at `begun` has succeeded; the store's time was `now`.
+    pub fn renewed(&self, begun: Moment, now: SystemTime) {
+        let now = millis(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        self.ahead.store(now.saturating_sub(begun.0), Ordering::Release);
         let until = begun.0 + millis(self.expiry) - self.margin();
         if begun.0 > self.good_until.fetch_max(until, Ordering::AcqRel) {
             self.unbroken_since.store(Moment::now().0, Ordering::Release);
@@ -67,6 +71,11 @@ impl Tenure {
     /// could not either, and get one `expiry` to come back.
     pub fn may_sweep(&self) -> bool {
         self.may_start() && Moment::now().0 >= self.unbroken_since.load(Ordering::Acquire) + millis(self.expiry)
+    }
+
+    /// The store's time, as far as the last renewal tells.
+    pub fn store_now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(Moment::now().0 + self.ahead.load(Ordering::Acquire))
     }
 
     /// A tenth of the lease: more than a look at the clock and a write to a socket take, and than two clocks drift
@@ -92,21 +101,21 @@ mod tests {
     fn nothing_may_start_before_the_first_renewal_or_after_the_lease() {
         let tenure = tenure();
         assert!(!tenure.may_start());
-        tenure.renewed(Moment(Moment::now().0 - 9_500));
+        tenure.renewed(Moment(Moment::now().0 - 9_500), SystemTime::now());
         assert!(!tenure.may_start(), "the last tenth of a lease is not used");
-        tenure.renewed(Moment::now());
+        tenure.renewed(Moment::now(), SystemTime::now());
         assert!(tenure.may_start());
     }
 
     #[test]
     fn nobody_is_swept_until_renewals_have_come_for_a_whole_lease() {
         let tenure = tenure();
-        tenure.renewed(Moment::now());
+        tenure.renewed(Moment::now(), SystemTime::now());
         assert!(!tenure.may_sweep());
         tenure.unbroken_since.store(Moment::now().0 - 10_001, Ordering::Release);
         assert!(tenure.may_sweep());
         tenure.good_until.store(Moment::now().0 - 1, Ordering::Release);
-        tenure.renewed(Moment::now());
+        tenure.renewed(Moment::now(), SystemTime::now());
         assert!(!tenure.may_sweep(), "a gap begins the wait anew");
     }
 }

@@ -9,7 +9,7 @@
 //! is session state. Our own clock ends a call; then the statement is cancelled and its connection thrown away.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use deadpool_postgres::Pool;
 use tokio::time::{Instant, sleep};
@@ -109,7 +109,7 @@ impl Store for Postgres {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()> {
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::Always, move |_| {
             upkeep::renew(&self.lease, instance, millis(expiry), deadline)
@@ -205,7 +205,7 @@ impl Postgres {
             match record.state.name() {
                 state if ours && doubt && state == wanted => return Ok(Settled::Done { expires_at }),
                 // Nothing stands against it but somebody's open transaction.
-                state if ours && state != "completed" && state != wanted => pauses.next().await,
+                state if ours && !matches!(state, "completed" | "expired") && state != wanted => pauses.next().await,
                 _ => return Ok(Settled::Fenced(Some(record))),
             }
         }
@@ -227,7 +227,7 @@ fn taken(ask: &Ask, record: Record, doubt: bool) -> Reservation {
 /// What `take_over.sql` asks of a row.
 fn may_be_taken(record: &Record, from: Seen) -> bool {
     let by_state = match record.state {
-        State::Completed(_) => from.past_ttl,
+        State::Completed(_) | State::Expired => from.past_ttl,
         State::InFlight => false,
         State::Retryable | State::Unknown => true,
     };

@@ -29,6 +29,8 @@ pub struct Row<'a> {
     pub deadline_in_ms: i64,
     /// Whether it is past its TTL.
     pub past_ttl: bool,
+    /// Whether it is past its TTL and remembered to refuse late retries.
+    pub late: bool,
     /// When it will be forgotten, since 1970.
     pub expires_at_ms: Option<i64>,
     /// The response's status.
@@ -61,6 +63,7 @@ impl Row<'_> {
                 State::Completed(Completed { response: StoredResponse::decode(status, fields, self.body)?, expires_at })
             }
             ("completed", ..) => return Err(Corrupt("a completed record without its response")),
+            ("expired", ..) => State::Expired,
             ("in_flight", ..) => State::InFlight,
             ("retryable", ..) => State::Retryable,
             ("unknown", ..) => State::Unknown,
@@ -75,6 +78,7 @@ impl Row<'_> {
             running_for: Duration::from_millis(self.running_ms.max(0).cast_unsigned()),
             deadline_in_ms: self.deadline_in_ms,
             past_ttl: self.past_ttl,
+            late: self.late,
             state,
         };
         Ok(Found { record, expires_at })
@@ -139,6 +143,7 @@ mod tests {
             running_ms: 5,
             deadline_in_ms: -5,
             past_ttl: false,
+            late: false,
             expires_at_ms: Some(7),
             status: Some(201),
             fields: Some(b"\r\n"),

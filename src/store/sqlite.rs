@@ -104,7 +104,7 @@ impl Store for Sqlite {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, ()> {
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
         self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, instance, millis(expiry)))
     }
 

@@ -16,8 +16,8 @@ impl Task for Heartbeat {
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
         let Shared { store, tenure, .. } = &*self.0;
         let begun = Moment::now();
-        store.renew(tenure.id(), tenure.expiry()).await?;
-        tenure.renewed(begun);
+        let now = store.renew(tenure.id(), tenure.expiry()).await?;
+        tenure.renewed(begun, now);
         Ok(Pass::Idle)
     }
 }

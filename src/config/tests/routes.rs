@@ -21,8 +21,8 @@ fn tables_in_defaults_are_taken_key_by_key() {
         route("fingerprint.body = 'raw'\n")
     ));
     let [a, b] = config.routes.as_slice() else { panic!("two routes") };
-    assert_eq!((a.key.header.as_str(), a.key.required, a.key.limits.length_max), ("x-key", true, 32));
-    assert_eq!((b.key.header.as_str(), b.key.required, b.key.limits.length_max), ("x-key", false, 64));
+    assert_eq!((a.key.header().unwrap().as_str(), a.key.required, a.key.limits.length_max), ("x-key", true, 32));
+    assert_eq!((b.key.header().unwrap().as_str(), b.key.required, b.key.limits.length_max), ("x-key", false, 64));
     assert_eq!((a.recipe.to_stored(), b.recipe.to_stored()), ("1 body=raw query=no", "1 query=no"));
     assert_eq!((a.ttl, b.ttl), (Duration::from_secs(3 * 3600), Duration::from_secs(2 * 3600)));
 }
@@ -109,12 +109,15 @@ secret          none
 
 route           create-payment
   matches       POST PATCH /v1/payments
+  mode          enforce
   upstream      http://127.0.0.1:3000
   key           idempotency-key, required, 1 to 255 characters
+  forwarded as  it came
   scope         none
   space         path
   fingerprint   recipe 1
-  ttl           1d
+  ttl           1d, then forgotten
+  in flight     409, or wait up to 10s if the client prefers to
   timeouts      connect 2s, upstream 30s, idle 2s
   stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 421 425 426 428 429 431 451
   released      307 308, 401 403 407 408 421 425 426 428 429 431 451, 5xx but 502 504

@@ -178,7 +178,11 @@ impl Statement for Settle {
             Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(millis(*ttl)),
             Ending::Unknown => None,
         };
-        let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
+        let remember = |q: &Self| match &q.0.ending {
+            Ending::Completed { remember, .. } => remember.map(millis),
+            Ending::Retryable { .. } | Ending::Unknown => None,
+        };
+        let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
             (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* state */ &column(questions, |q| state_after(&q.0.ending)), Type::TEXT_ARRAY),
@@ -186,6 +190,7 @@ impl Statement for Settle {
             (/* status */ &statuses, Type::INT2_ARRAY),
             (/* fields */ &fields, Type::BYTEA_ARRAY),
             (/* body */ &bodies, Type::BYTEA_ARRAY),
+            (/* remember_ms */ &column(questions, remember), Type::INT8_ARRAY),
         ];
         let mut settled = HashMap::new();
         for row in client.query_typed(SETTLE, &parameters).await? {
@@ -214,6 +219,7 @@ fn read(row: &Row) -> Result<row::Row<'_>, Error> {
         running_ms: row.try_get("running_ms")?,
         deadline_in_ms: row.try_get("deadline_in_ms")?,
         past_ttl: row.try_get("past_ttl")?,
+        late: row.try_get("late")?,
         expires_at_ms: row.try_get("expires_at_ms")?,
         status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
         fields: row.try_get("fields")?,

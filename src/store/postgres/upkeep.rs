@@ -1,6 +1,7 @@
 //! The statements that are not batched: leases, and what keeps the table in order.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use deadpool_postgres::Pool;
 use tokio::time::Instant;
@@ -24,10 +25,19 @@ const SWEEP: &str = include_str!("sql/sweep.sql");
 
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-pub(super) async fn renew(pool: &Pool, instance: InstanceId, expiry_ms: i64, deadline: Instant) -> Result<(), Failure> {
+pub(super) async fn renew(
+    pool: &Pool,
+    instance: InstanceId,
+    expiry_ms: i64,
+    deadline: Instant,
+) -> Result<SystemTime, Failure> {
     let parameters: [Parameter<'_>; 2] =
         [(/* id */ &instance.get(), Type::INT8), (/* expiry_ms */ &expiry_ms, Type::INT8)];
-    execute(pool, deadline, RENEW, &parameters).await.map(drop)
+    let rows = query(pool, deadline, RENEW, &parameters).await?;
+    let now_ms = rows.first().map(|row| row.try_get::<_, i64>("now_ms").map_err(column)).transpose()?;
+    now_ms
+        .and_then(|now_ms| row::time(now_ms).ok())
+        .ok_or_else(|| Failure::Refused(Arc::from(Box::from("the server does not tell the time"))))
 }
 
 pub(super) async fn retire(pool: &Pool, instance: InstanceId, deadline: Instant) -> Result<(), Failure> {

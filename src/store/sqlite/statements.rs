@@ -1,4 +1,6 @@
-//! The statements, inside a transaction that somebody else begins and commits. At most one writes in each function.
+//! The statements, inside a transaction that somebody else begins and commits.
+
+use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
@@ -9,6 +11,7 @@ use crate::domain::response::Corrupt;
 use crate::store::row::{self, Found, millis, state_after};
 use crate::store::{Seen, Settled, Swept};
 
+const EXPIRE: &str = include_str!("sql/expire.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const ORPHANS: &str = include_str!("sql/orphans.sql");
 const REAP: &str = include_str!("sql/reap.sql");
@@ -68,16 +71,17 @@ pub(super) fn take_over(db: &Connection, now: i64, ask: &Ask, from: Seen) -> Res
 }
 
 pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<Settled, Failure> {
-    let (response, ttl) = match &settlement.ending {
-        Ending::Completed { response, ttl } => (Some(response), Some(*ttl)),
-        Ending::Retryable { ttl } => (None, Some(*ttl)),
-        Ending::Unknown => (None, None),
+    let (response, ttl, remember) = match &settlement.ending {
+        Ending::Completed { response, ttl, remember } => (Some(response), Some(*ttl), *remember),
+        Ending::Retryable { ttl } => (None, Some(*ttl), None),
+        Ending::Unknown => (None, None, None),
     };
     let parameters = named_params! {
         ":id": settlement.id.as_bytes(),
         ":token": settlement.token.as_bytes(),
         ":state": state_after(&settlement.ending),
         ":ttl_ms": ttl.map(millis),
+        ":remember_ms": remember.map(millis),
         ":status": response.map(|response| response.status.as_u16()),
         ":fields": response.map(|response| response.encode_fields()),
         ":body": response.and_then(|response| response.body.as_deref()),
@@ -111,6 +115,7 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
         running_ms: row.get("running_ms")?,
         deadline_in_ms: row.get("deadline_in_ms")?,
         past_ttl: row.get("past_ttl")?,
+        late: row.get("late")?,
         expires_at_ms: row.get("expires_at_ms")?,
         status: row.get("status")?,
         fields: blob(row, "fields")?,
@@ -126,10 +131,10 @@ fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failure> {
     row.get_ref(column)?.as_str().map_err(|_| Corrupt("a column's type").into())
 }
 
-pub(super) fn renew(db: &Connection, now: i64, instance: InstanceId, expiry_ms: i64) -> Result<(), Failure> {
+pub(super) fn renew(db: &Connection, now: i64, instance: InstanceId, expiry_ms: i64) -> Result<SystemTime, Failure> {
     let parameters = named_params! { ":instance": instance.get(), ":expiry_ms": expiry_ms, ":now": now };
     db.prepare_cached(RENEW)?.execute(parameters)?;
-    Ok(())
+    Ok(row::time(now)?)
 }
 
 pub(super) fn retire(db: &Connection, instance: InstanceId) -> Result<(), Failure> {
@@ -184,6 +189,7 @@ pub(super) fn standing(
 }
 
 pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure> {
+    db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)
 }

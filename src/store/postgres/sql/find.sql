@@ -2,7 +2,10 @@
 select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
        (date_part('epoch', clock_timestamp() - k.reserved_at) * 1000)::bigint as running_ms,
        (date_part('epoch', k.deadline - clock_timestamp()) * 1000)::bigint as deadline_in_ms,
-       coalesce(k.expires_at <= clock_timestamp(), false) as past_ttl,
+       -- Past its TTL and forgotten, or past it and remembered to refuse late retries.
+       coalesce(k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= clock_timestamp(), false)
+         as past_ttl,
+       k.state = 'expired' or (k.remember_ms is not null and k.expires_at <= clock_timestamp()) as late,
        (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms,
        k.status, k.fields, k.body
   from unnest($1::bytea[]) as wanted (id)

@@ -1,4 +1,4 @@
--- renew: takes or prolongs an instance's lease.
+-- renew: takes or prolongs an instance's lease, and tells the time.
 with durable as materialized (
   -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
   select set_config('synchronous_commit',
@@ -12,3 +12,4 @@ select $1::bigint, durable.now, durable.now, durable.now + $2::bigint * interval
   from durable
  where durable.setting is not null
     on conflict (id) do update set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until
+returning (date_part('epoch', i.renewed_at) * 1000)::bigint as now_ms

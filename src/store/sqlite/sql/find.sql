@@ -2,7 +2,9 @@
 select id, attempt, token, recipe, fingerprint, state,
        :now - reserved_at as running_ms,
        deadline - :now as deadline_in_ms,
-       coalesce(expires_at <= :now, 0) as past_ttl,
+       -- Past its TTL and forgotten, or past it and remembered to refuse late retries.
+       coalesce(expires_at + coalesce(remember_ms, 0) <= :now, 0) as past_ttl,
+       state = 'expired' or (remember_ms is not null and expires_at <= :now) as late,
        expires_at as expires_at_ms,
        status, fields, body
   from keys

@@ -1,0 +1,109 @@
+//! Takes a changed configuration over, or keeps the running one and says why.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, Problems, Route};
+
+/// Between two looks at the file. Mounted configurations change by a link being swapped, which no notification follows;
+/// reading some kilobytes is nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Where the configuration comes from.
+pub struct Source {
+    /// The file to look at, if there is one.
+    pub file: Option<PathBuf>,
+    /// Reads and checks it again, with the same flags.
+    pub load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+}
+
+/// Reloads on SIGHUP and when the file has changed, until `stop`. Each new configuration is sent to `taken`.
+pub async fn watch(source: Source, taken: watch::Sender<Arc<Config>>, stop: CancellationToken) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => hangup,
+        Err(error) => return tracing::error!(%error, "SIGHUP cannot be listened for; nothing is reloaded"),
+    };
+    let read = || source.file.as_ref().and_then(|file| std::fs::read(file).ok());
+    let mut seen = read();
+    loop {
+        let asked = tokio::select! {
+            () = stop.cancelled() => return,
+            _ = hangup.recv() => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        let now = read();
+        // A file that is gone is being replaced, or was taken away: neither is a wish to change anything.
+        if asked || (now.is_some() && now != seen) {
+            seen = now;
+            take(&source, &taken);
+        }
+    }
+}
+
+fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) {
+    let new = match (source.load)() {
+        Ok(new) => new,
+        Err(problems) => {
+            for problem in problems.iter() {
+                tracing::error!(%problem, "the configuration has a problem; the running one stays");
+            }
+            return;
+        }
+    };
+    let running = Arc::clone(&taken.borrow());
+    if let Some((route, what)) = refused(&running, &new) {
+        return tracing::error!(
+            %route,
+            "{what} has changed, which would make this route's keys unfindable; the running configuration stays. \
+             Restart to change it"
+        );
+    }
+    for what in until_restart(&running, &new) {
+        tracing::warn!("{what} has changed, which takes effect with a restart");
+    }
+    for warning in &new.warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
+    taken.send_replace(Arc::new(new));
+}
+
+/// What must not change while keys are held by it: a retry would be another request.
+fn refused(running: &Config, new: &Config) -> Option<(Arc<str>, &'static str)> {
+    new.routes.iter().find_map(|route| {
+        let before = running.routes.iter().find(|before| before.name == route.name)?;
+        changed_identity(before, route).map(|what| (Arc::clone(&route.name), what))
+    })
+}
+
+/// Which part of what finds a key differs between two versions of a route.
+fn changed_identity(one: &Route, other: &Route) -> Option<&'static str> {
+    if one.scope != other.scope {
+        Some("scope")
+    } else if one.space != other.space {
+        Some("space")
+    } else if one.key.sources != other.key.sources {
+        Some("the key's place")
+    } else {
+        None
+    }
+}
+
+/// What is fixed when the process starts.
+fn until_restart(running: &Config, new: &Config) -> Vec<&'static str> {
+    let fixed = [
+        ("listen", running.listen != new.listen),
+        ("service", running.service != new.service),
+        ("drain_delay", running.drain_delay != new.drain_delay),
+        ("drain_timeout", running.drain_timeout != new.drain_timeout),
+        ("admin", running.admin != new.admin),
+        ("store", running.store != new.store),
+        ("telemetry", running.log != new.log),
+    ];
+    fixed.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+}

@@ -1,0 +1,109 @@
+//! `oncegate explain`
+
+use std::io::Write;
+
+use clap::Args;
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
+
+use super::{ConfigFile, Ended, load_without_service};
+use crate::gate::admit::explain::{Explained, explain};
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The request's method
+    method: Method,
+    /// The request's target, with its query
+    path: Uri,
+    /// A field of the request; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The request's body, or @FILE
+    #[arg(short, long, value_name = "BODY|@FILE", default_value = "")]
+    data: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
+    let name = name.trim().parse().map_err(|_| "is no name of a field")?;
+    Ok((name, value.trim().parse().map_err(|_| "is no value of a field")?))
+}
+
+pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
+    let config = load_without_service(&arguments.file)?;
+    let body = match arguments.data.strip_prefix('@') {
+        Some(file) => std::fs::read(file).map_err(|error| Ended::Other(format!("{file}: {error}").into()))?,
+        None => arguments.data.into_bytes(),
+    };
+    let mut request = Request::new(());
+    *request.method_mut() = arguments.method;
+    *request.uri_mut() = arguments.path;
+    request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
+    let (head, ()) = request.into_parts();
+    let told = match (explain(&config, &head, &body), arguments.json) {
+        (Ok(explained), false) => words(&explained),
+        (Ok(explained), true) => json(&explained),
+        (Err(refusal), false) => {
+            format!("refused         {} {}\n                {}\n", refusal.status(), refusal.slug(), refusal.detail())
+        }
+        (Err(refusal), true) => {
+            let document =
+                serde_json::json!({ "status": refusal.status(), "code": refusal.slug(), "detail": refusal.detail() });
+            format!("{document:#}\n")
+        }
+    };
+    write!(std::io::stdout(), "{told}").map_err(|error| Ended::Other(error.into()))
+}
+
+fn words(explained: &Explained) -> String {
+    let Some(route) = &explained.route else {
+        return "route           none: the request streams through unguarded\n".into();
+    };
+    let body = String::from_utf8_lossy(&explained.body.1);
+    let key = match &explained.key {
+        Some(key) => key,
+        None => "none: the request streams through unguarded",
+    };
+    let fingerprint = explained.fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
+    let rows = [
+        ("route", route.as_str()),
+        ("mode", explained.mode),
+        ("key", key),
+        ("scope", &scope(explained)),
+        ("space", &explained.space),
+        ("recipe", &explained.recipe),
+        ("body", &format!("as {}: {body}", explained.body.0)),
+        ("fingerprint", &fingerprint),
+    ];
+    rows.iter().map(|(label, value)| format!("{label:<16}{value}\n")).collect()
+}
+
+fn scope(explained: &Explained) -> String {
+    if explained.scope.is_empty() {
+        return "none: all callers share their keys".into();
+    }
+    let part = |(name, hash): &(String, Option<String>)| match hash {
+        Some(hash) => format!("{name} (sha256 {hash}...)"),
+        None => format!("{name} (missing)"),
+    };
+    explained.scope.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn json(explained: &Explained) -> String {
+    let document = serde_json::json!({
+        "route": explained.route,
+        "mode": explained.mode,
+        "key": explained.key,
+        "scope": scope(explained),
+        "space": explained.space,
+        "recipe": explained.recipe,
+        "canonical_body": String::from_utf8_lossy(&explained.body.1),
+        "body_form": explained.body.0,
+        "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),
+    });
+    format!("{document:#}\n")
+}

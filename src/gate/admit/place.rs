@@ -1,0 +1,77 @@
+//! Where a request's key is: in its head, or in its body.
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, request};
+
+use crate::config::{KeyRule, KeySource, Route};
+use crate::domain::canonical_json::{Scalar, value_at};
+use crate::domain::fingerprint::form;
+use crate::domain::key::KeyError;
+use crate::gate::refuse::Refusal;
+
+/// A key's value as it was found, not yet checked; `None` where there is none.
+type Found = Result<Option<Vec<u8>>, Refusal>;
+
+/// The key in a field or in the query, whichever the rule names first.
+pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> Found {
+    for source in &rule.sources {
+        let found = match source {
+            KeySource::Body(_) | KeySource::Form(_) => None,
+            KeySource::Header(name) => only(head.headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))?,
+            KeySource::Query(name) => only(named(head.uri.query().unwrap_or_default().as_bytes(), name))?,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the body must be read to know if there is a key.
+pub(super) fn may_be_in_body(rule: &KeyRule) -> bool {
+    rule.sources.iter().any(|source| matches!(source, KeySource::Body(_) | KeySource::Form(_)))
+}
+
+/// The key in a JSON or form body, whichever the rule names first.
+pub(super) fn in_body(headers: &HeaderMap, body: &[u8], route: &Route) -> Found {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Ok(None);
+    }
+    let is_form = headers.get(CONTENT_TYPE).is_some_and(is_form);
+    for source in &route.key.sources {
+        let found = match source {
+            KeySource::Header(_) | KeySource::Query(_) => None,
+            KeySource::Form(name) if is_form => only(named(body, name))?,
+            KeySource::Body(pointer) if !is_form => match value_at(body, pointer) {
+                Ok(Some(Scalar::String(text))) => Some(text.into_bytes()),
+                Ok(Some(Scalar::Number(digits))) => Some(digits.into_bytes()),
+                Ok(Some(Scalar::Other)) => {
+                    return Err(Refusal::KeyInvalid("The key in the body is neither a text nor a number."));
+                }
+                Ok(None) | Err(_) => None,
+            },
+            KeySource::Form(_) | KeySource::Body(_) => None,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn is_form(content_type: &HeaderValue) -> bool {
+    let essence = content_type.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
+}
+
+fn named(pairs: &[u8], name: &str) -> impl Iterator<Item = Vec<u8>> {
+    form::pairs(pairs).filter(move |(key, _)| key == name.as_bytes()).map(|(_, value)| value)
+}
+
+/// Two keys, and which one counts is anybody's guess.
+fn only(mut values: impl Iterator<Item = Vec<u8>>) -> Found {
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        (_, Some(_)) => Err(KeyError::Several.into()),
+    }
+}

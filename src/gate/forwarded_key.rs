@@ -1,0 +1,60 @@
+//! The key as the service sees it.
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+
+use crate::config::{ForwardKey, Route};
+use crate::domain::key::{Key, Syntax};
+
+/// Where a derived key goes if the client's came in no field.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Makes the key's field what the route says. A key that came in the query or in the body stays there.
+pub(super) fn put(headers: &mut HeaderMap, route: &Route, key: &Key) {
+    let name = route.key.header().cloned().unwrap_or(IDEMPOTENCY_KEY);
+    match &route.forward_key {
+        ForwardKey::Derive(step) => {
+            let quoted = headers.get(&name).is_some_and(|value| value.as_bytes().starts_with(b"\""));
+            let derived = derive(key, step, quoted && route.key.syntax != Syntax::Opaque);
+            headers.insert(name, derived);
+        }
+        ForwardKey::None => {
+            headers.remove(name);
+        }
+        ForwardKey::Same => {}
+    }
+}
+
+/// `KEY:STEP`, quoted as a structured-field String (RFC 9651 section 3.3.3) where the client's was.
+fn derive(key: &Key, step: &str, quoted: bool) -> HeaderValue {
+    let mut value = Vec::with_capacity(key.as_bytes().len() + step.len() + 3);
+    let escaped = |byte: &u8| quoted && matches!(byte, b'"' | b'\\');
+    value.extend_from_slice(if quoted { b"\"" } else { b"" });
+    for byte in key.as_bytes() {
+        value.extend(escaped(byte).then_some(b'\\'));
+        value.push(*byte);
+    }
+    value.push(b':');
+    value.extend_from_slice(step.as_bytes());
+    value.extend_from_slice(if quoted { b"\"" } else { b"" });
+    HeaderValue::from_bytes(&value).expect("a key and a step are printable ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::key::Limits;
+
+    #[test]
+    fn a_derived_key_is_spelt_like_the_clients() {
+        let limits = Limits { length_min: 1, length_max: 255 };
+        for (sent, quoted, derived) in [
+            ("order-1", false, "order-1:charge"),
+            ("\"order-1\"", true, "\"order-1:charge\""),
+            (r#""a\"b\\c""#, true, r#""a\"b\\c:charge""#),
+        ] {
+            let key = Key::parse(sent.as_bytes(), Syntax::Ietf, limits).unwrap();
+            assert_eq!(derive(&key, "charge", quoted), derived);
+        }
+    }
+}
