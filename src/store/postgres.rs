@@ -239,7 +239,8 @@ fn may_be_taken(record: &Record, from: Seen) -> bool {
 enum Patience {
     /// Whatever happened: it does no harm twice, and not having done it does.
     Always,
-    /// Only where it may have been done: nobody can act on "perhaps".
+    /// Only where it may have been done, as nobody can act on "perhaps"; and once more where a connection broke while it
+    /// was being made.
     InDoubt,
 }
 
@@ -252,7 +253,7 @@ async fn persist<T, F>(
 where
     F: Future<Output = Result<T, Failure>> + Send,
 {
-    let mut doubt = false;
+    let (mut doubt, mut first) = (false, true);
     let mut pauses = Pauses::new();
     loop {
         let failure = match once(doubt).await {
@@ -262,11 +263,12 @@ where
         doubt |= failure.in_doubt();
         let again = match patience {
             Patience::Always => !failure.is_final(),
-            Patience::InDoubt => !failure.is_final() && doubt,
+            Patience::InDoubt => !failure.is_final() && (doubt || (first && matches!(failure, Failure::Unsent(_)))),
         };
         if !again || Instant::now() + pauses.length >= deadline {
             return Err(failure.into());
         }
+        first = false;
         pauses.next().await;
     }
 }

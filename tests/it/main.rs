@@ -1,0 +1,12 @@
+//! Oncegate from the outside, with real parts: the binary, sockets, stores, and a service that counts.
+//!
+//! A chapter for each thing it promises, in reading order. A test that the store matters for runs once on each store.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod harness;
+
+mod store_contract;
+mod store_postgres;
+mod store_schema;
+mod store_sqlite;

@@ -1,0 +1,209 @@
+//! The schema: migrations on both stores, and the SQL that stands in files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use futures_util::future::join_all;
+use oncegate::domain::scope::Scope;
+use oncegate::store::{self, Location, OpenError, Settings, StoreError};
+
+use crate::harness::postgres::{self, Database};
+use crate::harness::world::{World, ask, fresh, sqlite_settings};
+
+fn sqlite_file() -> (tempfile::TempDir, Settings) {
+    let home = tempfile::tempdir().unwrap();
+    let settings = sqlite_settings(&home);
+    (home, settings)
+}
+
+#[tokio::test]
+async fn migrating_twice_is_migrating_once() {
+    let (_home, sqlite) = sqlite_file();
+    for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
+        assert_eq!(names(store::pending(&settings).await.unwrap()), ["0001_keys"]);
+        assert_eq!(store::migrate(&settings).await.unwrap(), ["0001_keys"]);
+        assert_eq!(store::migrate(&settings).await.unwrap(), [] as [&str; 0]);
+        assert_eq!(store::pending(&settings).await.unwrap(), []);
+        store::open(&Settings { migrate: false, ..settings }).await.unwrap();
+    }
+}
+
+fn names(migrations: Vec<store::Migration>) -> Vec<String> {
+    migrations.into_iter().map(|migration| migration.name).collect()
+}
+
+#[tokio::test]
+async fn proxies_that_start_together_make_one_schema_and_one_salt() {
+    let settings = postgres::settings(&postgres::empty_database().await.url);
+    let stores = join_all((0..10).map(|_| store::open(&settings))).await;
+    let mut scopes: Vec<Scope> = stores.into_iter().map(|store| Scope::of(&store.unwrap().salt(), [])).collect();
+    scopes.dedup();
+    assert_eq!(scopes.len(), 1);
+}
+
+#[tokio::test]
+async fn an_old_schema_is_refused_where_migrating_is_switched_off() {
+    let (_home, sqlite) = sqlite_file();
+    for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
+        let settings = Settings { migrate: false, ..settings };
+        match store::open(&settings).await.map(drop).unwrap_err() {
+            OpenError::SchemaOld { pending } => assert_eq!(pending, ["0001_keys"]),
+            error => panic!("{error:?}"),
+        }
+        // It was only looked at.
+        assert_eq!(names(store::pending(&settings).await.unwrap()), ["0001_keys"]);
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_is_newer_or_was_changed_is_refused() {
+    for kind in ["postgres", "sqlite"] {
+        for (change, why) in [
+            ("insert into migrations (version, name, sha256) select 2, '0002_more', sha256 from migrations", "newer"),
+            ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
+            ("update migrations set name = '0001_other'", "stands where"),
+        ] {
+            let mut world = if kind == "sqlite" { World::sqlite().await } else { World::postgres().await };
+            world.close();
+            world.by_hand_while_closed(change).await;
+            for migrate in [true, false] {
+                let settings = Settings { migrate, ..world.settings.clone() };
+                match store::open(&settings).await.map(drop).unwrap_err() {
+                    OpenError::SchemaForeign(told) => assert!(told.contains(why), "{told}"),
+                    error => panic!("{error:?}"),
+                }
+            }
+            assert!(matches!(store::migrate(&world.settings).await, Err(OpenError::SchemaForeign(_))));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_printed_can_be_applied_by_hand() {
+    let (_home, sqlite) = sqlite_file();
+    let database = postgres::empty_database().await;
+    for settings in [sqlite, postgres::settings(&database.url)] {
+        for migration in store::pending(&settings).await.unwrap() {
+            match &settings.location {
+                Location::Sqlite(path) => {
+                    assert!(!path.exists(), "looking has made a file");
+                    rusqlite::Connection::open(path).unwrap().execute_batch(&migration.sql).unwrap();
+                }
+                _ => database.client().await.batch_execute(&migration.sql).await.unwrap(),
+            }
+        }
+        let store = store::open(&Settings { migrate: false, ..settings }).await.unwrap();
+        fresh(store.reserve(ask("k")).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_nothing_behind() {
+    let database = postgres::empty_database().await;
+    let client = database.client().await;
+    // In the way of the last statement but one.
+    client.batch_execute("create schema oncegate; create table oncegate.keys_in_flight (n int)").await.unwrap();
+    let settings = postgres::settings(&database.url);
+    match store::open(&settings).await.map(drop).unwrap_err() {
+        OpenError::Migration { name, source } => {
+            assert_eq!(name, "0001_keys");
+            assert!(source.to_string().contains("already exists"), "{source}");
+        }
+        error => panic!("{error:?}"),
+    }
+    client.batch_execute("drop table oncegate.keys_in_flight").await.unwrap();
+    store::open(&settings).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_that_is_taken_away_is_a_failure_and_no_free_key() {
+    let world = World::postgres().await;
+    world.reserve(&ask("k")).await;
+    let client = world.database().client().await;
+    client.batch_execute("alter table oncegate.keys rename to elsewhere").await.unwrap();
+    let error = world.store().reserve(ask("k2")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+    client.batch_execute("alter table oncegate.elsewhere rename to keys").await.unwrap();
+    world.reserve(&ask("k2")).await;
+}
+
+fn sql_files(store: &str) -> Vec<(PathBuf, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(store).join("sql");
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[tokio::test]
+async fn every_file_of_sql_begins_with_its_name_and_is_understood() {
+    let world = World::postgres().await;
+    let client = world.database().client().await;
+    let sqlite = rusqlite::Connection::open_in_memory().unwrap();
+    let step = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite/0001_keys.sql");
+    sqlite.execute_batch(&fs::read_to_string(step).unwrap()).unwrap();
+    for (store, files_min) in [("postgres", 10), ("sqlite", 10)] {
+        let files = sql_files(store);
+        assert!(files.len() >= files_min);
+        for (path, sql) in files {
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            assert!(sql.starts_with(&format!("-- {name}: ")), "{}", path.display());
+            let understood = match store {
+                "postgres" => client.prepare(&sql).await.map(drop).map_err(|error| format!("{error:?}")),
+                _ => sqlite.prepare(&sql).map(drop).map_err(|error| error.to_string()),
+            };
+            assert_eq!(understood, Ok(()), "{}", path.display());
+        }
+    }
+}
+
+/// Fifty thousand completed keys and few others, as a table is most of its life.
+async fn fill(database: &Database) {
+    let rows = "
+      insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
+                                 state, created_at, reserved_at, deadline, settled_at, expires_at, status, fields, body)
+      select sha256(n::text::bytea), 'shop', sha256('s'), 'p', n::text::bytea, 'pay', '1', sha256('f'),
+             substr(sha256(n::text::bytea), 1, 16), 1, 1,
+             case when n % 1000 = 0 then 'in_flight' else 'completed' end,
+             now(), now(), now(), case when n % 1000 > 0 then now() end,
+             case when n % 1000 > 0 then now() + n * interval '1 minute' end,
+             case when n % 1000 > 0 then 200 end, case when n % 1000 > 0 then '\\x0d0a'::bytea end, null
+        from generate_series(1, 50000) as n;
+      analyze oncegate.keys";
+    database.client().await.batch_execute(rows).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_statement_reads_the_whole_table() {
+    let world = World::postgres().await;
+    fill(world.database()).await;
+    let client = world.database().client().await;
+    client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
+    let id = "array[sha256('5'::bytea)]";
+    let one = "array[null::bytea]";
+    let settle = format!("({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint])");
+    let take_over = format!(
+        "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false])"
+    );
+    for (name, values, index) in [
+        ("find", format!("({id})"), "keys_pkey"),
+        ("settle", settle, "keys_pkey"),
+        ("take_over", take_over, "keys_pkey"),
+        ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),
+        ("standing", "(1, 1000)".to_owned(), "keys_in_flight"),
+        ("reap", "(100)".to_owned(), "keys_expiring"),
+    ] {
+        let (_, sql) =
+            sql_files("postgres").into_iter().find(|(path, _)| path.ends_with(format!("{name}.sql"))).unwrap();
+        client.batch_execute(&format!("prepare {name} as {sql}")).await.unwrap();
+        let explained = client.simple_query(&format!("explain execute {name} {values}")).await.unwrap();
+        let plan: Vec<String> = explained
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            })
+            .collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains(&format!("{index} on keys")), "{name}:\n{plan}");
+        assert!(!plan.contains("Seq Scan on keys"), "{name}:\n{plan}");
+    }
+}
