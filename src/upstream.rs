@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HOST, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -100,12 +100,26 @@ impl Upstream {
         if self.speaks_h2 {
             // There the authority says it, and a second word that differs would be malformed (RFC 9113 section 8.3.1).
             request.headers_mut().remove(HOST);
+        } else {
+            frame(&mut request);
         }
         let asks_to_switch = request.headers().contains_key(UPGRADE);
         let response = self.client.request(request).await.map_err(sort)?;
         check(&response, asks_to_switch).map_err(CallError::Garbage)?;
         Ok(response)
     }
+}
+
+/// Says how the body is framed. hyper would by itself, but for methods whose requests mostly have none: there it sends
+/// only what is announced.
+fn frame(request: &mut Request<Body>) {
+    if request.body().is_end_stream() || request.headers().contains_key(UPGRADE) {
+        return;
+    }
+    match request.body().size_hint().exact() {
+        Some(length) => request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length)),
+        None => request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked")),
+    };
 }
 
 /// Only two errors prove that nothing was sent: the connection was never made, or hyper hands the request back.

@@ -70,26 +70,34 @@ pub fn nominates(headers: &HeaderMap, guarded: &[&HeaderName]) -> bool {
         .any(|name| framing.iter().chain(guarded).any(|field| field.as_str().as_bytes().eq_ignore_ascii_case(name)))
 }
 
-/// Takes out what concerns the last hop only.
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = nominated(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-        for name in named {
-            headers.remove(name);
+/// Takes out what concerns the last hop only, and what `also` names.
+fn strip_hop_by_hop(headers: &mut HeaderMap, also: &[HeaderName]) {
+    let named: Vec<HeaderName> = nominated(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    remove(headers, |name| HOP_BY_HOP.contains(name) || also.contains(name) || named.contains(name));
+}
+
+/// Takes fields out and leaves the others in their order. The map's own `remove` puts the last field in the place of the
+/// one that goes.
+pub fn remove(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
+    if !headers.keys().any(&goes) {
+        return;
+    }
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    let mut current = None;
+    for (name, value) in headers.drain() {
+        // Only the first value of a field comes with its name.
+        current = name.or(current);
+        if let Some(name) = current.as_ref().filter(|name| !goes(name)) {
+            kept.append(name.clone(), value);
         }
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
+    *headers = kept;
 }
 
 /// Makes a request's fields ready for the upstream: hop-by-hop fields and forged ones of ours out, forwarding fields in.
 pub fn towards_service(headers: &mut HeaderMap, origin: &Origin) {
     let trailers = accepts_trailers(headers);
-    strip_hop_by_hop(headers);
-    for name in TO_SERVICE {
-        headers.remove(name);
-    }
+    strip_hop_by_hop(headers, &TO_SERVICE);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -106,10 +114,7 @@ pub fn ask_for_identity(headers: &mut HeaderMap) {
 
 /// Makes a response's fields ready for the client (and for the store): hop-by-hop fields and forged ones of ours out.
 pub fn towards_client(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers);
-    for name in TO_CLIENT {
-        headers.remove(name);
-    }
+    strip_hop_by_hop(headers, &TO_CLIENT);
 }
 
 /// Whether a field is about the moment of an answer and would be a lie on its replay.
@@ -225,8 +230,17 @@ mod tests {
             ("content-length", "3"),
             ("x-kept", "1"),
         ]);
-        strip_hop_by_hop(&mut headers);
+        strip_hop_by_hop(&mut headers, &[]);
         assert_eq!(names(&headers), ["x-kept"]);
+    }
+
+    #[test]
+    fn what_is_left_stays_in_its_order() {
+        let mut headers =
+            map(&[("x-c", "1"), ("connection", "x-d"), ("x-a", "2"), ("x-d", "0"), ("x-a", "3"), ("x-b", "4")]);
+        strip_hop_by_hop(&mut headers, &[]);
+        let left: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(left, [("x-c", "1"), ("x-a", "2"), ("x-a", "3"), ("x-b", "4")]);
     }
 
     #[test]

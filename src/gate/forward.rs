@@ -1,7 +1,7 @@
 //! Arm: go upstream under a lease, out of the client's reach.
 
 use bytes::{Bytes, BytesMut};
-use http::header::HeaderValue;
+use http::header::{HeaderValue, TRAILER};
 use http::{HeaderMap, Request, Response, request, response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -43,6 +43,8 @@ enum Outcome {
 pub(super) struct Oversize {
     pub(super) head: response::Parts,
     pub(super) said: Said,
+    /// The names of the trailers that will come, by the service's word.
+    pub(super) announced: Option<HeaderValue>,
     pub(super) beginning: BytesMut,
     pub(super) rest: Incoming,
     pub(super) length: Option<u64>,
@@ -179,6 +181,7 @@ async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, ro
     let (mut head, mut body) = response.into_parts();
     let length = http_body::Body::size_hint(&body).exact();
     let said = Said::take(&head.headers);
+    let announced = head.headers.get(TRAILER).cloned();
     fields::towards_client(&mut head.headers);
     let mut whole = Whole::default();
     let mut trailers = HeaderMap::new();
@@ -195,7 +198,14 @@ async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, ro
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
         if whole.len() > route.max_response_body {
-            return Outcome::Oversize(Oversize { head, said, beginning: whole.into_mut(), rest: body, length });
+            return Outcome::Oversize(Oversize {
+                head,
+                said,
+                announced,
+                beginning: whole.into_mut(),
+                rest: body,
+                length,
+            });
         }
     }
     fields::towards_client(&mut trailers);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderValue, TRAILER};
 use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -42,6 +42,9 @@ pub(super) fn stream(
     *response.headers_mut() = oversize.head.headers.clone();
     if let Some(length) = oversize.length {
         response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let Some(announced) = oversize.announced.clone().filter(|_| stamp.accepts_trailers) {
+        response.headers_mut().insert(TRAILER, announced);
     }
     stamp.put(
         response.headers_mut(),

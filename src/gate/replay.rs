@@ -24,7 +24,8 @@ pub fn answer(completed: Completed, told: Told, stamp: &Stamp) -> Response<Body>
     let Completed { response: stored, expires_at } = completed;
     let mut headers = stored.headers;
     let body = stamp.body(stored.body.unwrap_or_default(), stored.trailers, &mut headers);
-    if let Some(date) = headers.remove(DATE) {
+    if let Some(date) = headers.get(DATE).cloned() {
+        fields::remove(&mut headers, |name| *name == DATE);
         headers.insert(fields::ORIGINAL_DATE, date);
     }
     headers.insert(fields::KEY_EXPIRES, http_date(expires_at));
@@ -38,10 +39,7 @@ pub fn answer(completed: Completed, told: Told, stamp: &Stamp) -> Response<Body>
 /// What of a response is kept: not what concerned that moment or that caller alone.
 pub fn to_keep(response: &StoredResponse, route: &Route) -> StoredResponse {
     let mut kept = response.clone();
-    let passing: Vec<_> = kept.headers.keys().filter(|name| fields::is_of_the_moment(name)).cloned().collect();
-    for name in passing.iter().chain(&route.drop_headers) {
-        kept.headers.remove(name);
-    }
+    fields::remove(&mut kept.headers, |name| fields::is_of_the_moment(name) || route.drop_headers.contains(name));
     kept
 }
 

@@ -1,5 +1,115 @@
-//! What the chapters share.
+//! What every test needs: a store of its own, a service that counts, the proxy between them, and a client.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+pub use client::{Exchange, Request, Response};
+pub use proxy::{Proxy, Setup};
+pub use store::Store;
+pub use upstream::{Answer, Hold, Upstream};
+
+pub mod client;
 pub mod link;
 pub mod postgres;
+pub mod proxy;
+pub mod relay;
+pub mod store;
+pub mod upstream;
+pub mod wire;
 pub mod world;
+
+/// A store, a service, and the proxy before it.
+pub struct World {
+    pub upstream: Upstream,
+    pub proxy: Proxy,
+    pub setup: Setup,
+    pub store: Store,
+}
+
+impl World {
+    /// With the route that the proxy has of its own: every POST and PATCH that carries a key.
+    pub async fn start(store: Store) -> Self {
+        Self::with(store, |setup| setup).await
+    }
+
+    /// With one route for `POST /pay`, and these lines about it.
+    pub async fn guarding(store: Store, lines: &str) -> Self {
+        Self::with(store, |setup| {
+            setup.route(&format!("name = \"pay\"\npath = \"/pay\"\nmethods = [\"POST\"]\n{lines}"))
+        })
+        .await
+    }
+
+    /// With more said about the proxy.
+    pub async fn with(store: Store, more: impl FnOnce(Setup) -> Setup) -> Self {
+        let upstream = Upstream::start().await;
+        let address = upstream.address;
+        Self::before(store, upstream, address, more).await
+    }
+
+    /// With nobody behind the proxy, and the address where somebody could be.
+    pub async fn before_nobody(store: Store) -> (Self, SocketAddr) {
+        let address = Upstream::nowhere().await;
+        (Self::before(store, Upstream::start().await, address, |setup| setup).await, address)
+    }
+
+    async fn before(store: Store, upstream: Upstream, address: SocketAddr, more: impl FnOnce(Setup) -> Setup) -> Self {
+        let setup = more(Proxy::on(&store.url()).upstream(address));
+        let proxy = setup.start().await;
+        Self { upstream, proxy, setup, store }
+    }
+
+    /// Ends the proxy as a power cut does, if it has not ended yet, and starts the next one on the same store.
+    pub async fn crash_and_restart(&mut self) {
+        self.proxy.kill9().await;
+        self.proxy = self.setup.start().await;
+    }
+
+    pub fn post(&self, path: &str) -> Request {
+        self.proxy.post(path)
+    }
+
+    pub fn get(&self, path: &str) -> Request {
+        self.proxy.client().get(path)
+    }
+
+    /// The request that most tests send.
+    pub fn pay(&self, key: &str) -> Request {
+        self.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#)
+    }
+}
+
+/// Far longer than anything takes that works; a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks again and again until there is something to see.
+pub async fn eventually<T>(deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(begun.elapsed() < deadline, "what was waited for has not come in {deadline:?}");
+        sleep(Duration::from_millis(25)).await;
+    }
+}
+
+/// Two tests from one body: it runs on SQLite and on PostgreSQL.
+macro_rules! on_both_stores {
+    ($test:ident) => {
+        mod $test {
+            #[tokio::test]
+            async fn sqlite() {
+                super::$test($crate::harness::Store::sqlite()).await;
+            }
+
+            #[tokio::test]
+            async fn postgres() {
+                super::$test($crate::harness::Store::postgres().await).await;
+            }
+        }
+    };
+}
+pub(crate) use on_both_stores;

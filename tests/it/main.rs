@@ -6,7 +6,16 @@
 
 mod harness;
 
+mod journey;
+
+mod framing;
+mod framing_guard;
+
 mod store_contract;
 mod store_postgres;
 mod store_schema;
 mod store_sqlite;
+mod store_trouble;
+
+mod crash;
+mod shutdown;

@@ -1,0 +1,301 @@
+//! A client that says exactly what a test wants said, and hides nothing of what it hears.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+use super::wire::{self, Fields, Framing, Head, Wire};
+
+/// Sends each request on a connection of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    pub address: SocketAddr,
+}
+
+impl Client {
+    pub fn post(self, path: &str) -> Request {
+        self.request("POST", path)
+    }
+
+    pub fn get(self, path: &str) -> Request {
+        self.request("GET", path)
+    }
+
+    pub fn request(self, method: &str, target: &str) -> Request {
+        Request {
+            client: self,
+            method: method.to_owned(),
+            target: target.to_owned(),
+            host: Some("shop.example".to_owned()),
+            fields: Fields::new(),
+            body: Vec::new(),
+            chunked: false,
+        }
+    }
+
+    /// Writes these bytes and waits for what comes of it.
+    pub async fn raw(self, bytes: &[u8]) -> Exchange {
+        let mut exchange = Exchange::new(self.connect().await, false);
+        exchange.write(bytes).await;
+        exchange
+    }
+
+    pub async fn connect(self) -> TcpStream {
+        self.try_connect().await.unwrap()
+    }
+
+    pub async fn try_connect(self) -> io::Result<TcpStream> {
+        timeout(PATIENCE, TcpStream::connect(self.address)).await.expect("connecting takes too long")
+    }
+}
+
+/// A request that is being put together.
+#[derive(Clone, Debug)]
+pub struct Request {
+    client: Client,
+    method: String,
+    target: String,
+    host: Option<String>,
+    fields: Fields,
+    body: Vec<u8>,
+    chunked: bool,
+}
+
+impl Request {
+    pub fn key(self, key: &str) -> Self {
+        self.field("Idempotency-Key", key)
+    }
+
+    pub fn field(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    pub fn json(self, body: &str) -> Self {
+        self.field("Content-Type", "application/json").body(body)
+    }
+
+    /// Sends the body as one chunk, without saying its length first.
+    pub fn chunked(mut self) -> Self {
+        self.chunked = true;
+        self
+    }
+
+    /// The request as it goes over the wire.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head();
+        if self.chunked {
+            bytes.extend(format!("{:x}\r\n", self.body.len()).into_bytes());
+            bytes.extend(&self.body);
+            bytes.extend(b"\r\n0\r\n\r\n");
+        } else {
+            bytes.extend(&self.body);
+        }
+        bytes
+    }
+
+    /// The request up to its body.
+    pub fn head(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        if let Some(host) = &self.host {
+            head.push_str(&format!("Host: {host}\r\n"));
+        }
+        for (name, value) in &self.fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if self.chunked {
+            head.push_str("Transfer-Encoding: chunked\r\n");
+        } else if !self.body.is_empty() || self.method == "POST" {
+            head.push_str(&format!("Content-Length: {}\r\n", self.body.len()));
+        }
+        head.push_str("\r\n");
+        wire::bytes(&head)
+    }
+
+    /// The whole response; that it is whole is part of every test.
+    pub async fn send(&self) -> Response {
+        self.try_send().await.unwrap()
+    }
+
+    pub async fn try_send(&self) -> io::Result<Response> {
+        self.open().await?.try_response().await
+    }
+
+    /// Sends the request and leaves the response to be read step by step.
+    pub async fn open(&self) -> io::Result<Exchange> {
+        let mut exchange = Exchange::new(self.client.try_connect().await?, self.method == "HEAD");
+        exchange.wire.write(&self.bytes()).await?;
+        Ok(exchange)
+    }
+
+    /// Sends the head alone and leaves the rest to the test.
+    pub async fn open_head(&self) -> Exchange {
+        let mut exchange = Exchange::new(self.client.connect().await, self.method == "HEAD");
+        exchange.write(&self.head()).await;
+        exchange
+    }
+
+    /// Sends it from a task of its own.
+    pub fn spawn(&self) -> tokio::task::JoinHandle<io::Result<Response>> {
+        let request = self.clone();
+        tokio::spawn(async move { request.try_send().await })
+    }
+}
+
+/// A connection with a request on it whose response is being read.
+pub struct Exchange {
+    wire: Wire,
+    head_only: bool,
+    framing: Framing,
+    trailers: Fields,
+}
+
+impl Exchange {
+    fn new(stream: TcpStream, head_only: bool) -> Self {
+        Self { wire: Wire::new(stream), head_only, framing: Framing::Ended, trailers: Fields::new() }
+    }
+
+    /// More of the request, or the next one on this connection.
+    pub async fn write(&mut self, bytes: &[u8]) {
+        // Who is refused early may have its connection closed while it still writes; what it then reads is the test.
+        let _ = timeout(PATIENCE, self.wire.write(bytes)).await.expect("the proxy does not read on");
+    }
+
+    /// Says that nothing more will be written.
+    pub async fn finish(&mut self) {
+        let _ = self.wire.stream.shutdown().await;
+    }
+
+    /// The next head, be it an interim one.
+    pub async fn any_head(&mut self) -> io::Result<Head> {
+        let head = patient(self.wire.head()).await?.ok_or(io::ErrorKind::ConnectionReset)?;
+        let status = status(&head);
+        let bodiless = self.head_only || status < 200 || status == 204 || status == 304;
+        self.framing = if bodiless { Framing::Ended } else { head.framing(Framing::UntilClose) };
+        Ok(head)
+    }
+
+    /// The next piece of the body as it comes; `None` at its end.
+    pub async fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+        patient(self.wire.piece(&mut self.framing, &mut self.trailers)).await
+    }
+
+    /// The final response, whole.
+    pub async fn try_response(&mut self) -> io::Result<Response> {
+        let mut interim = Vec::new();
+        let head = loop {
+            let head = self.any_head().await?;
+            match status(&head) {
+                status @ 100..200 => interim.push(status),
+                _ => break head,
+            }
+        };
+        let mut body = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            body.extend(piece);
+        }
+        let trailers = std::mem::take(&mut self.trailers);
+        Ok(Response { status: status(&head), fields: head.fields, body, trailers, interim })
+    }
+
+    pub async fn response(&mut self) -> Response {
+        self.try_response().await.unwrap()
+    }
+
+    /// Waits until the other side closes; panics where it sends anything more.
+    pub async fn closed(&mut self) {
+        let rest = timeout(PATIENCE, self.wire.rest()).await.expect("the connection stays open");
+        assert!(rest.is_empty(), "more has come: {:?}", wire::text(&rest));
+    }
+}
+
+async fn patient<T>(read: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(PATIENCE, read).await.expect("no answer, and no end either")
+}
+
+fn status(head: &Head) -> u16 {
+    let mut words = head.start.split(' ');
+    // A client that speaks HTTP/1.0 is answered in it.
+    assert!(matches!(words.next(), Some("HTTP/1.1" | "HTTP/1.0")), "{}", head.start);
+    words.next().unwrap().parse().unwrap()
+}
+
+/// A whole response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    pub status: u16,
+    pub fields: Fields,
+    pub body: Vec<u8>,
+    pub trailers: Fields,
+    pub interim: Vec<u16>,
+}
+
+impl Response {
+    /// The value of a field that may stand here once.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let all = self.all(name);
+        assert!(all.len() < 2, "{name} stands here more than once: {all:?}");
+        all.first().copied()
+    }
+
+    /// The values of all lines of that name, in order.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        assert_eq!(name, name.to_ascii_lowercase());
+        self.fields.iter().filter(|(found, _)| found == name).map(|(_, value)| &**value).collect()
+    }
+
+    pub fn text(&self) -> String {
+        wire::text(&self.body)
+    }
+
+    /// What Oncegate says it did.
+    pub fn told(&self) -> Option<&str> {
+        self.field("oncegate-status")
+    }
+
+    pub fn is_replay(&self) -> bool {
+        self.field("idempotent-replayed").is_some()
+    }
+
+    /// A refusal's document.
+    pub fn problem(&self) -> serde_json::Value {
+        assert_eq!(self.field("content-type"), Some("application/problem+json"), "{self:?}");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The status, and the slug where Oncegate answers in its own name.
+    pub fn outcome(&self) -> (u16, String) {
+        let ours = self.field("content-type") == Some("application/problem+json");
+        let slug = if ours { self.problem()["code"].as_str().unwrap().to_owned() } else { String::new() };
+        (self.status, slug)
+    }
+
+    /// What a replay of this response must be. Names are compared in alphabetical order, values of one name in theirs.
+    pub fn replayed(&self) -> Self {
+        let mut replay = self.comparable();
+        for (name, value) in &mut replay.fields {
+            if name == "oncegate-status" {
+                *value = "replayed".to_owned();
+            }
+        }
+        replay.fields.push(("idempotent-replayed".to_owned(), "true".to_owned()));
+        replay.comparable()
+    }
+
+    /// Without what differs from one answer to the next, and in an order that can be compared.
+    pub fn comparable(&self) -> Self {
+        let mut response = self.clone();
+        response.fields.retain(|(name, _)| !matches!(&**name, "connection" | "date" | "oncegate-original-date"));
+        response.fields.sort_by(|(left, _), (right, _)| left.cmp(right));
+        response
+    }
+}

@@ -1,0 +1,265 @@
+//! The real binary, as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+use super::client::{Client, Request};
+
+/// A running proxy. It is killed when this is dropped.
+pub struct Proxy {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where operators connect.
+    pub admin: SocketAddr,
+    process: Process,
+}
+
+/// The configuration of a proxy that is to be started, as often as one likes.
+#[derive(Clone)]
+pub struct Setup {
+    store_url: String,
+    top: Vec<String>,
+    store: Vec<String>,
+    defaults: Vec<String>,
+    routes: Vec<String>,
+}
+
+/// How a proxy ended that could not start.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit code.
+    pub code: i32,
+    /// All it said on standard error.
+    pub said: String,
+    /// The file that it was given.
+    pub file: PathBuf,
+}
+
+impl Proxy {
+    pub fn on(store_url: &str) -> Setup {
+        Setup {
+            store_url: store_url.to_owned(),
+            top: Vec::new(),
+            store: Vec::new(),
+            defaults: Vec::new(),
+            routes: Vec::new(),
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client { address: self.listen }
+    }
+
+    pub fn post(&self, path: &str) -> Request {
+        self.client().post(path)
+    }
+
+    /// Asks the operators' listener whether requests should be sent here.
+    pub async fn readyz(&self) -> (u16, Value) {
+        let response = Client { address: self.admin }.get("/readyz").send().await;
+        (response.status, serde_json::from_slice(&response.body).unwrap())
+    }
+
+    /// What it has logged so far.
+    pub fn logged(&self) -> Vec<Value> {
+        self.process.said.borrow().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits for a line whose message has these words.
+    pub async fn logs(&self, words: &str) -> Value {
+        let mut said = self.process.said.subscribe();
+        let found = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, words));
+        let waited = timeout(PATIENCE, said.wait_for(|lines| found(lines).is_some())).await;
+        let lines = waited.unwrap_or_else(|_| panic!("{words:?} is never logged")).unwrap();
+        found(&lines).unwrap()
+    }
+
+    /// Ends it as a power cut does.
+    pub async fn kill9(&self) {
+        self.signal(Signal::KILL);
+        self.process.ended().await;
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Asks it to drain, and returns its exit code.
+    pub async fn stop(&self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.ended().await
+    }
+
+    /// Waits for its end, and returns its exit code; `None` where a signal ended it.
+    pub async fn ended(&self) -> Option<i32> {
+        self.process.ended().await
+    }
+}
+
+impl Setup {
+    pub fn upstream(self, address: SocketAddr) -> Self {
+        self.top(&format!("upstream = \"http://{address}\""))
+    }
+
+    /// Another way to the store.
+    pub fn through(self, store_url: &str) -> Self {
+        Self { store_url: store_url.to_owned(), ..self }
+    }
+
+    /// Lines at the top of the file.
+    pub fn top(mut self, lines: &str) -> Self {
+        self.top.push(lines.to_owned());
+        self
+    }
+
+    /// Lines under `[store]`.
+    pub fn store(mut self, lines: &str) -> Self {
+        self.store.push(lines.to_owned());
+        self
+    }
+
+    /// Lines under `[defaults]`.
+    pub fn defaults(mut self, lines: &str) -> Self {
+        self.defaults.push(lines.to_owned());
+        self
+    }
+
+    /// A `[[routes]]` with these lines. Without any there is the one that the proxy has of its own.
+    pub fn route(mut self, lines: &str) -> Self {
+        self.routes.push(lines.to_owned());
+        self
+    }
+
+    /// Leases that run out soon, and are looked after as often.
+    pub fn short_leases(self) -> Self {
+        self.store("lease = { heartbeat = \"200ms\", expiry = \"1s\" }").store("sweep_every = \"200ms\"")
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
+        text.push_str(&self.top.join("\n"));
+        text.push_str("\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
+        text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
+        for route in &self.routes {
+            text.push_str(&format!("\n[[routes]]\n{route}\n"));
+        }
+        text
+    }
+
+    /// Starts it and waits until it takes requests.
+    pub async fn start(&self) -> Proxy {
+        let process = Process::start(&self.text());
+        let mut said = process.said.subscribe();
+        let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
+        tokio::select! {
+            _ = said.wait_for(|lines| ready(lines).is_some()) => {}
+            code = process.ended() => panic!("the proxy does not start: exit code {code:?} with\n{}", self.text()),
+        }
+        let line = ready(&process.said.borrow()).unwrap();
+        let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
+        Proxy { listen: address("listen"), admin: address("admin"), process }
+    }
+
+    /// Starts it although it must not come up.
+    pub async fn fails(&self) -> Ended {
+        fails(&self.text()).await
+    }
+}
+
+/// Starts a proxy with this file although it must not come up.
+pub async fn fails(text: &str) -> Ended {
+    let process = Process::start(text);
+    let code = process.ended().await.expect("it was ended by a signal");
+    let said = process.said.borrow().join("\n");
+    Ended { code, said, file: process.file() }
+}
+
+fn message(line: &str, words: &str) -> Option<Value> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    line["message"].as_str()?.contains(words).then_some(line)
+}
+
+/// A child process whose every word is kept, and which never outlives its test.
+struct Process {
+    pid: Pid,
+    said: Arc<watch::Sender<Vec<String>>>,
+    exit: watch::Receiver<Option<Option<i32>>>,
+    waiting: Option<JoinHandle<()>>,
+    folder: TempDir,
+}
+
+impl Process {
+    fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("oncegate.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut child = spawn(&file);
+        let said = Arc::new(watch::Sender::new(Vec::new()));
+        let (exited, exit) = watch::channel(None);
+        let pid = Pid::from_child(&child);
+        let listening = {
+            let (lines, said) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&said));
+            thread::spawn(move || {
+                for line in lines.map_while(Result::ok) {
+                    said.send_modify(|all| all.push(line));
+                }
+            })
+        };
+        let waiting = thread::spawn(move || {
+            let status = child.wait().unwrap();
+            // Its last words first.
+            listening.join().unwrap();
+            exited.send_replace(Some(status.code()));
+        });
+        Self { pid, said, exit, waiting: Some(waiting), folder }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("oncegate.toml")
+    }
+
+    fn signal(&self, signal: Signal) {
+        if self.exit.borrow().is_none() {
+            // It may end this very moment; that is as good.
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
+    async fn ended(&self) -> Option<i32> {
+        let mut exit = self.exit.clone();
+        let ended = timeout(PATIENCE, exit.wait_for(Option::is_some)).await.expect("the proxy does not end");
+        ended.unwrap().unwrap()
+    }
+}
+
+fn spawn(file: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
+    for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
+        command.env_remove(format!("ONCEGATE_{name}"));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+        self.waiting.take().map(JoinHandle::join);
+        if thread::panicking() {
+            eprintln!("what the proxy said:\n{}", self.said.borrow().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A wire between the proxy and its store that can be cut, or go silent.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Hands bytes on, both ways, as long as it is whole.
+pub struct Relay {
+    /// Where to connect instead.
+    pub address: SocketAddr,
+    state: Arc<watch::Sender<State>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Every connection is closed, and each new one at once.
+    Cut,
+    /// Nothing moves, and nobody is told.
+    Silent,
+    Whole,
+}
+
+impl Relay {
+    pub async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let relay = Self { address: listener.local_addr().unwrap(), state: Arc::new(watch::Sender::new(State::Whole)) };
+        let state = Arc::clone(&relay.state);
+        tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                tokio::spawn(connect(near, target, Arc::clone(&state)));
+            }
+        });
+        relay
+    }
+
+    pub fn cut(&self) {
+        self.state.send_replace(State::Cut);
+    }
+
+    pub fn silence(&self) {
+        self.state.send_replace(State::Silent);
+    }
+
+    pub fn mend(&self) {
+        self.state.send_replace(State::Whole);
+    }
+}
+
+async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>) {
+    let mut cut = state.subscribe();
+    let both = async {
+        let far = TcpStream::connect(target).await.unwrap();
+        let (near_read, near_write) = near.into_split();
+        let (far_read, far_write) = far.into_split();
+        tokio::join!(hand_on(near_read, far_write, state.subscribe()), hand_on(far_read, near_write, state.subscribe()))
+    };
+    tokio::select! {
+        _ = both => {}
+        _ = cut.wait_for(|state| *state == State::Cut) => {}
+    }
+}
+
+async fn hand_on(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut state: watch::Receiver<State>,
+) {
+    let mut piece = vec![0; 64 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut piece).await {
+        if state.wait_for(|state| *state != State::Silent).await.is_err() || to.write_all(&piece[..read]).await.is_err()
+        {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
+}

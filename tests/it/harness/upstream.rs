@@ -1,0 +1,393 @@
+//! A service that does what a test tells it to, remembers each request, and counts.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+use super::wire::{self, Fields, Framing, Wire};
+
+/// A real HTTP/1.1 server.
+pub struct Upstream {
+    pub address: SocketAddr,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    script: Mutex<Script>,
+    seen: watch::Sender<Seen>,
+}
+
+#[derive(Default)]
+struct Script {
+    next: VecDeque<Answer>,
+    usual: Answer,
+}
+
+/// What has come in.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Requests of which at least one byte has come.
+    pub begun: usize,
+    /// Bytes of bodies that have come, whether or not the rest follows.
+    pub body_bytes: usize,
+    /// Requests that have come whole: each is an execution.
+    pub executed: Vec<Call>,
+    /// Connections that have come to their end.
+    pub closed: usize,
+}
+
+/// A request as the service got it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub method: String,
+    pub target: String,
+    pub fields: Fields,
+    pub body: Vec<u8>,
+    pub trailers: Fields,
+}
+
+impl Call {
+    /// The value of a field that may stand here once.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let all = self.all(name);
+        assert!(all.len() < 2, "{name} stands here more than once: {all:?}");
+        all.first().copied()
+    }
+
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        self.fields.iter().filter(|(found, _)| found == name).map(|(_, value)| &**value).collect()
+    }
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
+    }
+
+    pub async fn start_at(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let upstream = Self { address: listener.local_addr().unwrap(), inner: Arc::default() };
+        let inner = Arc::clone(&upstream.inner);
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(Arc::clone(&inner), stream));
+            }
+        });
+        upstream
+    }
+
+    /// Where nobody listens, and no other test ever will.
+    pub async fn nowhere() -> SocketAddr {
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        let address = Ipv4Addr::from(0x7F_40_00_00 + NUMBER.fetch_add(1, Ordering::Relaxed));
+        // Asked for once, so that the port is free.
+        TcpListener::bind((address, 0)).await.unwrap().local_addr().unwrap()
+    }
+
+    /// The answer to everything from now on.
+    pub fn answers(&self, answer: Answer) {
+        self.inner.script.lock().unwrap().usual = answer;
+    }
+
+    /// The answer to the next request that has none yet.
+    pub fn then(&self, answer: Answer) -> &Self {
+        self.inner.script.lock().unwrap().next.push_back(answer);
+        self
+    }
+
+    /// How many requests have come of which at least a byte was seen.
+    pub fn calls(&self) -> usize {
+        self.inner.seen.borrow().begun
+    }
+
+    /// The requests that have come whole.
+    pub fn executed(&self) -> Vec<Call> {
+        self.inner.seen.borrow().executed.clone()
+    }
+
+    /// The last of them.
+    pub fn last(&self) -> Call {
+        self.executed().pop().expect("the service has got nothing")
+    }
+
+    /// Waits until so many requests have come whole.
+    pub async fn has_executed(&self, count: usize) {
+        self.saw(|seen| seen.executed.len() >= count).await;
+    }
+
+    /// Waits until it has seen something.
+    pub async fn saw(&self, what: impl FnMut(&Seen) -> bool) {
+        let mut seen = self.inner.seen.subscribe();
+        let waited = timeout(PATIENCE, seen.wait_for(what)).await;
+        assert!(waited.is_ok(), "it does not come to the service: {:?}", self.inner.seen.borrow());
+    }
+}
+
+/// Keeps an answer back until it is told.
+#[derive(Clone, Debug, Default)]
+pub struct Hold(Arc<watch::Sender<bool>>);
+
+impl Hold {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn release(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn wait(&self) {
+        let _ = self.0.subscribe().wait_for(|released| *released).await;
+    }
+}
+
+/// How the service answers.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    status: u16,
+    fields: Fields,
+    content: Content,
+    trailers: Fields,
+    before: Vec<Moment>,
+    midway: Option<Hold>,
+    cut_after: Option<usize>,
+    ending: Ending,
+}
+
+/// When something happens that is not the answer itself.
+#[derive(Clone, Debug)]
+enum Moment {
+    /// The connection ends before the request is read.
+    EndUnread,
+    /// The answer waits.
+    Hold(Hold),
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// Says which execution it is, so that a second one shows.
+    Effect,
+    Whole(Vec<u8>),
+    Chunks(Vec<Vec<u8>>),
+    /// The whole answer, as bytes.
+    Raw(Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    KeepAlive,
+    Close,
+    Reset,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self::status(201)
+    }
+}
+
+impl Answer {
+    /// An answer whose body is `effect 1` for the first execution, and so on.
+    pub fn status(status: u16) -> Self {
+        Self {
+            status,
+            fields: Fields::new(),
+            content: Content::Effect,
+            trailers: Fields::new(),
+            before: Vec::new(),
+            midway: None,
+            cut_after: None,
+            ending: Ending::KeepAlive,
+        }
+    }
+
+    /// These bytes, and then the end of the connection.
+    pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { content: Content::Raw(bytes.into()), ending: Ending::Close, ..Self::status(200) }
+    }
+
+    /// No byte, and the end of the connection once the request has come whole.
+    pub fn close() -> Self {
+        Self::raw("")
+    }
+
+    /// The connection is reset once the request has come whole.
+    pub fn reset() -> Self {
+        Self { ending: Ending::Reset, ..Self::raw("") }
+    }
+
+    /// The connection ends as soon as the first byte of the request has come.
+    pub fn end_unread() -> Self {
+        Self { before: vec![Moment::EndUnread], ..Self::raw("") }
+    }
+
+    /// No answer ever.
+    pub fn never() -> Self {
+        Self::default().hold(&Hold::new())
+    }
+
+    pub fn field(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        Self { content: Content::Whole(body.into()), ..self }
+    }
+
+    pub fn chunks(self, chunks: &[&str]) -> Self {
+        Self { content: Content::Chunks(chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect()), ..self }
+    }
+
+    pub fn trailer(mut self, name: &str, value: &str) -> Self {
+        self.trailers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Executes, and waits before it answers.
+    pub fn hold(mut self, hold: &Hold) -> Self {
+        self.before.push(Moment::Hold(hold.clone()));
+        self
+    }
+
+    /// Sends the head and the first half of the body, and waits before the rest.
+    pub fn hold_midway(self, hold: &Hold) -> Self {
+        Self { midway: Some(hold.clone()), ..self }
+    }
+
+    /// Ends the connection after so many bytes of the body.
+    pub fn cut_after(self, bytes: usize) -> Self {
+        Self { cut_after: Some(bytes), ending: Ending::Close, ..self }
+    }
+
+    /// Ends the connection afterwards, without having said so.
+    pub fn then_close(self) -> Self {
+        Self { ending: Ending::Close, ..self }
+    }
+
+    /// Resets the connection afterwards.
+    pub fn then_reset(self) -> Self {
+        Self { ending: Ending::Reset, ..self }
+    }
+
+    /// Head, and body in two halves.
+    fn render(&self, number: usize, head_only: bool) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+        let chunk = |data: &[u8]| [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat();
+        let (framing, mut halves) = match &self.content {
+            Content::Raw(bytes) => return (bytes.clone(), Vec::new(), Vec::new()),
+            Content::Effect => {
+                let body = format!("effect {number}").into_bytes();
+                (format!("Content-Length: {}", body.len()), (body, Vec::new()))
+            }
+            Content::Whole(body) => {
+                let (first, second) = body.split_at(body.len() / 2);
+                (format!("Content-Length: {}", body.len()), (first.to_vec(), second.to_vec()))
+            }
+            Content::Chunks(chunks) => {
+                let (first, second) = chunks.split_at(chunks.len() / 2);
+                let halves = [first, second].map(|half| half.iter().flat_map(|data| chunk(data)).collect::<Vec<_>>());
+                let mut last = b"0\r\n".to_vec();
+                for (name, value) in &self.trailers {
+                    last.extend(wire::bytes(&format!("{name}: {value}\r\n")));
+                }
+                last.extend(b"\r\n");
+                let [first, second] = halves;
+                ("Transfer-Encoding: chunked".to_owned(), (first, [second, last].concat()))
+            }
+        };
+        let mut head = format!("HTTP/1.1 {} Whatever\r\n", self.status);
+        for (name, value) in &self.fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if matches!(self.status, 204 | 304) {
+            halves = Default::default();
+        } else {
+            head.push_str(&framing);
+            head.push_str("\r\n");
+        }
+        if head_only {
+            halves = Default::default();
+        }
+        head.push_str("\r\n");
+        (wire::bytes(&head), halves.0, halves.1)
+    }
+}
+
+/// Serves a connection to its end, one request after the other.
+async fn serve(inner: Arc<Inner>, stream: TcpStream) {
+    let mut wire = Wire::new(stream);
+    while let Ok(Some(())) = exchange(&inner, &mut wire).await {}
+    drop(wire);
+    inner.seen.send_modify(|seen| seen.closed += 1);
+}
+
+/// One request and its answer; `None` where the connection ends with it.
+async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>> {
+    if !wire.has_more().await? {
+        return Ok(None);
+    }
+    let answer = {
+        let mut script = inner.script.lock().unwrap();
+        script.next.pop_front().unwrap_or_else(|| script.usual.clone())
+    };
+    inner.seen.send_modify(|seen| seen.begun += 1);
+    if answer.before.iter().any(|moment| matches!(moment, Moment::EndUnread)) {
+        return Ok(None);
+    }
+    let Some(head) = wire.head().await? else { return Ok(None) };
+    if head.all("expect").next().is_some() {
+        wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+    }
+    let mut words = head.start.split(' ').map(str::to_owned);
+    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let mut framing = head.framing(Framing::Ended);
+    let (mut body, mut trailers) = (Vec::new(), Fields::new());
+    while let Some(piece) = wire.piece(&mut framing, &mut trailers).await? {
+        inner.seen.send_modify(|seen| seen.body_bytes += piece.len());
+        body.extend(piece);
+    }
+    let head_only = method == "HEAD";
+    let mut number = 0;
+    inner.seen.send_modify(|seen| {
+        seen.executed.push(Call { method, target, fields: head.fields, body, trailers });
+        number = seen.executed.len();
+    });
+    for moment in &answer.before {
+        if let Moment::Hold(hold) = moment {
+            hold.wait().await;
+        }
+    }
+    let (head, first, second) = answer.render(number, head_only);
+    wire.write(&head).await?;
+    match (&answer.midway, answer.cut_after) {
+        (Some(hold), _) => {
+            wire.write(&first).await?;
+            hold.wait().await;
+            wire.write(&second).await?;
+        }
+        (None, Some(bytes)) => wire.write(&[first, second].concat()[..bytes]).await?,
+        (None, None) => wire.write(&[first, second].concat()).await?,
+    }
+    match answer.ending {
+        Ending::KeepAlive => Ok(Some(())),
+        Ending::Close => {
+            wire.stream.shutdown().await?;
+            // The other side reads on until it has seen the end; closing at once could reset what is still on its way.
+            wire.rest().await;
+            Ok(None)
+        }
+        Ending::Reset => {
+            wire.stream.set_zero_linger()?;
+            Ok(None)
+        }
+    }
+}

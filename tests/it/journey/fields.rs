@@ -1,0 +1,137 @@
+//! Fields that end here, and fields that are added, whether a request is guarded or not.
+
+use crate::harness::{Answer, Request, Store, World};
+
+const HOP_BY_HOP: [(&str, &str); 6] = [
+    ("Connection", "X-Named, keep-alive"),
+    ("Keep-Alive", "timeout=5"),
+    ("Proxy-Connection", "keep-alive"),
+    ("Proxy-Authorization", "Basic abc"),
+    ("Upgrade", "h2c"),
+    ("Trailer", "X-T"),
+];
+
+/// The same request, guarded and not.
+fn both(world: &World) -> [Request; 2] {
+    [world.post("/pay").key("k-1").body("x"), world.post("/pay").body("x")]
+}
+
+#[tokio::test]
+async fn what_concerns_one_hop_is_not_sent_to_the_service() {
+    let world = World::start(Store::sqlite()).await;
+    for request in both(&world) {
+        let request = HOP_BY_HOP.iter().fold(request, |request, (name, value)| request.field(name, value));
+        let answer = request.field("X-Named", "1").field("X-Kept", "1").field("TE", "gzip").send().await;
+        assert_eq!(answer.status, 201);
+        let call = world.upstream.last();
+        for (name, _) in HOP_BY_HOP {
+            let sent = call.all(&name.to_ascii_lowercase()).concat().to_ascii_lowercase();
+            assert!(sent.is_empty() || (name == "Connection" && sent == "keep-alive"), "{name}: {sent}");
+        }
+        assert_eq!((call.field("x-named"), call.field("te"), call.field("x-kept")), (None, None, Some("1")));
+    }
+}
+
+#[tokio::test]
+async fn what_concerned_one_hop_of_a_response_is_neither_passed_on_nor_stored() {
+    let world = World::start(Store::sqlite()).await;
+    let answer =
+        [("Connection", "X-Named"), ("Keep-Alive", "timeout=5"), ("Proxy-Authenticate", "Basic"), ("Upgrade", "h2c")]
+            .iter()
+            .fold(Answer::status(200), |answer, (name, value)| answer.field(name, value));
+    world.upstream.answers(answer.field("X-Named", "1").field("X-Kept", "1"));
+    let [guarded, unguarded] = both(&world);
+    for request in [&guarded, &guarded, &unguarded] {
+        let response = request.send().await;
+        assert_eq!(response.field("x-kept"), Some("1"));
+        for name in ["connection", "keep-alive", "proxy-authenticate", "upgrade", "x-named"] {
+            assert_eq!(response.field(name), None, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_service_is_told_who_asked_for_what_and_on_which_way() {
+    let world = World::start(Store::sqlite()).await;
+    for request in both(&world) {
+        request.send().await;
+        let call = world.upstream.last();
+        assert_eq!(call.field("host"), Some("shop.example"));
+        assert_eq!(call.field("x-forwarded-for"), Some("127.0.0.1"));
+        assert_eq!(call.field("x-forwarded-proto"), Some("http"));
+        assert_eq!(call.field("x-forwarded-host"), Some("shop.example"));
+        let forwarded = call.field("forwarded").unwrap();
+        assert!(forwarded.contains("for=127.0.0.1") && forwarded.contains("proto=http"), "{forwarded}");
+        assert!(forwarded.contains("host=\"shop.example\"") || forwarded.contains("host=shop.example"), "{forwarded}");
+        assert!(call.field("via").unwrap().starts_with("1.1 "));
+    }
+}
+
+#[tokio::test]
+async fn what_a_trusted_proxy_says_of_earlier_hops_is_kept() {
+    let world = World::start(Store::sqlite()).await;
+    let earlier = |request: Request| {
+        request
+            .field("X-Forwarded-For", "203.0.113.9")
+            .field("X-Forwarded-Proto", "https")
+            .field("X-Forwarded-Host", "pay.example")
+            .field("Forwarded", "for=203.0.113.9;proto=https")
+            .field("Via", "1.1 edge")
+            .field("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    };
+    for request in both(&world) {
+        earlier(request).send().await;
+        let call = world.upstream.last();
+        assert_eq!(call.all("x-forwarded-for").join(", "), "203.0.113.9, 127.0.0.1");
+        assert_eq!(call.field("x-forwarded-proto"), Some("https"));
+        assert_eq!(call.field("x-forwarded-host"), Some("pay.example"));
+        let forwarded = call.all("forwarded").join(", ");
+        assert!(forwarded.starts_with("for=203.0.113.9;proto=https, for=127.0.0.1"), "{forwarded}");
+        assert!(call.all("via").join(", ").starts_with("1.1 edge, 1.1 "));
+        assert!(call.field("traceparent").unwrap().starts_with("00-0af7651916cd43dd8448eb211c80319c-"));
+    }
+}
+
+#[tokio::test]
+async fn what_anybody_else_says_of_earlier_hops_is_not_believed() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("trusted_proxies = [\"192.0.2.0/24\"]")).await;
+    for request in both(&world) {
+        let request = request.field("X-Forwarded-For", "203.0.113.9").field("X-Forwarded-Proto", "https");
+        request.field("X-Forwarded-Host", "evil.example").field("Forwarded", "for=203.0.113.9").send().await;
+        let call = world.upstream.last();
+        assert_eq!(call.all("x-forwarded-for"), ["127.0.0.1"]);
+        assert_eq!(call.field("x-forwarded-proto"), Some("http"));
+        assert_eq!(call.field("x-forwarded-host"), Some("shop.example"));
+        assert!(!call.all("forwarded").concat().contains("203.0.113.9"));
+    }
+}
+
+#[tokio::test]
+async fn the_authority_of_an_absolute_target_replaces_host() {
+    let world = World::start(Store::sqlite()).await;
+    for key in [Some("k-1"), None] {
+        let request = world.proxy.client().request("POST", "http://other.example:81/pay?a=b").body("x");
+        let request = key.into_iter().fold(request, Request::key);
+        assert_eq!(request.send().await.status, 201);
+        let call = world.upstream.last();
+        assert_eq!((call.field("host"), &*call.target), (Some("other.example:81"), "/pay?a=b"));
+    }
+    let same = world.post("/pay?a=b").key("k-1").body("x").send().await;
+    assert_eq!(same.told(), Some("replayed"), "the target's form is no part of the request");
+}
+
+#[tokio::test]
+async fn trailers_of_a_request_go_nowhere() {
+    let world = World::start(Store::sqlite()).await;
+    for key in ["Idempotency-Key: k-1\r\n", ""] {
+        let request = format!(
+            "POST /pay HTTP/1.1\r\nHost: h\r\n{key}Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
+             2;ext=1\r\nhi\r\n0\r\nX-T: 1\r\nIdempotency-Key: other\r\nContent-Length: 9\r\n\r\n"
+        );
+        assert_eq!(world.proxy.client().raw(request.as_bytes()).await.response().await.status, 201);
+        let call = world.upstream.last();
+        assert_eq!((&*call.body, call.trailers.len(), call.field("x-t")), (&b"hi"[..], 0, None));
+        assert_ne!(call.field("content-length"), Some("9"));
+        assert_ne!(call.field("idempotency-key"), Some("other"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The same journeys over HTTP/2, cleartext by prior knowledge.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::harness::{Answer, Hold, PATIENCE, Store, World, eventually, on_both_stores};
+
+const BODY: &str = r#"{"amount":10,"currency":"EUR"}"#;
+
+/// A connection that many requests share.
+async fn connect<B>(world: &World) -> SendRequest<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    let stream = world.proxy.client().connect().await;
+    let (mut sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender.ready().await.unwrap();
+    sender
+}
+
+/// What [`World::pay`] sends, for HTTP/2.
+fn pay<B>(key: &str, body: B) -> Request<B> {
+    Request::post("http://shop.example/pay")
+        .header("idempotency-key", key)
+        .header("content-type", "application/json")
+        .header("te", "trailers")
+        .body(body)
+        .unwrap()
+}
+
+fn told(response: &Response<Incoming>) -> &str {
+    response.headers()["oncegate-status"].to_str().unwrap()
+}
+
+async fn read(response: Response<Incoming>) -> (Bytes, HeaderMap) {
+    let body = timeout(PATIENCE, response.into_body().collect()).await.unwrap().unwrap();
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    (body.to_bytes(), trailers)
+}
+
+on_both_stores!(a_retry_is_replayed_whichever_protocol_either_came_in);
+async fn a_retry_is_replayed_whichever_protocol_either_came_in(store: Store) {
+    let world = World::start(store).await;
+    world.upstream.answers(Answer::status(201).chunks(&["pa", "id"]).trailer("X-Checksum", "7"));
+    let mut client = connect(&world).await;
+    for expected in ["executed", "replayed"] {
+        let response = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
+        assert_eq!(
+            (response.version(), response.status(), told(&response)),
+            (Version::HTTP_2, StatusCode::CREATED, expected)
+        );
+        let (body, trailers) = read(response).await;
+        assert_eq!((&*body, trailers["x-checksum"].as_bytes()), (&b"paid"[..], &b"7"[..]));
+    }
+    let other = world.pay("k-1").field("TE", "trailers").send().await;
+    assert_eq!((other.told(), &*other.text(), other.trailers.len()), (Some("replayed"), "paid", 1));
+    let call = world.upstream.last();
+    assert_eq!((call.field("host"), call.field("x-forwarded-host")), (Some("shop.example"), Some("shop.example")));
+    assert!(call.field("via").unwrap().starts_with("2"), "{:?}", call.field("via"));
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+on_both_stores!(a_stream_that_is_reset_changes_nothing_for_its_attempt);
+async fn a_stream_that_is_reset_changes_nothing_for_its_attempt(store: Store) {
+    let world = World::start(store).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let mut client = connect(&world).await;
+    let abandoned = client.send_request(pay("k-1", Full::from(BODY)));
+    tokio::select! {
+        _ = abandoned => panic!("the service has not answered yet"),
+        () = world.upstream.has_executed(1) => {}
+    }
+    // The connection's next request comes after the reset, so that the reset has been seen when it is answered.
+    let duplicate = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
+    assert_eq!((duplicate.status(), told(&duplicate)), (StatusCode::CONFLICT, "in-flight"));
+    hold.release();
+    let replay = eventually(PATIENCE, async || {
+        Some(client.send_request(pay("k-1", Full::from(BODY))).await.unwrap())
+            .filter(|answer| answer.status() != StatusCode::CONFLICT)
+    });
+    let replay = replay.await;
+    assert_eq!(told(&replay), "replayed");
+    assert_eq!(read(replay).await.0, "effect 1");
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_body_whose_stream_is_reset_reserves_nothing() {
+    let world = World::start(Store::sqlite()).await;
+    let (pieces, mut body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
+    let body = StreamBody::new(futures_util::stream::poll_fn(move |context| body.poll_recv(context)));
+    let mut client = connect(&world).await;
+    let cut = client.send_request(pay("k-1", body));
+    pieces.send(Ok(Frame::data(Bytes::from_static(b"{")))).await.unwrap();
+    pieces.send(Err(std::io::Error::other("cut"))).await.unwrap();
+    cut.await.expect_err("the stream is reset");
+    assert_eq!(world.upstream.calls(), 0);
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+}
+
+#[tokio::test]
+async fn many_requests_on_one_connection_do_not_wait_for_each_other() {
+    let world = World::start(Store::sqlite()).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let mut client = connect(&world).await;
+    let slow = client.send_request(pay("slow", Full::from(BODY)));
+    let slow = tokio::spawn(slow);
+    world.upstream.has_executed(1).await;
+    for number in 0..10 {
+        poll_fn(|context| client.poll_ready(context)).await.unwrap();
+        let response = client.send_request(pay(&format!("k-{number}"), Full::from(BODY))).await.unwrap();
+        assert_eq!(told(&response), "executed");
+    }
+    hold.release();
+    assert_eq!(told(&slow.await.unwrap().unwrap()), "executed");
+}
+
+#[tokio::test]
+async fn a_field_that_concerns_one_http_1_hop_is_not_passed_on() {
+    let world = World::start(Store::sqlite()).await;
+    world
+        .upstream
+        .answers(Answer::status(200).field("Connection", "X-Named").field("X-Named", "1").field("Keep-Alive", "5"));
+    let mut client = connect(&world).await;
+    for expected in ["executed", "replayed"] {
+        let response = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
+        assert_eq!(told(&response), expected);
+        for name in ["connection", "x-named", "keep-alive", "transfer-encoding"] {
+            assert!(!response.headers().contains_key(name), "{name}");
+        }
+    }
+}

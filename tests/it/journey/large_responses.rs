@@ -1,0 +1,109 @@
+//! Responses over the route's limit: the first caller gets them whole, and nobody executes again.
+
+use crate::harness::{Answer, Hold, Store, World, on_both_stores};
+
+const LIMIT: &str = "max_response_body = \"64KiB\"";
+
+fn large() -> Vec<u8> {
+    (0..300_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect()
+}
+
+async fn is_not_kept(world: &World, key: &str) {
+    let retry = world.pay(key).send().await;
+    assert_eq!((retry.outcome(), retry.told()), ((409, "response-not-kept".to_owned()), Some("replayed")));
+    assert_eq!(retry.problem()["retry"], "reconcile");
+    assert_eq!(world.pay(key).body("else").send().await.outcome(), (422, "key-reused".to_owned()));
+}
+
+on_both_stores!(a_response_too_large_to_keep_goes_to_the_first_caller_whole);
+async fn a_response_too_large_to_keep_goes_to_the_first_caller_whole(store: Store) {
+    let world = World::guarding(store, LIMIT).await;
+    world.upstream.then(Answer::status(200).field("X-A", "1").body(large()));
+    let first = world.pay("k-1").send().await;
+    assert_eq!((first.status, first.told(), first.field("x-a")), (200, Some("executed"), Some("1")));
+    assert!(first.body == large(), "every byte of it");
+    is_not_kept(&world, "k-1").await;
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_large_response_in_chunks_is_handed_on_with_its_trailers() {
+    let world = World::guarding(Store::sqlite(), LIMIT).await;
+    let chunk = "x".repeat(40_000);
+    let answer = Answer::status(200).chunks(&[&chunk, &chunk, &chunk]);
+    // A response that streams cannot announce trailers that its own sender has not announced.
+    world.upstream.then(answer.field("Trailer", "X-Checksum").trailer("X-Checksum", "7"));
+    let first = world.pay("k-1").field("TE", "trailers").send().await;
+    assert_eq!((first.body.len(), first.told()), (120_000, Some("executed")));
+    assert_eq!(first.trailers, [("x-checksum".to_owned(), "7".to_owned())]);
+    is_not_kept(&world, "k-1").await;
+}
+
+#[tokio::test]
+async fn a_response_at_the_limit_is_kept() {
+    let world = World::guarding(Store::sqlite(), LIMIT).await;
+    world.upstream.then(Answer::status(200).body("x".repeat(64 * 1024)));
+    let first = world.pay("k-1").send().await;
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+}
+
+on_both_stores!(while_a_large_response_streams_its_key_is_in_flight);
+async fn while_a_large_response_streams_its_key_is_in_flight(store: Store) {
+    let world = World::guarding(store, LIMIT).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(200).body(large()).hold_midway(&hold));
+    let mut first = world.pay("k-1").open().await.unwrap();
+    first.any_head().await.unwrap();
+    let mut came = first.piece().await.unwrap().unwrap();
+    assert_eq!(world.pay("k-1").send().await.outcome(), (409, "in-flight".to_owned()));
+    hold.release();
+    while let Some(piece) = first.piece().await.unwrap() {
+        came.extend(piece);
+    }
+    assert!(came == large());
+    is_not_kept(&world, "k-1").await;
+}
+
+on_both_stores!(a_large_response_that_breaks_off_is_cut_for_the_client_too);
+async fn a_large_response_that_breaks_off_is_cut_for_the_client_too(store: Store) {
+    let world = World::guarding(store, LIMIT).await;
+    world.upstream.then(Answer::status(200).body(large()).cut_after(200_000));
+    world.pay("k-1").try_send().await.expect_err("nobody takes a part for the whole");
+    let chunk = "x".repeat(40_000);
+    world.upstream.then(Answer::status(200).chunks(&[&chunk, &chunk, &chunk]).cut_after(100_000));
+    world.pay("k-2").try_send().await.expect_err("nobody takes a part for the whole");
+    for key in ["k-1", "k-2"] {
+        assert_eq!(world.pay(key).send().await.outcome(), (409, "outcome-unknown".to_owned()));
+    }
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_large_response_that_is_released_or_unknown_by_its_status_is_so() {
+    let world = World::guarding(Store::sqlite(), LIMIT).await;
+    for (status, told, then) in [(500, "released", (201, "")), (502, "unknown", (409, "outcome-unknown"))] {
+        let key = format!("k-{status}");
+        world.upstream.then(Answer::status(status).body(large()));
+        let first = world.pay(&key).send().await;
+        assert_eq!((first.status, first.told(), first.body.len()), (status, Some(told), large().len()));
+        assert_eq!(world.pay(&key).send().await.outcome(), (then.0, then.1.to_owned()));
+    }
+}
+
+on_both_stores!(a_client_that_leaves_a_large_response_changes_nothing);
+async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
+    let world = World::guarding(store, LIMIT).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(200).body(large()).hold_midway(&hold));
+    let mut first = world.pay("k-1").open().await.unwrap();
+    first.any_head().await.unwrap();
+    drop(first);
+    hold.release();
+    crate::harness::eventually(crate::harness::PATIENCE, async || {
+        let (status, slug) = world.pay("k-1").send().await.outcome();
+        assert_eq!(status, 409);
+        (slug != "in-flight").then(|| assert_eq!(slug, "response-not-kept"))
+    })
+    .await;
+    assert_eq!(world.upstream.calls(), 1);
+}

@@ -1,0 +1,67 @@
+//! How long a key is remembered.
+
+use crate::harness::{Answer, PATIENCE, Store, World, eventually, on_both_stores};
+
+/// A world where keys live for a second, and nobody deletes them after.
+async fn brief(store: Store) -> World {
+    World::with(store, |setup| setup.defaults("ttl = \"1s\"").store("reap_every = \"1h\"")).await
+}
+
+on_both_stores!(past_its_ttl_a_key_is_new);
+async fn past_its_ttl_a_key_is_new(store: Store) {
+    let world = brief(store).await;
+    let first = world.pay("k-1").send().await;
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+    let second =
+        eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|answer| !answer.is_replay())).await;
+    assert_eq!((second.told(), &*second.text()), (Some("executed"), "effect 2"));
+    assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "a new life begins");
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+on_both_stores!(past_its_ttl_a_key_is_free_for_any_request);
+async fn past_its_ttl_a_key_is_free_for_any_request(store: Store) {
+    let world = brief(store).await;
+    world.pay("k-1").send().await;
+    let other = world.pay("k-1").body("something else");
+    assert_eq!(other.send().await.status, 422);
+    let second = eventually(PATIENCE, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
+    assert_eq!(second.told(), Some("executed"));
+}
+
+on_both_stores!(what_is_reaped_is_forgotten_and_what_is_unknown_is_not);
+async fn what_is_reaped_is_forgotten_and_what_is_unknown_is_not(store: Store) {
+    let world = World::with(store, |setup| setup.defaults("ttl = \"1s\"").store("reap_every = \"200ms\"")).await;
+    world.upstream.then(Answer::close());
+    assert_eq!(world.pay("unknown").send().await.told(), Some("unknown"));
+    assert_eq!(world.pay("completed").send().await.told(), Some("executed"));
+    let again =
+        eventually(PATIENCE, async || Some(world.pay("completed").send().await).filter(|answer| !answer.is_replay()))
+            .await;
+    assert_eq!(again.told(), Some("executed"));
+    assert_eq!(world.pay("unknown").send().await.outcome(), (409, "outcome-unknown".to_owned()));
+}
+
+on_both_stores!(a_restart_forgets_nothing);
+async fn a_restart_forgets_nothing(store: Store) {
+    let mut world = World::start(store).await;
+    world.upstream.answers(Answer::status(201).field("X-A", "caf\u{e9}").body([0, 255, 10]));
+    let first = world.pay("k-1").field("Authorization", "Bearer a").send().await;
+    world.crash_and_restart().await;
+    let again = world.pay("k-1").field("Authorization", "Bearer a").send().await;
+    assert_eq!(again.comparable(), first.replayed());
+    assert_eq!(again.field("idempotency-key-expires"), first.field("idempotency-key-expires"));
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+on_both_stores!(what_is_released_is_forgotten_after_its_ttl_too);
+async fn what_is_released_is_forgotten_after_its_ttl_too(store: Store) {
+    let world = brief(store).await;
+    world.upstream.then(Answer::status(500));
+    assert_eq!(world.pay("k-1").send().await.told(), Some("released"));
+    let other = world.pay("k-1").body("something else");
+    assert_eq!(other.send().await.status, 422);
+    let second = eventually(PATIENCE, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
+    assert_eq!(second.told(), Some("executed"));
+    assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "a new life begins");
+}
