@@ -122,8 +122,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     );
 
     signals.wait().await;
-    tracing::info!("draining");
     leaving.cancel();
+    tracing::info!("draining");
     tokio::select! {
         () = drain(&shared, &stops, workers) => {}
         () = signals.wait() => {

@@ -153,16 +153,21 @@ impl Gate {
 
     async fn guarded(self: Arc<Self>, guarded: Guarded, stamp: Stamp) -> Result<Response<Body>, Refusal> {
         let Shared { store, tenure, underway, .. } = &*self.shared;
-        if !tenure.may_start() {
-            return Err(Refusal::StoreUnavailable);
-        }
         let rules = Rules {
             on_unknown: guarded.route().on_unknown,
             quiet_after: guarded.route().quiet_after,
             usual: guarded.pace().usual(),
         };
         let entry = underway.enter(guarded.ask.token);
-        let mut reservation = store.reserve(guarded.ask.clone()).await.map_err(refusal_of)?;
+        let may_start = tenure.may_start();
+        let mut reservation = match may_start {
+            true => store.reserve(guarded.ask.clone()).await.map_err(refusal_of)?,
+            // Without a lease nothing is begun; what others have done can still be told.
+            false => match store.find(guarded.ask.id).await.map_err(refusal_of)? {
+                Some(record) => Reservation::Taken(record),
+                None => return Err(Refusal::StoreUnavailable),
+            },
+        };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
                 Reservation::Fresh(lease) => return self.forward(guarded, lease, entry, &stamp).await,
@@ -173,6 +178,7 @@ impl Gate {
                 Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
                 Decision::Refuse(refusal) => return Err(refusal),
                 Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
+                Decision::TakeOver(_) if !may_start => return Err(Refusal::StoreUnavailable),
                 Decision::TakeOver(seen) => {
                     reservation = store.take_over(guarded.ask.clone(), seen).await.map_err(refusal_of)?;
                 }

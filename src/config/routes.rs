@@ -156,6 +156,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let upstream_idle_timeout = section.duration_above_zero("upstream_idle_timeout");
     if let (Some(connect), Some(whole)) = (&connect_timeout, &upstream_timeout)
         && connect.value > whole.value
+        && connect.place.is_written()
     {
         let (connect_shown, whole_shown) = (units::show_duration(connect.value), units::show_duration(whole.value));
         let message = format!(
@@ -189,7 +190,8 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         recipe: recipe?,
         in_flight: in_flight?.value,
         wait_timeout: wait_timeout?.value,
-        connect_timeout: connect_timeout?.value,
+        // A default gives way to what somebody wrote.
+        connect_timeout: connect_timeout?.value.min(upstream_timeout.as_ref()?.value),
         upstream_timeout: upstream_timeout?.value,
         upstream_idle_timeout: upstream_idle_timeout?.value,
         statuses: statuses?,
