@@ -362,7 +362,10 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",
         ),
-        ("[defaults]\nupstream = 'https://a'", "3:12: defaults.upstream: is not supported yet: TLS to the service is not"),
+        (
+            "[defaults]\nupstream = 'https://a'",
+            "3:12: defaults.upstream: is not supported yet: TLS to the service is not",
+        ),
     ] {
         one_problem(text, begins);
     }
