@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,9 +12,12 @@ use crate::config::{self, Config, Overrides, Process};
 use crate::store::OpenError;
 
 mod check;
+mod completions;
 mod demo;
+mod man;
 mod migrate;
 mod run;
+mod schema;
 
 /// Done.
 const DONE: u8 = 0;
@@ -48,6 +52,12 @@ enum Command {
     Check(ConfigFile),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
+    /// Prints the configuration's JSON Schema, for editors and validators
+    Schema,
+    /// Prints a shell's completions
+    Completions(completions::Arguments),
+    /// Prints the manual page
+    Man,
 }
 
 /// Where the configuration comes from.
@@ -96,6 +106,9 @@ pub fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Check(file) => check::run(&file),
         Command::Migrate(arguments) => migrate::run(&arguments),
+        Command::Schema => schema::run(),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man => man::run(),
     };
     match ended {
         Ok(()) => ExitCode::from(DONE),
@@ -108,6 +121,12 @@ pub fn main() -> ExitCode {
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
     config::load(file.config.as_deref(), overrides, &Process).map_err(Ended::Config)
+}
+
+/// On standard output, which belongs to what a command was asked for.
+fn print(text: &str) -> Result<(), Ended> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Ended::Other(error.into()))
 }
 
 /// For commands that do something and end.

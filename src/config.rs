@@ -17,8 +17,10 @@ pub use describe::describe;
 pub use location::Location;
 pub use problem::{Problem, Problems};
 pub use route::{KeyRule, Route, Space};
+pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use surroundings::{Process, Surroundings};
+pub use units::duration;
 pub use upstream::Upstream;
 
 mod describe;
@@ -30,6 +32,7 @@ mod problem;
 mod reader;
 mod route;
 mod routes;
+mod schema;
 mod scope;
 mod statuses;
 mod surroundings;
