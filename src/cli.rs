@@ -16,6 +16,7 @@ mod completions;
 mod demo;
 mod man;
 mod migrate;
+mod openapi;
 mod run;
 mod schema;
 
@@ -49,7 +50,7 @@ enum Command {
     /// A tour on one terminal: its own upstream, the embedded store, real requests
     Demo,
     /// Validates the configuration and prints the routes as resolved
-    Check(ConfigFile),
+    Check(check::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
     /// Prints the configuration's JSON Schema, for editors and validators
@@ -104,7 +105,7 @@ pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo => demo::run(),
-        Command::Check(file) => check::run(&file),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
         Command::Schema => schema::run(),
         Command::Completions(arguments) => completions::run(&arguments),
