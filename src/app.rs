@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, health::Probes};
+use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::domain::attempt::InstanceId;
 use crate::downstream;
@@ -100,8 +100,8 @@ pub async fn run(config: Config) -> Result<(), Failure> {
     let stops = Stops::default();
     let beside = start_tasks(&shared, &stops);
     let leaving = CancellationToken::new();
-    let probes = Probes::new(Arc::clone(&shared), leaving.clone());
-    beside.spawn(admin::serve(admin_listener.1, probes, stops.last.clone()));
+    let admin = Admin::new(Arc::clone(&shared), leaving.clone());
+    beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     let workers = start_workers(listener.1, &shared, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,
@@ -113,12 +113,15 @@ pub async fn run(config: Config) -> Result<(), Failure> {
         "ready"
     );
 
-    signals.wait().await;
-    tracing::info!("draining");
+    let by_signal = tokio::select! {
+        () = signals.wait() => true,
+        () = leaving.cancelled() => false,
+    };
+    tracing::info!(by = if by_signal { "a signal" } else { "the admin listener" }, "draining");
     leaving.cancel();
     tokio::select! {
         () = drain(&shared, &stops, workers) => {}
-        () = signals.wait() => {
+        () = signals.second(by_signal) => {
             tracing::warn!(attempts = shared.underway.count(), "stopped at once by a second signal");
             return Ok(());
         }
@@ -212,5 +215,14 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+
+    /// The second one, where the first may have been heard already. A supervisor sends its first signal after the hook
+    /// that has asked for the drain: that one says nothing new, and must not cut short what runs.
+    async fn second(&mut self, first_was_heard: bool) {
+        if !first_was_heard {
+            self.wait().await;
+        }
+        self.wait().await;
     }
 }
