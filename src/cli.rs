@@ -12,8 +12,11 @@ use crate::config::{self, Config, Overrides, Process};
 use crate::store::OpenError;
 
 mod check;
+mod client;
 mod completions;
 mod demo;
+mod drain;
+mod healthcheck;
 mod man;
 mod migrate;
 mod openapi;
@@ -53,6 +56,10 @@ enum Command {
     Check(check::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
+    /// Asks the running instance whether it is ready
+    Healthcheck(client::Instance),
+    /// Tells the running instance to drain, and waits until it has
+    Drain(drain::Arguments),
     /// Prints the configuration's JSON Schema, for editors and validators
     Schema,
     /// Prints a shell's completions
@@ -107,6 +114,8 @@ pub fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Check(arguments) => check::run(&arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
+        Command::Healthcheck(instance) => healthcheck::run(&instance),
+        Command::Drain(arguments) => drain::run(&arguments),
         Command::Schema => schema::run(),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man => man::run(),

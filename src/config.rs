@@ -63,6 +63,19 @@ pub fn load(file: Option<&Path>, overrides: &Overrides, surroundings: &dyn Surro
     top::load(file, overrides, surroundings)
 }
 
+/// The address of the operators' listener alone, from the same places as in [`load`]. The rest may be as it will, as long
+/// as the file is TOML: whoever asks a running instance need not have its secrets or its upstream.
+///
+/// # Errors
+/// What is wrong with the address, or with the file.
+pub fn admin_listen(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    surroundings: &dyn Surroundings,
+) -> Result<SocketAddr, Problems> {
+    top::admin_listen(file, overrides, surroundings)
+}
+
 /// A configuration that was checked.
 #[derive(Clone, Debug)]
 pub struct Config {
