@@ -36,6 +36,7 @@ pub mod forward;
 mod oversize;
 pub mod pace;
 pub mod pass;
+pub mod problem_pages;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
@@ -107,6 +108,9 @@ impl Gate {
         peer: IpAddr,
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
+        if let Some(page) = problem_pages::answer(&request, &self.shared.config.problem_base) {
+            return Ok(page);
+        }
         let guarded = match self.admit(request, peer, stamp).await? {
             Admission::Unguarded(request) => return self.pass(request).await,
             Admission::Guarded(guarded) => *guarded,

@@ -94,6 +94,25 @@ struct Row {
 }
 
 impl Refusal {
+    /// One of each, in the order of their names; what they carry is an example.
+    pub const ALL: [Self; 15] = [
+        Self::BadRequest(StatusCode::BAD_REQUEST, ""),
+        Self::Draining,
+        Self::InFlight(RetryAfter(1)),
+        Self::KeyInvalid(""),
+        Self::KeyMissing,
+        Self::KeyReused,
+        Self::OutcomeUnknown(RetryAfter(1)),
+        Self::RequestTimeout,
+        Self::RequestTooLarge,
+        Self::ResponseCorrupt,
+        Self::ResponseNotKept,
+        Self::StoreUnavailable,
+        Self::UpstreamBroken,
+        Self::UpstreamTimeout,
+        Self::UpstreamUnreachable,
+    ];
+
     /// The whole error contract on one screen. A new refusal must choose its row.
     #[rustfmt::skip]
     fn row(self) -> Row {
@@ -138,6 +157,21 @@ impl Refusal {
         self.row().slug
     }
 
+    /// In a few words.
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// The answer's status.
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
+    }
+
+    /// What the client should do now, in one word.
+    pub fn next(self) -> &'static str {
+        self.row().next.name()
+    }
+
     /// What `Oncegate-Status` says with it, on a route that is guarded.
     pub fn told(self) -> Told {
         self.row().told
@@ -178,7 +212,7 @@ impl Refusal {
             "retry": row.next.name(),
         });
         let mut response = Response::new(Body::whole(document.to_string()));
-        *response.status_mut() = StatusCode::from_u16(row.status).expect("the table has valid statuses only");
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -211,6 +245,29 @@ impl From<KeyError> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_has_every_refusal_once() {
+        // No `_` arm: who adds a refusal comes by here, and adds it to `ALL` too.
+        let place = |refusal: Refusal| match refusal {
+            Refusal::BadRequest(..) => 0,
+            Refusal::Draining => 1,
+            Refusal::InFlight(_) => 2,
+            Refusal::KeyInvalid(_) => 3,
+            Refusal::KeyMissing => 4,
+            Refusal::KeyReused => 5,
+            Refusal::OutcomeUnknown(_) => 6,
+            Refusal::RequestTimeout => 7,
+            Refusal::RequestTooLarge => 8,
+            Refusal::ResponseCorrupt => 9,
+            Refusal::ResponseNotKept => 10,
+            Refusal::StoreUnavailable => 11,
+            Refusal::UpstreamBroken => 12,
+            Refusal::UpstreamTimeout => 13,
+            Refusal::UpstreamUnreachable => 14,
+        };
+        assert!(Refusal::ALL.into_iter().map(place).eq(0..Refusal::ALL.len()));
+    }
 
     #[test]
     fn retry_after_is_whole_seconds_and_at_least_one() {
