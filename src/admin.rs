@@ -1,6 +1,6 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of [`Endpoint`], its line in [`TABLE`], its arm in [`Admin::call`].
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -52,7 +52,7 @@ async fn drain(address: SocketAddr, wait: Duration) -> Result<(), String> {
             Err(Unanswered::Broken(_) | Unanswered::TimedOut) => {}
         }
         if Instant::now() >= deadline {
-            let attempts = running.as_u64().map_or(String::new(), |count| format!(", with {count} attempts running"));
+            let attempts = running.as_u64().map_or(String::new(), |count| format!("; attempts running: {count}"));
             return Err(format!("{address} is still draining{attempts}"));
         }
         sleep(ASK_EVERY).await;

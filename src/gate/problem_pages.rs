@@ -1,6 +1,6 @@
 //! Arm: the pages behind the `type` of our own errors, and the list of them.
 //!
-//! They are served on the clients' listener, below [`HOME`], as long as `problem_base` is that default: the link in a
+//! They are served on the clients' listener, below `/.oncegate/problems/`, as long as `problem_base` is that default: the link in a
 //! problem document then leads to its explanation wherever the proxy is reached. All else below `/.oncegate/` is ours
 //! too, and not there: no request for it reaches the service.
 
