@@ -74,7 +74,7 @@ fn list() -> String {
                     None of these answers comes from the service, and none is ever stored.</p>\n<ul>\n"
         .to_owned();
     for refusal in Refusal::ALL {
-        let (slug, title, status) = (refusal.slug(), refusal.title(), refusal.status().as_u16());
+        let (slug, title, status) = (refusal.slug(), inline(refusal.title()), refusal.status().as_u16());
         let item = format!("<li><a href=\"{HOME}{slug}\"><code>{slug}</code></a> {status} <span>{title}</span></li>\n");
         text.push_str(&item);
     }

@@ -78,7 +78,8 @@ pub(super) const PAGES: [Page; 15] = [
                 up, or the proxy was stopped. Nobody can tell from outside how it ended.",
         executed: "Perhaps. That is the point: the request may have been executed, and is not executed again on a guess.",
         client: "Do not send the operation with a new key. Find out at the service whether it was done, then go on from \
-                 there. Asking again with the same key is safe: it gets the response once that is known.",
+                 there. Asking again with the same key is safe on a route that holds such keys, as it does by default: it gets \
+                 the response once that is known.",
         operator: "The log has a line for the attempt whose outcome is unknown. An answer of the service that comes late \
                    still settles the key. For a service that is itself safe to ask twice, `on_unknown` can let the retry \
                    become the next attempt.",
