@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, health::Probes};
+use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::domain::attempt::InstanceId;
 use crate::downstream;
@@ -106,8 +106,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let stops = Stops::default();
     let beside = start_tasks(&shared, &stops);
     let leaving = CancellationToken::new();
-    let probes = Probes::new(Arc::clone(&shared), leaving.clone());
-    beside.spawn(admin::serve(admin_listener.1, probes, stops.last.clone()));
+    let admin = Admin::new(Arc::clone(&shared), leaving.clone());
+    beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     let (taken, live) = watch::channel(Arc::clone(&config));
     beside.spawn(reload::watch(source, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
@@ -121,12 +121,15 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         "ready"
     );
 
-    signals.wait().await;
+    let by_signal = tokio::select! {
+        () = signals.wait() => true,
+        () = leaving.cancelled() => false,
+    };
     leaving.cancel();
-    tracing::info!("draining");
+    tracing::info!(by = if by_signal { "a signal" } else { "the admin listener" }, "draining");
     tokio::select! {
         () = drain(&shared, &stops, workers) => {}
-        () = signals.wait() => {
+        () = signals.second(by_signal) => {
             tracing::warn!(attempts = shared.underway.count(), "stopped at once by a second signal");
             return Ok(());
         }
@@ -231,5 +234,14 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+
+    /// The second one, where the first may have been heard already. A supervisor sends its first signal after the hook
+    /// that has asked for the drain: that one says nothing new, and must not cut short what runs.
+    async fn second(&mut self, first_was_heard: bool) {
+        if !first_was_heard {
+            self.wait().await;
+        }
+        self.wait().await;
     }
 }

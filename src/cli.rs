@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,10 +12,17 @@ use crate::config::{self, Config, Overrides, Process};
 use crate::store::OpenError;
 
 mod check;
+mod client;
+mod completions;
 mod demo;
+mod drain;
 mod explain;
+mod healthcheck;
+mod man;
 mod migrate;
+mod openapi;
 mod run;
+mod schema;
 
 /// Done.
 const DONE: u8 = 0;
@@ -46,11 +54,21 @@ enum Command {
     /// A tour on one terminal: its own upstream, the embedded store, real requests
     Demo,
     /// Validates the configuration and prints the routes as resolved
-    Check(ConfigFile),
+    Check(check::Arguments),
     /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
     Explain(explain::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
+    /// Asks the running instance whether it is ready
+    Healthcheck(client::Instance),
+    /// Tells the running instance to drain, and waits until it has
+    Drain(drain::Arguments),
+    /// Prints the configuration's JSON Schema, for editors and validators
+    Schema,
+    /// Prints a shell's completions
+    Completions(completions::Arguments),
+    /// Prints the manual page
+    Man,
 }
 
 /// Where the configuration comes from.
@@ -97,9 +115,14 @@ pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo => demo::run(),
-        Command::Check(file) => check::run(&file),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
+        Command::Healthcheck(instance) => healthcheck::run(&instance),
+        Command::Drain(arguments) => drain::run(&arguments),
+        Command::Schema => schema::run(),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man => man::run(),
     };
     match ended {
         Ok(()) => ExitCode::from(DONE),
@@ -119,6 +142,12 @@ fn load_without_service(file: &ConfigFile) -> Result<Config, Ended> {
     let unknown = file.config.is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
     load(file, &Overrides { upstream, ..Overrides::default() })
+}
+
+/// On standard output, which belongs to what a command was asked for.
+fn print(text: &str) -> Result<(), Ended> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Ended::Other(error.into()))
 }
 
 /// For commands that do something and end.

@@ -17,8 +17,10 @@ pub use describe::describe;
 pub use location::Location;
 pub use problem::{Problem, Problems};
 pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space};
+pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use surroundings::{Process, Surroundings};
+pub use units::duration;
 pub use upstream::Upstream;
 
 mod describe;
@@ -32,6 +34,7 @@ mod problem;
 mod reader;
 mod route;
 mod routes;
+mod schema;
 mod scope;
 mod statuses;
 mod surroundings;
@@ -62,6 +65,19 @@ pub struct Overrides {
 /// Everything that is wrong.
 pub fn load(file: Option<&Path>, overrides: &Overrides, surroundings: &dyn Surroundings) -> Result<Config, Problems> {
     top::load(file, overrides, surroundings)
+}
+
+/// The address of the operators' listener alone, from the same places as in [`load`]. The rest may be as it will, as long
+/// as the file is TOML: whoever asks a running instance need not have its secrets or its upstream.
+///
+/// # Errors
+/// What is wrong with the address, or with the file.
+pub fn admin_listen(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    surroundings: &dyn Surroundings,
+) -> Result<SocketAddr, Problems> {
+    top::admin_listen(file, overrides, surroundings)
 }
 
 /// A configuration that was checked.

@@ -39,6 +39,7 @@ pub mod observe;
 mod oversize;
 pub mod pace;
 pub mod pass;
+pub mod problem_pages;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
@@ -137,6 +138,9 @@ impl Gate {
         live: &Live,
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
+        if let Some(page) = problem_pages::answer(&request, &live.config.problem_base) {
+            return Ok(page);
+        }
         let guarded = match self.admit(request, peer, live, stamp).await? {
             Admission::Guarded(guarded) => *guarded,
             Admission::Observed(observed) => return self.observe(*observed).await,

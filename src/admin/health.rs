@@ -1,26 +1,13 @@
-//! Alive, and ready: two questions that are not the same.
-
-use std::sync::Arc;
+//! Whether it is ready: another question than whether it is alive.
 
 use http::StatusCode;
-use tokio_util::sync::CancellationToken;
+use serde_json::{Value, json};
 
-use crate::gate::Shared;
+use super::Admin;
 
-/// What the probes look at.
-pub struct Probes {
-    shared: Arc<Shared>,
-    leaving: CancellationToken,
-}
-
-impl Probes {
-    /// `leaving` is cancelled by the first signal, before anything else happens.
-    pub fn new(shared: Arc<Shared>, leaving: CancellationToken) -> Self {
-        Self { shared, leaving }
-    }
-
+impl Admin {
     /// Whether new requests should be sent here, and if not, why.
-    pub async fn ready(&self) -> (StatusCode, serde_json::Value) {
+    pub(super) async fn ready(&self) -> (StatusCode, Value) {
         let mut reasons = Vec::new();
         if self.leaving.is_cancelled() {
             reasons.push("draining".to_owned());
@@ -34,6 +21,6 @@ impl Probes {
             true => (StatusCode::OK, "ready"),
             false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
         };
-        (status, serde_json::json!({ "status": word, "reasons": reasons }))
+        (status, json!({ "status": word, "reasons": reasons }))
     }
 }

@@ -48,11 +48,15 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
         (Ok(explained), false) => words(&explained),
         (Ok(explained), true) => json(&explained),
         (Err(refusal), false) => {
-            format!("refused         {} {}\n                {}\n", refusal.status(), refusal.slug(), refusal.detail())
+            format!(
+                "refused         {} {}\n                {}\n",
+                refusal.status().as_u16(),
+                refusal.slug(),
+                refusal.detail()
+            )
         }
         (Err(refusal), true) => {
-            let document =
-                serde_json::json!({ "status": refusal.status(), "code": refusal.slug(), "detail": refusal.detail() });
+            let document = serde_json::json!({ "status": refusal.status().as_u16(), "code": refusal.slug(), "detail": refusal.detail() });
             format!("{document:#}\n")
         }
     };

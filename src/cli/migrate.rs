@@ -1,10 +1,8 @@
 //! `oncegate migrate`
 
-use std::io::Write;
-
 use clap::Args;
 
-use super::{ConfigFile, Ended, block_on, load_without_service};
+use super::{ConfigFile, Ended, block_on, load_without_service, print};
 use crate::store;
 
 #[derive(Args)]
@@ -31,5 +29,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
         }
     });
     let told: String = told?;
-    write!(std::io::stdout(), "{told}").map_err(|error| Ended::Other(error.into()))
+    print(&told)
 }

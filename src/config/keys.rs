@@ -1,6 +1,6 @@
 //! Every key there is: the one place that says a key's name, kind, default and meaning.
 //!
-//! The reader takes defaults and the check for unknown keys from here, and so will whatever prints a schema. To add a
+//! The reader takes defaults and the check for unknown keys from here, and so does the JSON Schema. To add a
 //! key, add a line here and ask for it where its table is read; the tests below fail until both are done.
 
 /// A key of a table.

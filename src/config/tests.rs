@@ -337,8 +337,8 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "3:21: defaults.max_response_body: `65MiB` is too much: bodies are held",
         ),
         (
-            "[defaults]\nupstream_timeout = '1s'",
-            "3:20: defaults.upstream_timeout: `connect_timeout` (2s) must not be longer",
+            "[defaults]\nconnect_timeout = '3s'\nupstream_timeout = '1s'",
+            "4:20: defaults.upstream_timeout: `connect_timeout` (3s) must not be longer",
         ),
         ("[defaults]\nkey.max_length = 1025", "3:18: defaults.key.max_length: must be 1 to 1024"),
         (
@@ -372,3 +372,21 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 }
 
 mod routes;
+
+#[test]
+fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
+    let find = |text: &str, flag: Option<&str>, surroundings: Written| {
+        let overrides = Overrides { admin: flag.map(str::to_owned), ..Overrides::default() };
+        let found = admin_listen(Some("f".as_ref()), &overrides, &surroundings.with_file("f", text));
+        found.map(|address| address.to_string())
+    };
+    let file = "secret = '${NOT_THERE}'\nupstreem = 'x'\nadmin.listen = '127.0.0.1:${PORT:-9}'";
+    assert_eq!(find("", None, Written::default()), Ok("127.0.0.1:8081".into()));
+    assert_eq!(find(file, None, Written::default()), Ok("127.0.0.1:9".into()));
+    assert_eq!(find(file, None, Written::default().with_variable("PORT", "7")), Ok("127.0.0.1:7".into()));
+    let outside = Written::default().with_variable("ONCEGATE_ADMIN_LISTEN", "127.0.0.1:6");
+    assert_eq!(find(file, None, outside), Ok("127.0.0.1:6".into()));
+    assert_eq!(find(file, Some("127.0.0.1:5"), Written::default()), Ok("127.0.0.1:5".into()));
+    let problems = find("admin.listen = 'x'", None, Written::default()).expect_err("that is no address");
+    assert!(problems.to_string().starts_with("f:1:16: admin.listen"), "{problems}");
+}

@@ -27,17 +27,8 @@ pub(super) fn load(
     surroundings: &dyn Surroundings,
 ) -> Result<Config, Problems> {
     let name = file.map(|file| file.display().to_string());
-    let text = match file {
-        None => String::new(),
-        Some(path) => {
-            surroundings.read(path).map_err(|error| whole(&name, None, format!("cannot be read: {error}")))?
-        }
-    };
-    let table = DeTable::parse(&text).map_err(|error| {
-        // Not the error's own `Display`, which prints the line: there may be a password in it.
-        let position = error.span().map(|span| position(&text, span.start));
-        whole(&name, position, error.message().replace('\n', ", "))
-    })?;
+    let text = text_of(file, &name, surroundings)?;
+    let table = parse(&text, &name)?;
     let built_in = DeTable::parse(routes::BUILT_IN).expect("the built-in route is TOML");
     let reader = Reader::new(name.as_deref(), &text, surroundings);
     let config = read(&reader, table.get_ref(), built_in.get_ref(), &Say { overrides, surroundings });
@@ -46,6 +37,36 @@ pub(super) fn load(
         (Some(config), None) => Ok(config),
         (None, None) => unreachable!("whatever is missing was said to be a problem"),
     }
+}
+
+pub(super) fn admin_listen(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    surroundings: &dyn Surroundings,
+) -> Result<SocketAddr, Problems> {
+    let name = file.map(|file| file.display().to_string());
+    let text = text_of(file, &name, surroundings)?;
+    let table = parse(&text, &name)?;
+    let reader = Reader::new(name.as_deref(), &text, surroundings);
+    let say = Say { overrides, surroundings };
+    let outside = say.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
+    match admin(&reader.top(table.get_ref()).table("admin").with_outside(outside), &None) {
+        Some(admin) => Ok(admin.listen),
+        None => Err(reader.into_problems().expect("whatever is missing was said to be a problem")),
+    }
+}
+
+fn text_of(file: Option<&Path>, name: &Option<String>, surroundings: &dyn Surroundings) -> Result<String, Problems> {
+    let Some(path) = file else { return Ok(String::new()) };
+    surroundings.read(path).map_err(|error| whole(name, None, format!("cannot be read: {error}")))
+}
+
+fn parse<'a>(text: &'a str, name: &Option<String>) -> Result<toml::Spanned<DeTable<'a>>, Problems> {
+    DeTable::parse(text).map_err(|error| {
+        // Not the error's own `Display`, which prints the line: there may be a password in it.
+        let position = error.span().map(|span| position(text, span.start));
+        whole(name, position, error.message().replace('\n', ", "))
+    })
 }
 
 /// A problem of the file as a whole.

@@ -16,8 +16,11 @@ const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 /// Ten years: no setting means more, and the clocks of all platforms can be moved by it without overflowing.
 const DURATION_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
-/// `250ms`, `30s`, `5m`, `24h` or `30d`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// Reads `250ms`, `30s`, `5m`, `24h` or `30d`.
+///
+/// # Errors
+/// What is wrong with it, beginning with a verb.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let right = "write a whole number and its unit: `250ms`, `30s`, `5m`, `24h` or `30d`";
     let (number, unit) = split(text).ok_or_else(|| format!("is no duration: {right}"))?;
     if unit.is_empty() {
@@ -41,6 +44,16 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         return Err(format!("has a unit that is not known: {right}"));
     };
     number.checked_mul(*one).ok_or_else(|| "is more than any computer has".into())
+}
+
+/// The units of durations.
+pub(super) fn duration_names() -> impl Iterator<Item = &'static str> {
+    DURATIONS.iter().map(|(name, _)| *name)
+}
+
+/// The units of sizes.
+pub(super) fn size_names() -> impl Iterator<Item = &'static str> {
+    SIZES.iter().map(|(name, _)| *name)
 }
 
 /// A duration as it would be written.

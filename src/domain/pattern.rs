@@ -21,6 +21,15 @@ enum Segment {
     Rest,
 }
 
+/// A piece between two slashes of a path that is matched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// Whatever a request has there, but nothing.
+    Any,
+    /// This text.
+    Written(&'a str),
+}
+
 impl Pattern {
     /// Reads a path.
     ///
@@ -57,12 +66,16 @@ impl Pattern {
 
     /// Whether a path, in its normal form, is one of this pattern's.
     pub fn matches(&self, path: &str) -> bool {
-        let mut pieces = path.strip_prefix('/').unwrap_or(path).split('/');
+        self.fits(path.strip_prefix('/').unwrap_or(path).split('/').map(Piece::Written))
+    }
+
+    /// Whether every path of these pieces is one of this pattern's.
+    pub(super) fn fits<'a>(&self, mut pieces: impl Iterator<Item = Piece<'a>>) -> bool {
         for segment in &self.segments {
             let is_it = match (segment, pieces.next()) {
                 (Segment::Rest, Some(_)) => return true,
-                (Segment::One, Some(piece)) => !piece.is_empty(),
-                (Segment::Literal(literal), Some(piece)) => **literal == *piece,
+                (Segment::One, Some(piece)) => piece != Piece::Written(""),
+                (Segment::Literal(literal), Some(piece)) => piece == Piece::Written(literal),
                 (_, None) => false,
             };
             if !is_it {

@@ -100,6 +100,28 @@ struct Row {
 }
 
 impl Refusal {
+    /// One of each, in the order of their names; what they carry is an example.
+    pub const ALL: [Self; 18] = [
+        Self::BadRequest(StatusCode::BAD_REQUEST, ""),
+        Self::Draining,
+        Self::InFlight(RetryAfter(1)),
+        Self::KeyExpired,
+        Self::KeyInvalid(""),
+        Self::KeyMissing,
+        Self::KeyReused,
+        Self::OutcomeUnknown(RetryAfter(1)),
+        Self::RequestTimeout,
+        Self::RequestTooLarge,
+        Self::RequestTooOld,
+        Self::ResponseCorrupt,
+        Self::ResponseNotKept,
+        Self::StoreUnavailable,
+        Self::Unguarded,
+        Self::UpstreamBroken,
+        Self::UpstreamTimeout,
+        Self::UpstreamUnreachable,
+    ];
+
     /// The whole error contract on one screen. A new refusal must choose its row.
     #[rustfmt::skip]
     fn row(self) -> Row {
@@ -150,14 +172,24 @@ impl Refusal {
         self.row().slug
     }
 
+    /// In a few words.
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
     /// The answer's status.
-    pub fn status(self) -> u16 {
-        self.row().status
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
     }
 
     /// What is wrong, in a sentence or two.
     pub fn detail(self) -> &'static str {
         self.row().detail
+    }
+
+    /// What the client should do now, in one word.
+    pub fn next(self) -> &'static str {
+        self.row().next.name()
     }
 
     /// What `Oncegate-Status` says with it, on a route that is guarded.
@@ -203,7 +235,7 @@ impl Refusal {
             "retry": row.next.name(),
         });
         let mut response = Response::new(Body::whole(document.to_string()));
-        *response.status_mut() = StatusCode::from_u16(row.status).expect("the table has valid statuses only");
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -236,6 +268,32 @@ impl From<KeyError> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_has_every_refusal_once() {
+        // No `_` arm: who adds a refusal comes by here, and adds it to `ALL` too.
+        let place = |refusal: Refusal| match refusal {
+            Refusal::BadRequest(..) => 0,
+            Refusal::Draining => 1,
+            Refusal::InFlight(_) => 2,
+            Refusal::KeyExpired => 3,
+            Refusal::KeyInvalid(_) => 4,
+            Refusal::KeyMissing => 5,
+            Refusal::KeyReused => 6,
+            Refusal::OutcomeUnknown(_) => 7,
+            Refusal::RequestTimeout => 8,
+            Refusal::RequestTooLarge => 9,
+            Refusal::RequestTooOld => 10,
+            Refusal::ResponseCorrupt => 11,
+            Refusal::ResponseNotKept => 12,
+            Refusal::StoreUnavailable => 13,
+            Refusal::Unguarded => 14,
+            Refusal::UpstreamBroken => 15,
+            Refusal::UpstreamTimeout => 16,
+            Refusal::UpstreamUnreachable => 17,
+        };
+        assert!(Refusal::ALL.into_iter().map(place).eq(0..Refusal::ALL.len()));
+    }
 
     #[test]
     fn retry_after_is_whole_seconds_and_at_least_one() {

@@ -1,0 +1,162 @@
+//! Who may ask for what on the operators' listener.
+//!
+//! A listener on a loopback address is reached by every web page that runs on the same machine. A page can send requests
+//! there (CSRF, told by its `Origin`), and, with a name of its own that it lets point here, read the answers too (DNS
+//! rebinding, told by the `Host`). Neither knows a token, nor gets past the checks here.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use http::Request;
+use http::header::{HOST, HeaderValue, ORIGIN};
+use http::uri::Authority;
+
+/// Whom an endpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Probes, which know no more than an address, and change nothing.
+    Anybody,
+    /// Those who came here by one of the listener's own names. Once the listener has a token: and who show it.
+    Operators,
+}
+
+/// Why somebody may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// Not exactly one `Host`, or a foreign one.
+    Host,
+    /// A page from elsewhere asks.
+    Origin,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "the Host is not this listener: ask it by its address, or by localhost, with its port",
+            Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
+        })
+    }
+}
+
+impl Access {
+    /// Whether a request to the listener at this address may go on.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn check<B>(self, request: &Request<B>, listener: SocketAddr) -> Result<(), Denied> {
+        if self == Self::Anybody {
+            return Ok(());
+        }
+        let target = request.uri().authority();
+        let mut hosts = request.headers().get_all(HOST).iter();
+        match (hosts.next(), hosts.next()) {
+            (Some(host), None) if is_own(host, listener) && target.is_none_or(|at| names(at, listener)) => {}
+            _ => return Err(Denied::Host),
+        }
+        let mut origins = request.headers().get_all(ORIGIN).iter();
+        match origins.all(|origin| is_own_origin(origin, listener)) {
+            true => Ok(()),
+            false => Err(Denied::Origin),
+        }
+    }
+}
+
+fn is_own_origin(origin: &HeaderValue, listener: SocketAddr) -> bool {
+    let host = origin.as_bytes().strip_prefix(b"http://").and_then(|host| HeaderValue::from_bytes(host).ok());
+    host.is_some_and(|host| is_own(&host, listener))
+}
+
+fn is_own(host: &HeaderValue, listener: SocketAddr) -> bool {
+    Authority::try_from(host.as_bytes()).is_ok_and(|host| names(&host, listener))
+}
+
+/// Whether a host and port are the listener's: an address cannot be made to point elsewhere, `localhost` no more.
+fn names(authority: &Authority, listener: SocketAddr) -> bool {
+    let host = authority.host();
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();
+    let is_own = match address.map(|address| address.to_canonical()) {
+        Ok(address) => {
+            address == listener.ip().to_canonical()
+                || address == IpAddr::from(Ipv4Addr::LOCALHOST)
+                || address == IpAddr::from(Ipv6Addr::LOCALHOST)
+        }
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    };
+    // Without a port it is the one of http://.
+    let has_port = authority.as_str().len() > host.len();
+    let port = if has_port { authority.port_u16() } else { Some(80) };
+    is_own && port == Some(listener.port()) && !authority.as_str().contains('@')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(listener: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), Denied> {
+        let mut request = Request::post(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(()).expect("it is a request");
+        Access::Operators.check(&request, listener.parse().expect("it is an address"))
+    }
+
+    #[test]
+    fn the_listeners_own_names_are_its_address_and_those_of_loopback() {
+        for (listener, host, is_own) in [
+            ("127.0.0.1:8081", "127.0.0.1:8081", true),
+            ("127.0.0.1:8081", "localhost:8081", true),
+            ("127.0.0.1:8081", "LOCALHOST:8081", true),
+            ("127.0.0.1:8081", "[::1]:8081", true),
+            ("[::1]:8081", "[::1]:8081", true),
+            ("[::ffff:10.0.0.7]:8081", "10.0.0.7:8081", true),
+            ("10.0.0.7:8081", "10.0.0.7:8081", true),
+            ("10.0.0.7:80", "10.0.0.7", true),
+            ("127.0.0.1:80", "localhost", true),
+            ("127.0.0.1:8081", "127.0.0.1", false),
+            ("127.0.0.1:8081", "127.0.0.1:8080", false),
+            ("127.0.0.1:8081", "127.0.0.1:", false),
+            ("127.0.0.1:80", "127.0.0.1:", false),
+            ("127.0.0.1:8081", "10.0.0.7:8081", false),
+            ("127.0.0.1:8081", "127.0.0.2:8081", false),
+            ("127.0.0.1:8081", "evil.example:8081", false),
+            ("127.0.0.1:8081", "localhost.evil.example:8081", false),
+            ("127.0.0.1:8081", "localhost.:8081", false),
+            ("127.0.0.1:8081", "a@localhost:8081", false),
+            ("127.0.0.1:8081", "evil@127.0.0.1:8081", false),
+            ("127.0.0.1:8081", "", false),
+            ("127.0.0.1:8081", "localhost:8081/x", false),
+        ] {
+            let expected = if is_own { Ok(()) } else { Err(Denied::Host) };
+            assert_eq!(check(listener, "/", &[("host", host)]), expected, "{host} at {listener}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_host_and_the_target_does_not_say_otherwise() {
+        let own = ("host", "localhost:8081");
+        let at = "127.0.0.1:8081";
+        assert_eq!(check(at, "/", &[]), Err(Denied::Host));
+        assert_eq!(check(at, "/", &[own, own]), Err(Denied::Host));
+        assert_eq!(check(at, "http://evil.example/", &[own]), Err(Denied::Host));
+        assert_eq!(check(at, "http://127.0.0.1:8081/", &[own]), Ok(()));
+    }
+
+    #[test]
+    fn other_sites_pages_may_not_ask() {
+        let own = ("host", "localhost:8081");
+        for (origin, is_own) in [
+            ("http://localhost:8081", true),
+            ("http://127.0.0.1:8081", true),
+            ("https://localhost:8081", false),
+            ("http://localhost:3000", false),
+            ("http://evil.example", false),
+            ("http://evil.example:8081", false),
+            ("null", false),
+            ("", false),
+        ] {
+            let expected = if is_own { Ok(()) } else { Err(Denied::Origin) };
+            assert_eq!(check("127.0.0.1:8081", "/", &[own, ("origin", origin)]), expected, "{origin}");
+        }
+    }
+}

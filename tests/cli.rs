@@ -1,0 +1,408 @@
+//! The commands, as a shell sees them: the real binary, real sockets, exit codes.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary, without what the surroundings of the tests may say.
+fn oncegate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(arguments).stdin(Stdio::null());
+    for variable in ["CONFIG", "LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "LOG", "SECRET"] {
+        command.env_remove(format!("ONCEGATE_{variable}"));
+    }
+    command
+}
+
+/// What a command printed, and how it ended.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(arguments: &[&str]) -> Ended {
+    ended(oncegate(arguments).output().unwrap())
+}
+
+fn ended(output: Output) -> Ended {
+    Ended {
+        code: output.status.code().expect("no signal ended it"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A folder with these files, which goes when it is dropped.
+struct Folder(TempDir);
+
+impl Folder {
+    fn with(files: &[(&str, &str)]) -> Self {
+        let folder = Self(TempDir::new().unwrap());
+        files.iter().for_each(|(name, text)| std::fs::write(folder.path(name), text).unwrap());
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// A service that tells of each request, and answers it when it is told to.
+struct Service {
+    address: SocketAddr,
+    seen: Receiver<String>,
+    proceed: Sender<()>,
+}
+
+impl Service {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (tell, seen) = mpsc::channel();
+        let (proceed, told) = mpsc::channel();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut head = String::new();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                while reader.read_line(&mut head).unwrap() > 2 {}
+                let _ = tell.send(head.lines().next().unwrap_or_default().to_owned());
+                if told.recv().is_err() {
+                    return;
+                }
+                let answer = "HTTP/1.1 201 Created\r\ncontent-length: 4\r\nconnection: close\r\n\r\npaid";
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Self { address, seen, proceed }
+    }
+}
+
+/// `oncegate run`, with a store of its own.
+struct Instance {
+    process: Child,
+    address: SocketAddr,
+    admin: SocketAddr,
+    logs: Receiver<Value>,
+    _folder: Folder,
+}
+
+impl Instance {
+    fn start(service: SocketAddr) -> Self {
+        let folder = Folder::with(&[]);
+        let store = format!("sqlite:{}", folder.at("oncegate.db"));
+        let upstream = format!("http://{service}");
+        let arguments =
+            ["run", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &upstream, "--store", &store];
+        let mut process = oncegate(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let (tell, logs) = mpsc::channel();
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = tell.send(serde_json::from_str(&line).unwrap_or(Value::String(line)));
+            }
+        });
+        let nowhere = "127.0.0.1:0".parse().unwrap();
+        let mut instance = Self { process, address: nowhere, admin: nowhere, logs, _folder: folder };
+        let ready = instance.logged("ready");
+        instance.address = ready["listen"].as_str().unwrap().parse().unwrap();
+        instance.admin = ready["admin"].as_str().unwrap().parse().unwrap();
+        instance
+    }
+
+    /// Waits for an event in the log.
+    fn logged(&self, message: &str) -> Value {
+        loop {
+            let event = self.logs.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event {message:?}"));
+            if event["message"] == message {
+                return event;
+            }
+        }
+    }
+
+    /// Waits for its end, which its logs end with.
+    fn ended(mut self) -> ExitStatus {
+        while self.logs.recv_timeout(PATIENCE).is_ok() {}
+        self.process.wait().unwrap()
+    }
+
+    fn signal(&self) {
+        let id = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    }
+
+    fn against(&self, command: &[&str]) -> Command {
+        oncegate(&[command, &["--admin", &self.admin.to_string()]].concat())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+fn send(address: SocketAddr, method: &str, path: &str, fields: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let host = if fields.to_lowercase().contains("host: ") { String::new() } else { format!("Host: {address}\r\n") };
+    let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+    write!(stream, "{method} {path} HTTP/1.1\r\n{host}{fields}{length}Connection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+const CONFIG: &str = "upstream = 'http://127.0.0.1:1'\n[[routes]]\nname = 'pay'\npath = '/v1/payments'\n\
+                      key = { required = true }\n[[routes]]\nname = 'items'\npath = '/v1/{kind}/{id}'\n\
+                      methods = ['PATCH', 'DELETE']\n";
+
+#[test]
+fn the_schema_is_json_and_of_its_dialect() {
+    let Ended { code, out, .. } = run(&["schema"]);
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert!(schema["properties"]["routes"]["items"]["required"].is_array());
+}
+
+#[test]
+fn completions_are_for_a_shell_that_is_known() {
+    for shell in ["bash", "zsh", "fish"] {
+        let Ended { code, out, .. } = run(&["completions", shell]);
+        assert_eq!(code, 0, "{shell}");
+        assert!(out.contains("healthcheck") && out.contains("openapi"), "{shell}");
+    }
+    assert_eq!(run(&["completions", "cmd"]).code, 2);
+    assert_eq!(run(&["completions"]).code, 2);
+}
+
+#[test]
+fn the_manual_has_every_command_and_its_flags() {
+    let Ended { code, out, .. } = run(&["man"]);
+    assert_eq!(code, 0);
+    assert!(out.contains(".TH oncegate 1"));
+    for command in ["run", "demo", "check", "migrate", "healthcheck", "drain", "schema", "completions", "man"] {
+        assert!(out.contains(&format!(".SS {command}\n")), "{command}");
+    }
+    for said in ["openapi", "wait", "Exit codes"] {
+        assert!(out.contains(said), "{said}");
+    }
+}
+
+#[test]
+fn check_prints_the_routes_or_what_is_wrong() {
+    let folder = Folder::with(&[("good.toml", CONFIG), ("bad.toml", "upstream = 'http://a'\nlistem = 'x'\n")]);
+    let good = run(&["check", "-c", &folder.at("good.toml")]);
+    assert_eq!(good.code, 0, "{}", good.err);
+    assert!(good.out.contains("POST PATCH /v1/payments"), "{}", good.out);
+    let bad = run(&["check", "-c", &folder.at("bad.toml")]);
+    assert_eq!(bad.code, 78);
+    assert!(bad.err.contains("bad.toml:2:1") && bad.err.contains("listen"), "{}", bad.err);
+    assert_eq!(run(&["check", "-c", &folder.at("none.toml")]).code, 78);
+}
+
+#[test]
+fn check_lists_what_no_route_guards() {
+    let spec = "openapi: 3.1.0\nservers: [{url: https://api.example.com/v1}]\npaths:\n  /payments:\n    post: {}\n  \
+                /payments/{id}:\n    get: {}\n    patch: {}\n";
+    let folder = Folder::with(&[
+        ("c.toml", CONFIG),
+        ("guarded.yaml", spec),
+        ("more.yaml", &format!("{spec}    put: {{}}\n  /refunds/{{id}}/x:\n    post: {{}}\n")),
+        ("same.json", r#"{"openapi": "3.0.3", "paths": {"/v1/payments": {"post": {}}}}"#),
+        ("broken.yaml", "openapi: [3.1"),
+        ("other.yaml", "swagger: '2.0'"),
+    ]);
+    let check = |name: &str| run(&["check", "-c", &folder.at("c.toml"), "--openapi", &folder.at(name)]);
+
+    let guarded = check("guarded.yaml");
+    assert_eq!(guarded.code, 0, "{}", guarded.err);
+    assert!(guarded.out.contains("guarded     POST    /v1/payments       pay, key required\n"), "{}", guarded.out);
+    assert!(guarded.out.contains("guarded     PATCH   /v1/payments/{id}  items, key optional"), "{}", guarded.out);
+    assert!(!guarded.out.contains("UNGUARDED"));
+    assert_eq!(check("same.json").code, 0);
+
+    let more = check("more.yaml");
+    assert_eq!(more.code, 1);
+    assert!(more.err.contains("no route guards 2 of 4"), "{}", more.err);
+    assert!(more.out.contains("UNGUARDED   PUT     /v1/payments/{id}   items has the path, but not PUT\n"));
+    assert!(more.out.contains("UNGUARDED   POST    /v1/refunds/{id}/x\n"), "{}", more.out);
+
+    for (name, why) in [("broken.yaml", "neither JSON nor YAML"), ("other.yaml", "Swagger"), ("none", "cannot be read")]
+    {
+        let refused = check(name);
+        assert_eq!(refused.code, 1, "{name}");
+        assert!(refused.err.contains(why), "{name}: {}", refused.err);
+    }
+}
+
+#[test]
+fn healthcheck_says_whether_the_instance_is_ready() {
+    let service = Service::start();
+    let instance = Instance::start(service.address);
+    let healthy = ended(instance.against(&["healthcheck"]).output().unwrap());
+    assert_eq!((healthy.code, &*healthy.out), (0, "ready\n"), "{}", healthy.err);
+
+    // The address is taken from the file as well, which may lack all that only a running instance needs.
+    let text = format!("secret = '${{NOT_SET}}'\n[admin]\nlisten = '{}'\n", instance.admin);
+    let folder = Folder::with(&[("c.toml", &text)]);
+    assert_eq!(run(&["healthcheck", "-c", &folder.at("c.toml")]).code, 0);
+
+    let admin = instance.admin.to_string();
+    drop(instance);
+    let gone = run(&["healthcheck", "--admin", &admin]);
+    assert_eq!((gone.code, &*gone.out), (1, ""));
+    assert!(gone.err.contains(&admin) && gone.err.contains("nobody listens"), "{}", gone.err);
+    assert_eq!(run(&["drain", "--admin", &admin]).code, 1);
+    assert_eq!(run(&["healthcheck", "--admin", "nowhere"]).code, 78);
+}
+
+#[test]
+fn drain_lets_a_running_request_finish() {
+    let service = Service::start();
+    let instance = Instance::start(service.address);
+    let address = instance.address;
+    let paying = thread::spawn(move || send(address, "POST", "/v1/payments", "Idempotency-Key: one\r\n"));
+    assert_eq!(service.seen.recv_timeout(PATIENCE).unwrap(), "POST /v1/payments HTTP/1.1");
+
+    let draining = instance.against(&["drain", "--wait", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(instance.logged("draining")["by"], "the admin listener");
+    let health = ended(instance.against(&["healthcheck"]).output().unwrap());
+    assert_eq!(health.code, 1);
+    assert!(health.err.contains("draining"), "{}", health.err);
+    let hasty = ended(instance.against(&["drain", "--wait", "0s"]).output().unwrap());
+    assert_eq!(hasty.code, 1);
+    assert!(hasty.err.contains("still draining; attempts running: 1"), "{}", hasty.err);
+    // What a supervisor sends after its hook: nothing is cut short.
+    instance.signal();
+
+    service.proceed.send(()).unwrap();
+    let paid = paying.join().unwrap();
+    assert_eq!((paid.status, &*paid.body), (201, "paid"));
+    assert!(paid.head.contains("oncegate-status: executed"), "{}", paid.head);
+    let drained = ended(draining.wait_with_output().unwrap());
+    assert_eq!((drained.code, &*drained.out), (0, "drained\n"));
+    assert!(instance.ended().success());
+}
+
+#[test]
+fn an_idle_instance_drains_at_once() {
+    let instance = Instance::start("127.0.0.1:1".parse().unwrap());
+    let drained = ended(instance.against(&["drain"]).output().unwrap());
+    assert_eq!((drained.code, &*drained.out), (0, "drained\n"), "{}", drained.err);
+    assert!(instance.ended().success());
+}
+
+#[test]
+fn a_second_signal_still_ends_at_once() {
+    let service = Service::start();
+    let instance = Instance::start(service.address);
+    let address = instance.address;
+    // Cut off with the process, and of no interest after.
+    thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: one\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    service.seen.recv_timeout(PATIENCE).unwrap();
+    instance.signal();
+    assert_eq!(instance.logged("draining")["by"], "a signal");
+    instance.signal();
+    assert_eq!(instance.logged("stopped at once by a second signal")["attempts"], 1);
+    assert!(instance.ended().success());
+}
+
+#[test]
+fn other_sites_cannot_reach_the_admin_listener_by_way_of_a_browser() {
+    let instance = Instance::start("127.0.0.1:1".parse().unwrap());
+    let (admin, port) = (instance.admin, instance.admin.port());
+    for fields in [
+        "Host: evil.example\r\n".to_owned(),
+        format!("Host: evil.example:{port}\r\n"),
+        "Host: localhost\r\n".to_owned(),
+        "Origin: https://evil.example\r\n".to_owned(),
+        "Origin: null\r\n".to_owned(),
+    ] {
+        for (method, path) in [("POST", "/api/v1/drain"), ("GET", "/api/v1/drain"), ("GET", "/other")] {
+            assert_eq!(send(admin, method, path, &fields).status, 403, "{method} {path} {fields}");
+        }
+        // Orchestrators probe by whatever name they know.
+        assert_eq!(send(admin, "GET", "/readyz", &fields).status, 200, "{fields}");
+    }
+    for host in ["localhost", "127.0.0.1", "[::1]"] {
+        let state = send(admin, "GET", "/api/v1/drain", &format!("Host: {host}:{port}\r\n"));
+        assert_eq!(state.status, 200, "{host}");
+        assert!(state.body.contains(r#""state":"serving""#), "{}", state.body);
+    }
+    let refused = send(admin, "DELETE", "/api/v1/drain", "");
+    assert!(refused.status == 405 && refused.head.contains("allow: get, post"), "{}", refused.head);
+    assert_eq!(send(admin, "POST", "/healthz", "").status, 405);
+    assert_eq!(send(admin, "HEAD", "/healthz", "").status, 200);
+    assert_eq!(send(admin, "GET", "/other", "").status, 404);
+}
+
+#[test]
+fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
+    let service = Service::start();
+    let instance = Instance::start(service.address);
+    let problem = send(instance.address, "POST", "/v1/payments", "Idempotency-Key: a,b\r\n");
+    assert_eq!(problem.status, 400);
+    let document: Value = serde_json::from_str(&problem.body).unwrap();
+    let kind = document["type"].as_str().unwrap();
+    assert_eq!(kind, "/.oncegate/problems/key-invalid");
+
+    let page = send(instance.address, "GET", kind, "");
+    assert_eq!(page.status, 200);
+    for said in ["content-type: text/html", "content-security-policy: default-src 'none'", "nosniff"] {
+        assert!(page.head.contains(said), "{said}: {}", page.head);
+    }
+    assert!(page.body.contains(document["title"].as_str().unwrap()), "{}", page.body);
+    assert!(!page.head.contains("oncegate-status"), "{}", page.head);
+    assert!(send(instance.address, "GET", "/.oncegate/problems/", "").body.contains("key-invalid"));
+    assert_eq!(send(instance.address, "HEAD", kind, "").body, "");
+    for (method, path, status) in [
+        ("GET", "/.oncegate/problems/none", 404),
+        ("GET", "/.oncegate/", 404),
+        ("GET", "/%2Eoncegate/x", 404),
+        ("POST", "/.oncegate/x", 404),
+        ("POST", kind, 405),
+    ] {
+        let answer = send(instance.address, method, path, "Idempotency-Key: one\r\n");
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+
+    service.proceed.send(()).unwrap();
+    assert_eq!(send(instance.address, "GET", "/oncegate", "").status, 201);
+    assert_eq!(
+        service.seen.recv_timeout(PATIENCE).unwrap(),
+        "GET /oncegate HTTP/1.1",
+        "the first that the service sees"
+    );
+}
