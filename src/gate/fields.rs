@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, Version};
@@ -33,7 +33,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Fields that concern one connection only (RFC 9110 section 7.6.1), besides those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 10] = [
+const HOP_BY_HOP: [HeaderName; 11] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
@@ -45,6 +45,8 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     UPGRADE,
     // Framing is made anew from the body that really follows.
     CONTENT_LENGTH,
+    // Answered here, when the body is read; the service gets the body without being asked.
+    EXPECT,
 ];
 
 /// Fields of ours that only Oncegate may set towards the service.

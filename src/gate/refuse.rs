@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+use serde::Serialize;
 
 use super::status::Told;
 use crate::body::Body;
@@ -88,6 +89,18 @@ impl Next {
             Self::SameKey => "same_key",
         }
     }
+}
+
+/// A problem document, in the order in which people read it.
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retry: &'a str,
 }
 
 struct Row {
@@ -226,15 +239,16 @@ impl Refusal {
     /// The answer: a problem document (RFC 9457) whose type is `problem_base` and the slug.
     pub fn response(self, problem_base: &str) -> Response<Body> {
         let row = self.row();
-        let document = serde_json::json!({
-            "type": format!("{problem_base}{}", row.slug),
-            "title": row.title,
-            "status": row.status,
-            "detail": row.detail,
-            "code": row.slug,
-            "retry": row.next.name(),
-        });
-        let mut response = Response::new(Body::whole(document.to_string()));
+        let document = Problem {
+            kind: &format!("{problem_base}{}", row.slug),
+            title: row.title,
+            status: row.status,
+            detail: row.detail,
+            code: row.slug,
+            retry: row.next.name(),
+        };
+        let document = serde_json::to_vec(&document).expect("texts and a number are JSON");
+        let mut response = Response::new(Body::whole(document));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
