@@ -100,6 +100,8 @@ impl Gate {
         };
         let route = &guard.route;
         match route.mode {
+            // Whoever is behind it is to hear who is calling, as where there is no route.
+            Mode::Off if fields::nominates(&head.headers, &[]) => return Err(NOMINATED),
             Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream)),
             Mode::Observe => {
                 let observed = Observed { head, body, origin, guard: guard.clone(), config: Arc::clone(&live.config) };

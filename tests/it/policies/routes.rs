@@ -194,3 +194,13 @@ async fn a_connection_that_nobody_uses_is_given_up_before_the_service_does() {
     assert!(begun.elapsed() < Duration::from_millis(1_900), "that is when it would be by default");
     assert_eq!(told(world.pay("k-2")).await, "executed");
 }
+
+#[tokio::test]
+async fn what_says_who_is_calling_cannot_be_lost_on_the_way_through_a_route_that_is_off() {
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("off", "mode = \"off\""))).await;
+    for path in ["/off", "/else"] {
+        let request = world.post(path).field("Authorization", "Bearer a").field("Connection", "Authorization");
+        assert_eq!(request.send().await.outcome(), (400, "bad-request".to_owned()), "{path}");
+    }
+    assert_eq!(world.upstream.calls(), 0);
+}

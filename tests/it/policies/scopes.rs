@@ -144,3 +144,11 @@ async fn a_key_is_unique_within_what_the_route_says(store: Store) {
     }
     assert_eq!(send("POST", "/two/1").await, "mismatch", "the service's other route");
 }
+
+#[tokio::test]
+async fn a_cookie_that_says_who_is_calling_cannot_be_lost_on_the_way() {
+    let world = scoped(Store::sqlite(), "\"cookie:sid\"").await;
+    let refusal = world.pay("k-1").field("Cookie", "sid=a").field("Connection", "close, cookie").send().await;
+    assert_eq!(refusal.outcome(), (400, "bad-request".to_owned()));
+    assert_eq!(world.upstream.calls(), 0);
+}
