@@ -1,6 +1,8 @@
 //! A route that looks on: it refuses, delays and alters nothing, and tells what it would have done.
 
-use crate::harness::{Answer, Hold, PATIENCE, Request, Response, Store, World, eventually, on_both_stores};
+use crate::harness::{
+    Answer, Hold, PATIENCE, Request, Response, Store, Upstream, World, eventually, on_both_stores, route,
+};
 
 /// Sends a request, and returns what was answered and what is logged about it.
 async fn observed(world: &World, request: Request) -> (Response, String) {
@@ -134,8 +136,71 @@ async fn a_route_that_is_then_enforced_begins_with_no_records(store: Store) {
     let mut world = World::guarding(store, OBSERVE).await;
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "replayed");
-    world.restart_as(|setup| setup.route(&crate::harness::route("pay", "mode = \"enforce\""))).await;
+    world.restart_as(|setup| setup.route(&route("pay", "mode = \"enforce\""))).await;
     let first = world.pay("k-1").send().await;
     assert_eq!((first.told(), &*first.text()), (Some("executed"), "effect 3"));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+}
+
+#[tokio::test]
+async fn what_the_service_says_of_its_response_counts_here_too() {
+    let world = World::guarding(Store::sqlite(), OBSERVE).await;
+    let says = |status: u16, decision: &str| Answer::status(status).field("Oncegate-Decision", decision);
+    for (status, decision, would) in
+        [(201, "release", "executed"), (500, "store", "replayed"), (200, "unknown", "outcome-unknown")]
+    {
+        world.upstream.then(says(status, decision));
+        assert_eq!(observed(&world, world.pay(decision)).await.1, "executed");
+        assert_eq!(observed(&world, world.pay(decision)).await.1, would, "{decision}");
+    }
+}
+
+on_both_stores!(the_next_attempt_after_one_that_was_released_is_remembered);
+async fn the_next_attempt_after_one_that_was_released_is_remembered(store: Store) {
+    let world = World::guarding(store, OBSERVE).await;
+    world.upstream.then(Answer::status(500));
+    for would in ["executed", "executed", "replayed"] {
+        assert_eq!(observed(&world, world.pay("k-1")).await.1, would);
+    }
+    assert_eq!(observed(&world, world.pay("k-1").body("other")).await.1, "key-reused");
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_be_reached_has_executed_nothing() {
+    let nowhere = Upstream::nowhere().await;
+    let lines = format!("mode = \"observe\"\nupstream = \"http://{nowhere}\"");
+    let world = World::guarding(Store::sqlite(), &lines).await;
+    let empty = || world.post("/pay").key("k-1");
+    for _ in 0..2 {
+        let (response, seen) = observed(&world, empty()).await;
+        assert_eq!((response.outcome(), &*seen), ((502, "upstream-unreachable".to_owned()), "executed"));
+        let (_, seen) = observed(&world, world.pay("k-2")).await;
+        assert!(seen.starts_with("not compared"), "nobody has asked for the body: {seen}");
+    }
+    let _there = Upstream::start_at(nowhere).await;
+    for would in ["executed", "replayed"] {
+        assert_eq!(observed(&world, empty()).await.1, would);
+        assert_eq!(observed(&world, world.pay("k-2")).await.1, would);
+    }
+}
+
+#[tokio::test]
+async fn late_retries_and_old_requests_are_told_as_what_they_are() {
+    let lines = "mode = \"observe\"\nttl = \"1s\"\nafter_ttl = \"refuse\"\nmax_age = \"1h\"";
+    let world = World::guarding(Store::sqlite(), lines).await;
+    let old = world.pay("k-1").field("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    assert_eq!(observed(&world, old).await.1, "request-too-old");
+    assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
+    let late = async || Some(observed(&world, world.pay("k-1")).await.1).filter(|would| would != "replayed");
+    assert_eq!(eventually(PATIENCE, late).await, "key-expired");
+}
+
+#[tokio::test]
+async fn a_retry_is_compared_by_the_recipe_of_what_was_seen_first() {
+    let mut world = World::guarding(Store::sqlite(), OBSERVE).await;
+    assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
+    let raw = "mode = \"observe\"\nfingerprint = { body = \"raw\" }";
+    world.restart_as(|setup| setup.route(&route("pay", raw))).await;
+    let spaced = world.post("/pay").key("k-1").json(r#"{ "currency": "EUR", "amount": 10 }"#);
+    assert_eq!(observed(&world, spaced).await.1, "replayed");
 }
