@@ -1,10 +1,13 @@
 //! Ways in and ways out: HTTP/2 on either side, sockets in the file system, streams of events, and real clients.
 
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Version};
 use http_body_util::{BodyExt, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -104,6 +107,61 @@ async fn both_sides_may_speak_http_2() {
         let response = client.send_request(post("/pay", Some("k-1"))).await.unwrap();
         assert_eq!(response.headers()["oncegate-status"], expected);
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "effect 1");
+    }
+}
+
+/// How a service of HTTP/2 goes away under a request that it has got whole.
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    Silently,
+    WithSettings,
+    WithReset,
+    WithGoaway,
+}
+
+/// A service that reads the request's body and goes away; how often somebody has come is counted.
+async fn leaving(leaves: Leaves) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, came) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&came);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            if !matches!(leaves, Leaves::Silently) {
+                stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            }
+            let mut read = Vec::new();
+            while !read.windows(8).any(|eight| eight == b"\"amount\"") {
+                assert!(stream.read_buf(&mut read).await.unwrap() > 0);
+            }
+            match leaves {
+                // Stream 1 was the last that it may have worked on.
+                Leaves::WithGoaway => {
+                    stream.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
+                }
+                Leaves::WithReset => stream.set_zero_linger().unwrap(),
+                Leaves::Silently | Leaves::WithSettings => {}
+            }
+        }
+    });
+    (address, came)
+}
+
+#[tokio::test]
+async fn a_service_of_http_2_that_goes_away_under_a_request_leaves_it_unknown() {
+    for leaves in [Leaves::Silently, Leaves::WithSettings, Leaves::WithReset, Leaves::WithGoaway] {
+        let (address, came) = leaving(leaves).await;
+        let line = format!("upstream = \"h2c://{address}\"");
+        let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
+        let answer = world.pay("k-1").send().await;
+        assert_eq!(
+            (answer.outcome(), answer.told()),
+            ((502, "upstream-broken".to_owned()), Some("unknown")),
+            "{leaves:?}"
+        );
+        assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()), "{leaves:?}");
+        assert_eq!(came.load(Ordering::SeqCst), 1, "{leaves:?}: it is not sent a second time");
     }
 }
 
