@@ -137,3 +137,22 @@ fn what_a_request_needs_not_differ_in_is_told_as_the_same() {
     assert_ne!(of("/pay", r#"{"a":"B","b":1}"#), first);
     assert_ne!(of("/pay?x=1", BODY), first);
 }
+
+#[test]
+fn it_refuses_what_the_proxy_would_refuse_and_nothing_else() {
+    let lines = "max_age = \"1h\"\nmax_request_body = \"8B\"";
+    let setup = crate::harness::Proxy::on("memory:")
+        .top("upstream = \"http://localhost:1\"")
+        .route(&route("pay", lines))
+        .route(&route("mine", "scope = [\"authorization\"]"))
+        .route(&route("off", "mode = \"off\"\nkey = { required = true }"));
+    let asked = |more: &[&str]| json(&setup, &[&["POST", "/pay", "-H", "Idempotency-Key: k"], more].concat());
+    assert_eq!(asked(&["-H", "Date: Sun, 06 Nov 1994 08:49:37 GMT"])["code"], "request-too-old");
+    assert_eq!(asked(&["-d", "123456789"])["code"], "request-too-large");
+    assert_eq!(asked(&["-d", "12345678"])["key"], "k");
+    let keyless = json(&setup, &["POST", "/mine"]);
+    assert_eq!((&keyless["key"], &keyless["code"]), (&Value::Null, &Value::Null), "it streams through");
+    assert_eq!(json(&setup, &["POST", "/mine", "-H", "Idempotency-Key: k"])["code"], "key-invalid");
+    let off = json(&setup, &["POST", "/off", "-d", "123456789"]);
+    assert_eq!((&off["route"], &off["mode"], &off["code"]), (&"off".into(), &"off".into(), &Value::Null));
+}
