@@ -204,3 +204,20 @@ async fn what_says_who_is_calling_cannot_be_lost_on_the_way_through_a_route_that
     }
     assert_eq!(world.upstream.calls(), 0);
 }
+
+#[tokio::test]
+async fn another_spelling_of_a_guarded_host_is_guarded() {
+    let world = routed(&[("api", "path = \"/pay\"\nhost = \"api.example\"")]).await;
+    let request = |host: &str| world.post("/pay").key("k-1").host(host).body("x");
+    assert_eq!(told(request("api.example")).await, "executed");
+    for host in ["API.Example", "api.example:443", "api.example:", "api.example.", "api.example.:80"] {
+        assert_eq!(told(request(host)).await, "replayed", "{host}");
+    }
+    let absolute = world.post("http://api.example/pay").key("k-1").body("x");
+    assert_eq!(told(absolute).await, "replayed", "where a target names its host, that is the host");
+    for host in ["x@api.example", "api.example/", "api.example,shop.example", "api.example other"] {
+        let refusal = request(host).send().await;
+        assert_eq!(refusal.status, 400, "{host}: {refusal:?}");
+    }
+    assert_eq!(world.upstream.calls(), 1);
+}
