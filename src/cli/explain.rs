@@ -87,6 +87,9 @@ fn words(explained: &Explained) -> String {
 }
 
 fn scope(explained: &Explained) -> String {
+    if explained.key.is_none() {
+        return "not looked at: there is no key that could be somebody's".into();
+    }
     if explained.scope.is_empty() {
         return "none: all callers share their keys".into();
     }

@@ -219,13 +219,14 @@ pub fn parse_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A host, as requests name it, in lower case; a port makes no difference there.
+/// A host, as requests name it, in lower case; a port makes no difference there, nor does a dot at the end.
 fn host(text: &str) -> Result<Option<Box<str>>, String> {
     if text.is_empty() {
         return Ok(None);
     }
+    let name = text.strip_suffix('.').unwrap_or(text);
     match text.parse::<Authority>() {
-        Ok(authority) if authority.host() == text => Ok(Some(text.to_ascii_lowercase().into())),
+        Ok(authority) if authority.host() == text && !name.is_empty() => Ok(Some(name.to_ascii_lowercase().into())),
         _ => Err("is no host: write `api.example.com`, without a port".into()),
     }
 }

@@ -15,11 +15,13 @@ pub struct ScopeRule {
 }
 
 impl ScopeRule {
-    /// The fields that are named by `header:` parts.
+    /// The fields that its parts are in.
     pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
         self.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
-            ScopeSource::Authorization | ScopeSource::Cookie(_) | ScopeSource::Query(_) => None,
+            ScopeSource::Authorization => Some(&http::header::AUTHORIZATION),
+            ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
+            ScopeSource::Query(_) => None,
         })
     }
 }

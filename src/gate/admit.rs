@@ -66,14 +66,9 @@ impl Guarded {
         &self.guard.pace
     }
 
-    /// Whether this request is the one that the record was made for, by the record's own recipe. One that cannot be
-    /// compared any more (its secret is gone) is not: nobody gets an answer that may be another request's.
+    /// Whether this request is the one that the record was made for.
     pub fn is_what(&self, record: &Record) -> bool {
-        if record.recipe == self.ask.recipe {
-            return record.fingerprint == self.ask.fingerprint;
-        }
-        let fingerprint = record.recipe.fingerprint(&parts(&self.head, &self.body), &self.secrets);
-        fingerprint.is_some_and(|fingerprint| fingerprint == record.fingerprint)
+        is_what(&self.ask, &parts(&self.head, &self.body), &self.secrets, record)
     }
 }
 
@@ -100,6 +95,8 @@ impl Gate {
         };
         let route = &guard.route;
         match route.mode {
+            // Whoever is behind it is to hear who is calling, as where there is no route.
+            Mode::Off if fields::nominates(&head.headers, &[]) => return Err(NOMINATED),
             Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream)),
             Mode::Observe => {
                 let observed = Observed { head, body, origin, guard: guard.clone(), config: Arc::clone(&live.config) };
@@ -213,6 +210,9 @@ impl Shared {
         };
         let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
         let scope = caller::scope(&self.salt, &route.scope, head, origin.trusted)?;
+        if let Some(max_age) = route.max_age {
+            check_age(&head.headers, max_age, self.tenure.store_now())?;
+        }
         Ok(Some(self.ask(seen, key, scope, service)))
     }
 }
@@ -225,6 +225,23 @@ pub(super) struct Seen<'a> {
     pub(super) origin: &'a Origin,
     pub(super) route: &'a Route,
     pub(super) secrets: &'a Secrets,
+}
+
+impl Seen<'_> {
+    /// Whether this request is the one that the record was made for.
+    pub(super) fn is_what(&self, ask: &Ask, record: &Record) -> bool {
+        is_what(ask, &parts(self.head, self.body), self.secrets, record)
+    }
+}
+
+/// Compares by the record's own recipe. What cannot be compared any more (its secret is gone) is not the same: nobody gets
+/// an answer that may be another request's.
+fn is_what(ask: &Ask, parts: &Parts<'_>, secrets: &Secrets, record: &Record) -> bool {
+    if record.recipe == ask.recipe {
+        return record.fingerprint == ask.fingerprint;
+    }
+    let fingerprint = record.recipe.fingerprint(parts, secrets);
+    fingerprint.is_some_and(|fingerprint| fingerprint == record.fingerprint)
 }
 
 /// A request that nothing guards, ready for the upstream.

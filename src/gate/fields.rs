@@ -145,14 +145,15 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The host's name, without a port.
+    /// The host's name, without a port, and without the dot that stands for the root of all names.
     pub fn host_name(&self) -> &str {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
         // In brackets an IPv6 address has colons of its own.
-        match host.rsplit_once(':') {
+        let name = match host.rsplit_once(':') {
             Some((name, port)) if !port.contains(']') => name,
             _ => host,
-        }
+        };
+        name.strip_suffix('.').unwrap_or(name)
     }
 }
 

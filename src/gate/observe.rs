@@ -1,9 +1,9 @@
 //! A route that looks on: nothing is refused, delayed or altered, and what would have happened is counted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{Request, Response, request};
+use http::{Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 
@@ -13,10 +13,12 @@ use super::fields::{self, Origin};
 use super::pass::{self, Passing};
 use super::refuse::Refusal;
 use super::routing::Guard;
+use super::said::Said;
 use super::status::Told;
-use super::{Gate, Shared, replay, settle};
+use super::{Gate, Shared, TAKE_OVERS_MAX, settle};
 use crate::body::Body;
 use crate::config::{Config, Route};
+use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::policy::Verdict;
 use crate::domain::record::Reservation;
 use crate::domain::response::StoredResponse;
@@ -31,8 +33,8 @@ pub struct Observed {
     pub(super) config: Arc<Config>,
 }
 
-/// What is known of the response: all that a status table asks.
-type Answered = (http::StatusCode, bool);
+/// What a response means for its attempt: the verdict, the TTL, and the status.
+type Judged = (Verdict, Duration, StatusCode);
 
 impl Gate {
     /// Sends the request on as it comes, and looks at a copy.
@@ -40,7 +42,7 @@ impl Gate {
         let Observed { head, body, origin, guard, config } = observed;
         let Guard { route, upstream, .. } = guard;
         let (body, copy) = Body::teed(body, route.max_request_body);
-        let (answered, answer) = oneshot::channel();
+        let (judged, judgement) = oneshot::channel();
         let upgrade = pass::upgrade(&head.headers, head.version);
         let trailers = fields::accepts_trailers(&head.headers);
         let mut sent = Request::new(body);
@@ -49,20 +51,31 @@ impl Gate {
         *sent.headers_mut() = head.headers.clone();
         *sent.extensions_mut() = head.extensions.clone();
         fields::towards_service(sent.headers_mut(), &origin);
-        let shared = Arc::clone(&self.shared);
+        let (shared, policy) = (Arc::clone(&self.shared), Arc::clone(&route));
         // Not tracked: a drain does not wait for those who only look on.
         tokio::spawn(async move {
-            let Ok(body) = copy.await else { return tell(&route, "not compared: the body broke off or is too large") };
+            let Ok(body) = copy.await else {
+                return tell(&route, "not compared: the body did not pass whole, or is too large");
+            };
             let seen = Seen { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
-            match look(&shared, &seen, answer).await {
+            match look(&shared, &seen, judgement).await {
                 Ok(word) => tell(&route, word),
                 Err(error) => {
                     tracing::debug!(route = %route.name, %error, "an observed request could not be looked up")
                 }
             }
         });
-        let mut response = pass::pass(Passing { request: sent, trailers, upgrade, upstream }).await?;
-        let _ = answered.send((response.status(), response.headers().contains_key(RETRY_AFTER)));
+        let mut judge = Some(judged);
+        let mut judged = |judgement: Judged| judge.take().map(|judge| judge.send(judgement));
+        let passed = pass::hear(Passing { request: sent, trailers, upgrade, upstream }, |status, headers| {
+            let (verdict, ttl) = Said::take(headers).judge(&policy, status, headers);
+            judged((verdict, ttl, status));
+        });
+        let mut response = passed.await.inspect_err(|refusal| {
+            if *refusal == Refusal::UpstreamUnreachable {
+                judged((Verdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));
+            }
+        })?;
         response.headers_mut().insert(fields::ONCEGATE_STATUS, Told::Observed.value());
         Ok(response)
     }
@@ -72,7 +85,7 @@ impl Gate {
 async fn look(
     shared: &Arc<Shared>,
     seen: &Seen<'_>,
-    answer: oneshot::Receiver<Answered>,
+    judgement: oneshot::Receiver<Judged>,
 ) -> Result<&'static str, StoreError> {
     // Records of their own: a route that is enforced later begins with none.
     let service = format!("{} (observed)", shared.config.service).into();
@@ -85,34 +98,39 @@ async fn look(
     if !shared.tenure.may_start() {
         return Ok(Refusal::StoreUnavailable.slug());
     }
-    let entry = shared.underway.enter(ask.token);
-    let record = match shared.store.reserve(ask.clone()).await? {
-        Reservation::Fresh(lease) => {
-            let settlement = match answer.await {
-                Ok((status, retry_after)) => match route.statuses.judge(status, retry_after) {
-                    Verdict::Release => lease.release(route.ttl),
-                    Verdict::Store => {
-                        let (headers, trailers) = Default::default();
-                        let response = StoredResponse { status, headers, body: None, trailers };
-                        lease.complete(replay::to_keep(&response, route), route.ttl)
-                    }
-                    Verdict::Unknown => lease.unknown(),
-                },
-                Err(_) => lease.unknown(),
-            };
-            settle::file(shared, settlement, entry).await;
-            return Ok(Told::Executed.name());
-        }
-        Reservation::Taken(record) => record,
-    };
-    let same = record.recipe == ask.recipe && record.fingerprint == ask.fingerprint;
     let rules = Rules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, usual: Default::default() };
-    Ok(match decide(record, same, &rules) {
-        Decision::Join(_) => Told::InFlight.name(),
-        Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => Told::Replayed.name(),
-        Decision::Refuse(refusal) => refusal.slug(),
-        Decision::TakeOver(_) => Told::Executed.name(),
-    })
+    let entry = shared.underway.enter(ask.token);
+    let mut reservation = shared.store.reserve(ask.clone()).await?;
+    for _ in 0..=TAKE_OVERS_MAX {
+        let record = match reservation {
+            Reservation::Fresh(lease) => {
+                settle::file(shared, ended(lease, judgement.await.ok(), route), entry).await;
+                return Ok(Told::Executed.name());
+            }
+            Reservation::Taken(record) => record,
+        };
+        let same = seen.is_what(&ask, &record);
+        match decide(record, same, &rules) {
+            Decision::Join(_) => return Ok(Told::InFlight.name()),
+            Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => return Ok(Told::Replayed.name()),
+            Decision::Refuse(refusal) => return Ok(refusal.slug()),
+            Decision::TakeOver(seen) => reservation = shared.store.take_over(ask.clone(), seen).await?,
+        }
+    }
+    Ok(Told::InFlight.name())
+}
+
+/// How the attempt would have ended. Nothing of the response but its status is kept.
+fn ended(lease: Lease, judged: Option<Judged>, route: &Route) -> Settlement {
+    match judged {
+        Some((Verdict::Release, ttl, _)) => lease.release(ttl),
+        Some((Verdict::Store, ttl, status)) => {
+            let (headers, trailers) = Default::default();
+            let response = StoredResponse { status, headers, body: None, trailers };
+            lease.complete(response, ttl).remembered(route.remember)
+        }
+        Some((Verdict::Unknown, ..)) | None => lease.unknown(),
+    }
 }
 
 fn tell(route: &Route, would: &'static str) {

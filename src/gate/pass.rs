@@ -33,6 +33,11 @@ pub fn upgrade(request: &HeaderMap, version: http::Version) -> Option<HeaderValu
 
 /// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
 pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
+    hear(passing, |_, _| ()).await
+}
+
+/// The same, with an ear for what the service says: its status and its fields, all of them.
+pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
     let Passing { mut request, trailers, upgrade, upstream } = passing;
     let head_only = request.method() == Method::HEAD;
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
@@ -47,6 +52,7 @@ pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,
         }
     })?;
+    ear(response.status(), response.headers());
     if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
         return Ok(switch(client, response));
     }

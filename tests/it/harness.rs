@@ -11,6 +11,7 @@ pub use store::Store;
 pub use upstream::{Answer, Hold, Upstream};
 
 pub mod client;
+pub mod h2;
 pub mod link;
 pub mod postgres;
 pub mod proxy;
@@ -67,6 +68,13 @@ impl World {
         self.proxy = self.setup.start().await;
     }
 
+    /// Drains the proxy, and starts one that is set up otherwise on the same store and before the same service.
+    pub async fn restart_as(&mut self, more: impl FnOnce(Setup) -> Setup) {
+        assert_eq!(self.proxy.stop().await, Some(0));
+        self.setup = more(Proxy::on(&self.store.url()).upstream(self.upstream.address));
+        self.proxy = self.setup.start().await;
+    }
+
     pub fn post(&self, path: &str) -> Request {
         self.proxy.post(path)
     }
@@ -94,6 +102,11 @@ pub async fn eventually<T>(deadline: Duration, mut look: impl AsyncFnMut() -> Op
         assert!(begun.elapsed() < deadline, "what was waited for has not come in {deadline:?}");
         sleep(Duration::from_millis(25)).await;
     }
+}
+
+/// A route with a name of its own, for `POST` at the path of that name, and these lines about it.
+pub fn route(name: &str, lines: &str) -> String {
+    format!("name = \"{name}\"\npath = \"/{name}\"\nmethods = [\"POST\"]\n{lines}")
 }
 
 /// Two tests from one body: it runs on SQLite and on PostgreSQL.

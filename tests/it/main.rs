@@ -7,6 +7,7 @@
 mod harness;
 
 mod journey;
+mod policies;
 
 mod framing;
 mod framing_guard;

@@ -1,11 +1,13 @@
 //! A request as the gate would see it, for people who want to know why.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::request;
 use sha2::{Digest, Sha256};
 
 use super::{caller, check_nominated, parts, place, space};
-use crate::config::Config;
+use crate::config::{Config, Mode, Route};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::key::Key;
 use crate::gate::pace::Paces;
@@ -55,16 +57,11 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
         });
     };
     let route = &guard.route;
-    check_nominated(&head.headers, route)?;
-    let found = match place::in_head(head, &route.key)? {
-        None => place::in_body(&head.headers, body, route)?,
-        some => some,
+    let (key, scope) = match route.mode {
+        // Its requests stream through, whatever they carry.
+        Mode::Off => (None, Vec::new()),
+        Mode::Enforce | Mode::Observe => caller_and_key(route, head, body)?,
     };
-    let key = found.map(|value| Key::parse(&value, route.key.syntax, route.key.limits)).transpose()?;
-    if key.is_none() && route.key.required {
-        return Err(Refusal::KeyMissing);
-    }
-    let scope = caller::parts(&route.scope, head, true)?;
     let seen = parts(head, body);
     let (kind, canonical) = route.recipe.body(&seen);
     Ok(Explained {
@@ -77,6 +74,34 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
         body: (kind, Bytes::copy_from_slice(&canonical)),
         fingerprint: route.recipe.fingerprint(&seen, &config.secrets),
     })
+}
+
+/// Whose request it is and under which key, or why it is refused.
+fn caller_and_key<'a>(
+    route: &'a Route,
+    head: &request::Parts,
+    body: &[u8],
+) -> Result<(Option<Key>, caller::Caller<'a>), Refusal> {
+    check_nominated(&head.headers, route)?;
+    let found = place::in_head(head, &route.key)?;
+    let reads_body = found.is_some() || place::may_be_in_body(&route.key);
+    let found = match found {
+        None => place::in_body(&head.headers, body, route)?,
+        some => some,
+    };
+    let key = found.map(|value| Key::parse(&value, route.key.syntax, route.key.limits)).transpose()?;
+    if key.is_none() && route.key.required {
+        return Err(Refusal::KeyMissing);
+    }
+    // Nobody asks whose key it is where there is none.
+    let scope = key.as_ref().map(|_| caller::parts(&route.scope, head, true)).transpose()?.unwrap_or_default();
+    if let (Some(_), Some(max_age)) = (&key, route.max_age) {
+        super::check_age(&head.headers, max_age, SystemTime::now())?;
+    }
+    if reads_body && body.len() > route.max_request_body {
+        return Err(Refusal::RequestTooLarge);
+    }
+    Ok((key, scope))
 }
 
 fn shown(value: &[u8]) -> String {

@@ -85,6 +85,19 @@ impl Proxy {
         found(&lines).unwrap()
     }
 
+    /// Waits until that has been logged so many times.
+    pub async fn logs_times(&self, words: &str, times: usize) {
+        let mut said = self.process.said.subscribe();
+        let enough = |lines: &Vec<String>| lines.iter().filter_map(|line| message(line, words)).count() >= times;
+        let waited = timeout(PATIENCE, said.wait_for(enough)).await;
+        assert!(waited.is_ok(), "{words:?} is not logged {times} times");
+    }
+
+    /// The file it was started with, and reads again.
+    pub fn file(&self) -> PathBuf {
+        self.process.file()
+    }
+
     /// Ends it as a power cut does.
     pub async fn kill9(&self) {
         self.signal(Signal::KILL);

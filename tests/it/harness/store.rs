@@ -28,6 +28,30 @@ impl Store {
         }
     }
 
+    /// The state of each key; the embedded store must be nobody's at that moment.
+    pub async fn states(&self) -> Vec<String> {
+        let sql = "select state from keys order by key";
+        match self {
+            Self::Postgres(database) => {
+                let rows = database.client().await.query(&sql.replace("keys", "oncegate.keys"), &[]).await.unwrap();
+                rows.iter().map(|row| row.get(0)).collect()
+            }
+            Self::Sqlite(folder) => {
+                let store = rusqlite::Connection::open(file(folder)).unwrap();
+                let mut rows = store.prepare(sql).unwrap();
+                rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+            }
+        }
+    }
+
+    /// The embedded store's file. It must be nobody's when it is opened.
+    pub fn sqlite_file(&self) -> PathBuf {
+        match self {
+            Self::Sqlite(folder) => file(folder),
+            Self::Postgres(_) => panic!("this test is about SQLite"),
+        }
+    }
+
     /// Writes into it behind the proxy's back; the embedded store must be nobody's at that moment. `keys` is the table.
     pub async fn tamper(&self, sql: &str) {
         match self {

@@ -1,0 +1,95 @@
+//! No key does nothing unseen: each one that a configuration may have is written by some test that runs the binary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use oncegate::config::keys::{KeyDoc, Kind, TOP};
+
+/// Keys that every test's file has, so that no chapter needs to write them.
+const IN_EVERY_FILE: [&str; 4] = ["listen", "admin.listen", "telemetry.log", "telemetry.format"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whether a line writes the key: alone, or in its table's braces.
+fn writes(line: &str, table: Option<&str>, name: &str) -> bool {
+    let inside = match table {
+        None => Some(line),
+        Some(table) => assigned(line, table),
+    };
+    inside.is_some_and(|line| assigned(line, name).is_some())
+}
+
+/// What follows `name =` in TOML that stands in a string of a line of Rust.
+fn assigned<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.match_indices(name).find_map(|(at, _)| {
+        let word = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
+        let before = &line[..at];
+        // `\n` in a string ends in a letter too.
+        let begins = !before.ends_with(word) || before.ends_with("\\n");
+        let after = line[at + name.len()..].trim_start().strip_prefix('=')?;
+        let in_rust =
+            before.trim_end().ends_with("let") || before.trim_end().ends_with("mut") || before.trim().is_empty();
+        (begins && !in_rust && !after.starts_with(['=', '>'])).then_some(after)
+    })
+}
+
+/// Every key that is no table, with the inline table it is written in, if it is in one.
+fn all(
+    keys: &'static [KeyDoc],
+    path: &str,
+    table: Option<&'static str>,
+    found: &mut Vec<(String, Option<&'static str>, &'static str)>,
+) {
+    for key in keys {
+        let here = format!("{path}{}", key.name);
+        match key.kind {
+            Kind::Tables(inner) => all(inner, "routes.", None, found),
+            // The same keys as in a route.
+            Kind::Table(_) if here == "defaults" => {}
+            Kind::Table(inner) => {
+                let inline = !path.is_empty();
+                all(inner, &format!("{here}."), inline.then_some(key.name), found);
+            }
+            _ => found.push((here, table, key.name)),
+        }
+    }
+}
+
+#[test]
+fn each_key_is_written_by_some_chapter() {
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it"), &mut files);
+    files.retain(|file| !file.ends_with("every_key.rs"));
+    let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let mut keys = Vec::new();
+    all(TOP, "", None, &mut keys);
+    assert!(keys.len() > 50, "{}", keys.len());
+    let unseen: Vec<_> = keys
+        .into_iter()
+        .filter(|(path, table, name)| {
+            !IN_EVERY_FILE.contains(&&**path) && !text.lines().any(|line| writes(line, *table, name))
+        })
+        .map(|(path, ..)| path)
+        .collect();
+    assert!(unseen.is_empty(), "no chapter writes {}", unseen.join(", "));
+}
+
+#[test]
+fn a_key_is_seen_where_it_is_written_and_nowhere_else() {
+    assert!(writes(r#"setup.top("secret = 7")"#, None, "secret"));
+    assert!(writes(r#""ttl = \"1s\"\nafter_ttl = \"refuse\"""#, None, "after_ttl"));
+    assert!(writes(r#""key = {{ required = true, body = \"/k\" }}""#, Some("key"), "body"));
+    for line in ["let secret = 7;", "secret == 7", r#""previous_secret = 7""#, "secret: 7", "let mut secret = 7;"] {
+        assert!(!writes(line, None, "secret"), "{line}");
+    }
+    assert!(!writes(r#""fingerprint = { body = 1 }""#, Some("key"), "body"));
+}

@@ -1,0 +1,158 @@
+//! `oncegate explain`: what the proxy makes of a request, before anybody sends it.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::proxy::Setup;
+use crate::harness::{Store, World, on_both_stores, route};
+
+/// Runs it with this configuration.
+fn explain(setup: &Setup, arguments: &[&str]) -> String {
+    let folder: TempDir = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    std::fs::write(&file, setup.text()).unwrap();
+    std::fs::write(folder.path().join("body"), BODY).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    let output = command.arg("explain").arg("-c").arg(&file).args(arguments).current_dir(&folder).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(setup: &Setup, arguments: &[&str]) -> Value {
+    serde_json::from_str(&explain(setup, &[arguments, &["--json"]].concat())).unwrap()
+}
+
+const BODY: &str = r#"{ "b": 1.0, "a": "\u0041", "at": 7 }"#;
+const ROUTE: &str = "fingerprint = { exclude = [\"/at\"], headers = [\"X-Tenant\"] }\nkey = { required = true }";
+const ASKED: [&str; 8] = [
+    "-H",
+    "Idempotency-Key: \"k-1\"",
+    "-H",
+    "content-type: application/json",
+    "-H",
+    "X-Tenant: a",
+    "-H",
+    "Authorization: Bearer top-secret",
+];
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The fingerprints in the store, in the order of their keys.
+async fn stored(world: World) -> Vec<String> {
+    assert_eq!(world.proxy.stop().await, Some(0));
+    match &world.store {
+        Store::Sqlite(_) => {
+            let store = rusqlite::Connection::open(world.store.sqlite_file()).unwrap();
+            let mut rows = store.prepare("select fingerprint from keys order by key").unwrap();
+            rows.query_map([], |row| Ok(hex(&row.get::<_, Vec<u8>>(0)?))).unwrap().map(Result::unwrap).collect()
+        }
+        Store::Postgres(database) => {
+            let client = database.client().await;
+            let rows = client.query("select fingerprint from oncegate.keys order by key", &[]).await.unwrap();
+            rows.iter().map(|row| hex(row.get::<_, &[u8]>(0))).collect()
+        }
+    }
+}
+
+on_both_stores!(its_fingerprint_is_the_one_that_is_stored);
+async fn its_fingerprint_is_the_one_that_is_stored(store: Store) {
+    let secret = "secret = \"a secret of some length\"";
+    let world =
+        World::with(store, |setup| setup.top(secret).route(&route("pay", ROUTE)).route(&route("plain", ""))).await;
+    let explained = [
+        json(&world.setup, &[&["POST", "/pay?x=%31", "-d", "@body"], &ASKED[..]].concat()),
+        json(&world.setup, &["POST", "/plain", "-H", "Idempotency-Key: k-2", "-d", "x"]),
+        json(&world.setup, &["POST", "/plain", "-H", "Idempotency-Key: k-3"]),
+    ];
+    let pay = world.post("/pay?x=%31").key("k-1").field("x-tenant", "a").json(BODY);
+    assert_eq!(pay.field("Authorization", "Bearer top-secret").send().await.told(), Some("executed"));
+    assert_eq!(world.post("/plain").key("k-2").body("x").send().await.told(), Some("executed"));
+    assert_eq!(world.post("/plain").key("k-3").send().await.told(), Some("executed"));
+    let told: Vec<_> = explained.iter().map(|one| one["fingerprint"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(told, stored(world).await);
+}
+
+fn setup() -> Setup {
+    let off = route("off", "mode = \"off\"");
+    crate::harness::Proxy::on("memory:")
+        .top("upstream = \"http://localhost:1\"")
+        .route(&route("pay", ROUTE))
+        .route(&off)
+}
+
+#[test]
+fn it_tells_what_a_request_is_to_the_proxy() {
+    let told = json(&setup(), &[&["POST", "/pay?x=1", "-d", BODY], &ASKED[..]].concat());
+    assert_eq!((&told["route"], &told["key"], &told["space"]), (&"pay".into(), &"k-1".into(), &"POST /pay".into()));
+    assert_eq!(told["canonical_body"], r#"{"a":"A","b":1}"#);
+    assert_eq!(told["fingerprint"].as_str().unwrap().len(), 64);
+    let scope = told["scope"].as_str().unwrap();
+    assert!(scope.contains("authorization") && scope.contains("header:x-api-key"), "{scope}");
+    assert!(!told.to_string().contains("top-secret"), "a credential is never printed");
+}
+
+#[test]
+fn it_tells_the_same_in_words() {
+    let arguments = [&["POST", "/pay?x=1", "--data", BODY], &ASKED[..]].concat();
+    let (words, told) = (explain(&setup(), &arguments), json(&setup(), &arguments));
+    for (label, value) in [("route", "pay"), ("mode", "enforce"), ("key", "k-1"), ("space", "POST /pay")] {
+        let line = words.lines().find(|line| line.split_whitespace().next() == Some(label)).unwrap();
+        assert_eq!(line[label.len()..].trim(), value);
+    }
+    assert!(words.contains(told["fingerprint"].as_str().unwrap()) && words.contains(r#"{"a":"A","b":1}"#), "{words}");
+    assert!(!words.contains("top-secret"), "{words}");
+}
+
+#[test]
+fn a_body_may_lie_in_a_file() {
+    let arguments = |data: &'static str| [&["POST", "/pay", "-d", data], &ASKED[..]].concat();
+    assert_eq!(json(&setup(), &arguments(BODY)), json(&setup(), &arguments("@body")));
+}
+
+#[test]
+fn it_tells_what_is_not_guarded_and_what_is_refused() {
+    let none = json(&setup(), &["GET", "/pay"]);
+    assert_eq!((&none["route"], &none["fingerprint"]), (&Value::Null, &Value::Null));
+    assert!(explain(&setup(), &["GET", "/pay"]).contains("unguarded"));
+    let off = explain(&setup(), &["POST", "/off"]);
+    assert!(off.lines().any(|line| line.starts_with("mode") && line.ends_with("off")), "{off}");
+    let missing = explain(&setup(), &["POST", "/pay"]);
+    assert!(missing.contains("400 key-missing"), "{missing}");
+    let refused = json(&setup(), &["POST", "/pay", "-H", "Idempotency-Key: \"k"]);
+    assert_eq!((&refused["status"], &refused["code"]), (&400.into(), &"key-invalid".into()));
+}
+
+#[test]
+fn what_a_request_needs_not_differ_in_is_told_as_the_same() {
+    let of = |target: &str, body: &str| {
+        let arguments = [&["POST", target, "-d", body], &ASKED[..]].concat();
+        json(&setup(), &arguments)["fingerprint"].as_str().unwrap().to_owned()
+    };
+    let first = of("/pay", BODY);
+    assert_eq!(of("/pay", r#"{"a":"A","b":1}"#), first);
+    assert_ne!(of("/pay", r#"{"a":"B","b":1}"#), first);
+    assert_ne!(of("/pay?x=1", BODY), first);
+}
+
+#[test]
+fn it_refuses_what_the_proxy_would_refuse_and_nothing_else() {
+    let lines = "max_age = \"1h\"\nmax_request_body = \"8B\"";
+    let setup = crate::harness::Proxy::on("memory:")
+        .top("upstream = \"http://localhost:1\"")
+        .route(&route("pay", lines))
+        .route(&route("mine", "scope = [\"authorization\"]"))
+        .route(&route("off", "mode = \"off\"\nkey = { required = true }"));
+    let asked = |more: &[&str]| json(&setup, &[&["POST", "/pay", "-H", "Idempotency-Key: k"], more].concat());
+    assert_eq!(asked(&["-H", "Date: Sun, 06 Nov 1994 08:49:37 GMT"])["code"], "request-too-old");
+    assert_eq!(asked(&["-d", "123456789"])["code"], "request-too-large");
+    assert_eq!(asked(&["-d", "12345678"])["key"], "k");
+    let keyless = json(&setup, &["POST", "/mine"]);
+    assert_eq!((&keyless["key"], &keyless["code"]), (&Value::Null, &Value::Null), "it streams through");
+    assert_eq!(json(&setup, &["POST", "/mine", "-H", "Idempotency-Key: k"])["code"], "key-invalid");
+    let off = json(&setup, &["POST", "/off", "-d", "123456789"]);
+    assert_eq!((&off["route"], &off["mode"], &off["code"]), (&"off".into(), &"off".into(), &Value::Null));
+}

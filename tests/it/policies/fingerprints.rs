@@ -1,0 +1,205 @@
+//! What makes a retry the same request, as the route says.
+
+use crate::harness::{Request, Store, World, on_both_stores, route};
+
+const OLD: &str = "an old secret of 32 bytes, or so";
+const NEW: &str = "the new secret that comes after";
+
+async fn told(request: Request) -> String {
+    request.send().await.told().unwrap().to_owned()
+}
+
+/// A world whose route `/pay` has this fingerprint.
+async fn printed(fingerprint: &str) -> World {
+    World::guarding(Store::sqlite(), &format!("fingerprint = {{ {fingerprint} }}")).await
+}
+
+fn typed(world: &World, kind: &str, body: &str) -> Request {
+    world.post("/pay").key("k-1").field("Content-Type", kind).body(body)
+}
+
+#[tokio::test]
+async fn a_form_is_its_pairs_in_their_order() {
+    let world = printed("").await;
+    let form = |body: &str| told(typed(&world, "application/x-www-form-urlencoded; charset=UTF-8", body));
+    assert_eq!(form("a=1&b=x+y&b=%C3%A9&c=").await, "executed");
+    assert_eq!(form("a=%31&b=x%20y&b=%c3%a9&c=").await, "replayed");
+    for other in ["a=1&b=%C3%A9&b=x+y&c=", "a=1&b=x+y&b=%C3%A9", "a=1&b=x+y&b=%C3%A9&c=&c=", "a=1%26b=x+y&b=%C3%A9&c="]
+    {
+        assert_eq!(form(other).await, "mismatch", "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_multipart_form_is_its_parts() {
+    let world = printed("").await;
+    let form = |boundary: &str, parts: &[(&str, &str, &str)]| {
+        let mut body = String::new();
+        for (disposition, kind, value) in parts {
+            body.push_str(&format!("--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n"));
+            body.push_str(&format!("Content-Type: {kind}\r\n\r\n{value}\r\n"));
+        }
+        body.push_str(&format!("--{boundary}--\r\n"));
+        told(typed(&world, &format!("multipart/form-data; boundary=\"{boundary}\""), &body))
+    };
+    let (name, file) =
+        (("name=\"a\"", "text/plain", "1"), ("name=\"f\"; filename=\"a.png\"", "image/png", "\u{1}\r\n-"));
+    assert_eq!(form("one", &[name, file]).await, "executed");
+    assert_eq!(form("another", &[name, file]).await, "replayed");
+    for other in [
+        vec![file, name],
+        vec![name],
+        vec![name, ("name=\"f\"; filename=\"b.png\"", file.1, file.2)],
+        vec![name, (file.0, "image/gif", file.2)],
+        vec![name, (file.0, file.1, "\u{1}\r\n")],
+        vec![("name=\"b\"", name.1, name.2), file],
+    ] {
+        assert_eq!(form("one", &other).await, "mismatch", "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_excluded_does_not_count() {
+    let world = printed(r#"exclude = ["/sent_at", "/items/*/seen"]"#).await;
+    let send = |body: &str| told(world.post("/pay").key("k-1").json(body));
+    assert_eq!(send(r#"{"sent_at":1,"items":[{"sku":"a","seen":1},{"sku":"b"}]}"#).await, "executed");
+    assert_eq!(send(r#"{"sent_at":2,"items":[{"sku":"a"},{"sku":"b","seen":[]}]}"#).await, "replayed");
+    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"c"}]}"#).await, "mismatch");
+    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"b"}],"more":1}"#).await, "mismatch");
+}
+
+#[tokio::test]
+async fn where_something_is_included_nothing_else_counts() {
+    let world = printed(r#"include = ["/amount", "/items/*/sku"]"#).await;
+    let send = |body: &str| told(world.post("/pay").key("k-1").json(body));
+    assert_eq!(send(r#"{"amount":1,"items":[{"sku":"a"},{"sku":"b"}],"note":"x"}"#).await, "executed");
+    assert_eq!(send(r#"{"items":[{"sku":"a","n":1},{"sku":"b"}],"amount":1.0}"#).await, "replayed");
+    assert_eq!(send(r#"{"items":[{"sku":"b"},{"sku":"a"}],"amount":1}"#).await, "mismatch");
+    assert_eq!(send(r#"{"items":[{"sku":"a"}],"amount":1}"#).await, "mismatch");
+    assert_eq!(send(r#"{"amount":2,"items":[{"sku":"a"},{"sku":"b"}]}"#).await, "mismatch");
+}
+
+#[tokio::test]
+async fn fields_that_are_named_count() {
+    let world = printed(r#"headers = ["X-Tenant"]"#).await;
+    let send = |tenants: &[&str]| {
+        told(tenants.iter().fold(world.pay("k-1"), |request, tenant| request.field("X-Tenant", tenant)))
+    };
+    assert_eq!(send(&["a", "b"]).await, "executed");
+    assert_eq!(send(&["a", "b"]).await, "replayed");
+    for other in [&["b", "a"][..], &["a"], &["a, b"], &[], &["A", "b"]] {
+        assert_eq!(send(other).await, "mismatch", "{other:?}");
+    }
+    assert_eq!(
+        told(world.pay("k-1").field("x-tenant", "a").field("X-TENANT", "b").field("X-Other", "1")).await,
+        "replayed"
+    );
+}
+
+#[tokio::test]
+async fn a_query_that_does_not_count_may_differ() {
+    let world = printed("query = false").await;
+    let send = |target: &str| told(world.post(target).key("k-1").body("x"));
+    assert_eq!(send("/pay?try=1").await, "executed");
+    assert_eq!(send("/pay?try=2").await, "replayed");
+    assert_eq!(send("/pay").await, "replayed");
+}
+
+#[tokio::test]
+async fn a_body_takes_part_as_the_route_says() {
+    let (json, spaced, other) = (r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1.0 }"#, r#"{"a":2,"b":2}"#);
+    for (rule, kind, same, differs) in [
+        ("auto", "application/vnd.shop.v1+json", vec![json, spaced], vec![other]),
+        ("auto", "text/json", vec![json], vec![spaced]),
+        ("none", "application/json", vec![json, spaced, other, ""], vec![]),
+        ("raw", "application/json", vec![json], vec![spaced, other]),
+        ("json", "text/plain", vec![json, spaced], vec![other]),
+        ("json", "text/plain", vec!["no JSON"], vec!["no  JSON"]),
+        ("form", "text/plain", vec!["a=x+y", "a=x%20y"], vec!["a=xy"]),
+        ("auto", "application/json", vec![r#"{"a":1,"a":1}"#], vec![r#"{"a":1, "a":1}"#]),
+    ] {
+        let world = printed(&format!("body = \"{rule}\"")).await;
+        for (number, body) in same.iter().enumerate() {
+            let expected = if number == 0 { "executed" } else { "replayed" };
+            assert_eq!(told(typed(&world, kind, body)).await, expected, "{rule} {kind}: {body}");
+        }
+        for body in differs {
+            assert_eq!(told(typed(&world, kind, body)).await, "mismatch", "{rule} {kind}: {body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_packed_is_compared_as_it_is() {
+    let world = printed("").await;
+    let send = |body: &str| told(world.post("/pay").key("k-1").json(body).field("Content-Encoding", "br"));
+    assert_eq!(send(r#"{"a":1}"#).await, "executed");
+    assert_eq!(send(r#"{"a": 1}"#).await, "mismatch", "nothing is unpacked, and nothing read into it");
+    assert_eq!(send(r#"{"a":1}"#).await, "replayed");
+}
+
+on_both_stores!(a_retry_is_compared_by_the_recipe_of_its_first_attempt);
+async fn a_retry_is_compared_by_the_recipe_of_its_first_attempt(store: Store) {
+    let with = |lines: &str| route("pay", lines);
+    let mut world = World::with(store, |setup| {
+        setup.route(&with(r#"fingerprint = { include = ["/a", "/at"], exclude = ["/at"] }"#))
+    })
+    .await;
+    let send = |world: &World, key: &str, body: &str| told(world.post("/pay").key(key).json(body));
+    assert_eq!(send(&world, "old", r#"{"a":1,"at":1}"#).await, "executed");
+    world.restart_as(|setup| setup.route(&with(r#"fingerprint = { body = "raw" }"#))).await;
+    assert_eq!(send(&world, "old", r#"{ "at": 2, "a": 1 }"#).await, "replayed");
+    assert_eq!(send(&world, "old", r#"{"a":2,"at":1}"#).await, "mismatch");
+    assert_eq!(send(&world, "new", r#"{"a":1,"at":1}"#).await, "executed");
+    assert_eq!(send(&world, "new", r#"{"a":1, "at":1}"#).await, "mismatch");
+    world.restart_as(|setup| setup.route(&with(r#"fingerprint = { body = "none", query = false }"#))).await;
+    assert_eq!(send(&world, "old", r#"{"a":1}"#).await, "replayed");
+    assert_eq!(send(&world, "old", r#"{"a":3}"#).await, "mismatch");
+    assert_eq!(send(&world, "new", r#"{"a":1,"at":1}"#).await, "replayed");
+    assert_eq!(send(&world, "new", r#"{"at":1,"a":1}"#).await, "mismatch");
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+on_both_stores!(secrets_are_changed_without_a_key_being_lost);
+async fn secrets_are_changed_without_a_key_being_lost(store: Store) {
+    let mut world = World::with(store, |setup| setup.top(&format!("secret = {OLD:?}"))).await;
+    let first = world.pay("old").send().await;
+    assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
+    world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}\nprevious_secrets = [{OLD:?}]"))).await;
+    assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
+    assert_eq!(told(world.pay("old").body("other")).await, "mismatch");
+    assert_eq!(told(world.pay("new")).await, "executed");
+    world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
+    assert_eq!(told(world.pay("new")).await, "replayed");
+    let gone = world.pay("old").send().await;
+    assert_eq!((gone.outcome(), gone.is_replay()), ((422, "key-reused".to_owned()), false), "nobody can compare");
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+on_both_stores!(without_its_secret_a_key_is_closed);
+async fn without_its_secret_a_key_is_closed(store: Store) {
+    let mut world = World::with(store, |setup| setup.top(&format!("secret = {OLD:?}"))).await;
+    assert_eq!(told(world.pay("k-1")).await, "executed");
+    world.restart_as(|setup| setup).await;
+    assert_eq!(world.pay("k-1").send().await.outcome(), (422, "key-reused".to_owned()));
+    world.restart_as(|setup| setup.top(&format!("secret = {OLD:?}"))).await;
+    assert_eq!(told(world.pay("k-1")).await, "replayed", "and open again with it");
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_introduced_leaves_earlier_keys_as_they_are() {
+    let mut world = World::start(Store::sqlite()).await;
+    assert_eq!(told(world.pay("k-1")).await, "executed");
+    world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
+    assert_eq!(told(world.pay("k-1")).await, "replayed");
+    assert_eq!(told(world.pay("k-2")).await, "executed");
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let store = rusqlite::Connection::open(world.store.sqlite_file()).unwrap();
+    let mut rows = store.prepare("select recipe, fingerprint from keys order by key").unwrap();
+    let rows: Vec<(String, Vec<u8>)> =
+        rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows[0].0, "1");
+    assert!(rows[1].0.starts_with("1 hmac="), "{}", rows[1].0);
+    assert_ne!(rows[0].1, rows[1].1, "the same request, and nobody can see it");
+}

@@ -1,0 +1,71 @@
+//! The key as the service sees it.
+
+use crate::harness::{Store, World};
+
+async fn forwarding(forward_key: &str, more: &str) -> World {
+    World::guarding(Store::sqlite(), &format!("forward_key = \"{forward_key}\"\n{more}")).await
+}
+
+/// The key's field as the service got it, and as the client got it back.
+async fn seen(world: &World, key: &str) -> (Option<String>, Option<String>) {
+    let answer = world.pay(key).send().await;
+    assert_eq!(answer.told(), Some("executed"));
+    let again = world.pay(key).send().await;
+    assert_eq!(again.comparable(), answer.replayed());
+    let seen = world.upstream.last().field("idempotency-key").map(str::to_owned);
+    (seen, answer.field("idempotency-key").map(str::to_owned))
+}
+
+fn both(seen: &str, echoed: &str) -> (Option<String>, Option<String>) {
+    (Some(seen.to_owned()), Some(echoed.to_owned()))
+}
+
+#[tokio::test]
+async fn it_is_the_clients_own_unless_the_route_says_otherwise() {
+    for world in [World::guarding(Store::sqlite(), "").await, forwarding("same", "").await] {
+        for key in ["k-1", "\"k-2\"; v=1", r#""a\"b\\c""#] {
+            assert_eq!(seen(&world, key).await, both(key, key));
+        }
+    }
+}
+
+#[tokio::test]
+async fn it_may_be_left_out() {
+    let world = forwarding("none", "").await;
+    assert_eq!(seen(&world, "k-1").await, (None, Some("k-1".to_owned())));
+    let world = forwarding("none", "key = { header = \"X-Key\" }").await;
+    let answer = world.pay("other").field("X-Key", "k-1").send().await;
+    assert_eq!((answer.told(), answer.field("x-key")), (Some("executed"), Some("k-1")));
+    let call = world.upstream.last();
+    assert_eq!((call.field("x-key"), call.field("idempotency-key")), (None, Some("other")));
+}
+
+#[tokio::test]
+async fn it_may_be_derived_for_a_step_in_the_clients_spelling() {
+    let world = forwarding("derive:charge", "").await;
+    assert_eq!(seen(&world, "k-1").await, both("k-1:charge", "k-1"));
+    assert_eq!(seen(&world, "\"k-2\"").await, both("\"k-2:charge\"", "\"k-2\""));
+    assert_eq!(seen(&world, r#""a\"b\\c";v=1"#).await, both(r#""a\"b\\c:charge""#, r#""a\"b\\c";v=1"#));
+    let world = forwarding("derive:charge", "key = { syntax = \"opaque\" }").await;
+    assert_eq!(seen(&world, "\"k-1\"").await, both("\"k-1\":charge", "\"k-1\""));
+}
+
+#[tokio::test]
+async fn a_key_that_came_elsewhere_is_derived_into_its_usual_field() {
+    let world = forwarding("derive:charge", "key = { body = \"/id\" }").await;
+    let answer = world.post("/pay").json(r#"{"id":"k-1"}"#).send().await;
+    assert_eq!((answer.told(), answer.field("idempotency-key")), (Some("executed"), None));
+    let call = world.upstream.last();
+    assert_eq!((call.field("idempotency-key"), &*call.body), (Some("k-1:charge"), &br#"{"id":"k-1"}"#[..]));
+}
+
+#[tokio::test]
+async fn each_attempt_carries_the_same_derived_key() {
+    let world = forwarding("derive:charge", "").await;
+    world.upstream.then(crate::harness::Answer::status(500));
+    assert_eq!(world.pay("k-1").send().await.told(), Some("released"));
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    let keys: Vec<_> =
+        world.upstream.executed().iter().map(|call| call.field("idempotency-key").unwrap().to_owned()).collect();
+    assert_eq!(keys, ["k-1:charge", "k-1:charge"]);
+}

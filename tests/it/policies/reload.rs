@@ -1,0 +1,224 @@
+//! A configuration that changes while the proxy runs.
+
+use rustix::process::Signal;
+
+use crate::harness::proxy::Setup;
+use crate::harness::{Answer, Hold, PATIENCE, Store, Upstream, World, eventually, on_both_stores, route};
+
+const RELOADED: &str = "the configuration was reloaded";
+const REFUSED: &str = "which would make this route's keys unfindable";
+
+/// The setup of this world's store and service, with this for `POST /pay`, and this at the top.
+fn with(world: &World, top: &str, lines: &str) -> Setup {
+    crate::harness::Proxy::on(&world.store.url()).upstream(world.upstream.address).top(top).route(&route("pay", lines))
+}
+
+/// Writes the file anew, as an editor does.
+fn write(world: &World, text: &str) {
+    let new = world.proxy.file().with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(new, world.proxy.file()).unwrap();
+}
+
+/// Writes the file, asks for it to be read, and waits until that is logged for the so-manieth time.
+async fn reload(world: &World, text: &str, logged: &str, times: usize) {
+    // The link is swapped at once, so that the proxy's own look at the file finds nothing new between the two.
+    write(world, text);
+    world.proxy.signal(Signal::HUP);
+    world.proxy.logs_times(logged, times).await;
+}
+
+/// Waits until every worker has taken it over: none answers otherwise any more.
+async fn settles(mut look: impl AsyncFnMut() -> bool) {
+    let mut in_a_row = 0;
+    eventually(PATIENCE, async || {
+        in_a_row = if look().await { in_a_row + 1 } else { 0 };
+        (in_a_row == 20).then_some(())
+    })
+    .await;
+}
+
+async fn requires_a_key(world: &World) -> bool {
+    world.post("/pay").body("x").send().await.outcome() == (400, "key-missing".to_owned())
+}
+
+on_both_stores!(a_hangup_reloads_routes_and_forgets_nothing);
+async fn a_hangup_reloads_routes_and_forgets_nothing(store: Store) {
+    let world = World::guarding(store, "").await;
+    let first = world.pay("k-1").send().await;
+    assert!(!requires_a_key(&world).await);
+    reload(&world, &with(&world, "", "key = { required = true }").text(), RELOADED, 1).await;
+    settles(async || requires_a_key(&world).await).await;
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+    let own = Upstream::start().await;
+    let more = with(&world, "", "").route(&route("new", &format!("upstream = \"http://{}\"", own.address)));
+    reload(&world, &more.text(), RELOADED, 2).await;
+    settles(async || !requires_a_key(&world).await).await;
+    let new = || world.post("/new").key("k-1").body("x");
+    settles(async || new().send().await.told() == Some("replayed")).await;
+    assert_eq!(own.calls(), 1);
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+}
+
+#[tokio::test]
+async fn a_file_that_has_changed_is_reloaded_unasked() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    write(&world, &with(&world, "", "key = { required = true }").text());
+    world.proxy.logs(RELOADED).await;
+    settles(async || requires_a_key(&world).await).await;
+}
+
+#[tokio::test]
+async fn a_link_that_is_swapped_is_a_file_that_has_changed() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    let folder = tempfile::tempdir().unwrap();
+    // As mounted configurations are: the file is a link into a folder that is a link itself.
+    for (version, lines) in [("1", ""), ("2", "key = { required = true }")] {
+        std::fs::create_dir(folder.path().join(version)).unwrap();
+        std::fs::write(folder.path().join(version).join("oncegate.toml"), with(&world, "", lines).text()).unwrap();
+    }
+    let swap = |target: &str, link: &std::path::Path| {
+        let new = folder.path().join("new");
+        std::os::unix::fs::symlink(folder.path().join(target), &new).unwrap();
+        std::fs::rename(new, link).unwrap();
+    };
+    swap("1", &folder.path().join("data"));
+    swap("data/oncegate.toml", &world.proxy.file());
+    swap("2", &folder.path().join("data"));
+    world.proxy.logs(RELOADED).await;
+    settles(async || requires_a_key(&world).await).await;
+}
+
+#[tokio::test]
+async fn a_broken_file_keeps_the_running_one_and_says_why() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
+    for (times, broken) in [
+        with(&world, "", "key = { required = false }\nttl = \"soon\"").text(),
+        with(&world, "", "key = { required = false }\ntll = \"1h\"").text(),
+        "[[routes".to_owned(),
+        String::new(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        reload(&world, broken, "the running one stays", times + 1).await;
+        settles(async || requires_a_key(&world).await).await;
+    }
+    let said: Vec<_> =
+        world.proxy.logged().into_iter().filter_map(|line| Some(line["problem"].as_str()?.to_owned())).collect();
+    let file = world.proxy.file().display().to_string();
+    let text = with(&world, "", "key = { required = false }\nttl = \"soon\"").text();
+    let line = 1 + text.lines().position(|line| line.starts_with("ttl")).unwrap();
+    assert!(said[0].starts_with(&format!("{file}:{line}:")) && said[0].contains("routes[0].ttl"), "{said:?}");
+    assert!(said[1].starts_with(&format!("{file}:{line}:")) && said[1].contains("ttl"), "{said:?}");
+    assert!(said[2].starts_with(&format!("{file}:1:")), "{said:?}");
+    assert_eq!(world.proxy.readyz().await.0, 200);
+    reload(&world, &with(&world, "", "key = { required = false }").text(), RELOADED, 1).await;
+    settles(async || !requires_a_key(&world).await).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_changes_nothing() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
+    std::fs::remove_file(world.proxy.file()).unwrap();
+    world.proxy.signal(Signal::HUP);
+    let line = world.proxy.logs("the running one stays").await;
+    assert_eq!(line["level"], "ERROR");
+    assert!(requires_a_key(&world).await);
+}
+
+on_both_stores!(what_finds_a_live_routes_keys_is_changed_by_a_restart_only);
+async fn what_finds_a_live_routes_keys_is_changed_by_a_restart_only(store: Store) {
+    let mut world = World::guarding(store, "").await;
+    let first = world.pay("k-1").send().await;
+    for (times, (lines, what)) in [
+        ("scope = [\"none\"]", "scope"),
+        ("space = \"service\"", "space"),
+        ("key = { header = \"X-Key\" }", "the key's place"),
+        ("key = { query = \"k\" }", "the key's place"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // With something beside it that could be taken over: nothing is taken over by halves.
+        let text = with(&world, "", lines).route(&route("new", "")).text();
+        reload(&world, &text, REFUSED, times + 1).await;
+        let refusals: Vec<_> = world.proxy.logged().into_iter().filter(|line| line["route"] == "pay").collect();
+        let said = refusals.iter().filter_map(|line| line["message"].as_str()).rfind(|said| said.contains(REFUSED));
+        assert!(said.unwrap().starts_with(&format!("{what} has changed")), "{said:?}");
+        assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+        assert_eq!(world.post("/new").key("k-1").body("x").send().await.told(), None);
+    }
+    let text = with(&world, "", "").route(&route("new", "space = \"route\"")).text();
+    reload(&world, &text, RELOADED, 1).await;
+    world.restart_as(|setup| setup.route(&route("pay", "space = \"service\""))).await;
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"), "whoever restarts has said so");
+}
+
+#[tokio::test]
+async fn what_only_a_restart_can_change_is_told() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    for (times, (top, what)) in [
+        ("service = \"other\"", "service"),
+        ("drain_timeout = \"7s\"", "drain_timeout"),
+        ("drain_delay = \"1ms\"", "drain_delay"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let text = with(&world, top, "key = { required = true }").text();
+        reload(&world, &text, "takes effect with a restart", times + 1).await;
+        world.proxy.logs(&format!("{what} has changed")).await;
+        settles(async || requires_a_key(&world).await).await;
+    }
+    let text = with(&world, "", "").store("sweep_every = \"9s\"").text();
+    reload(&world, &text, "store has changed", 1).await;
+    let text = with(&world, "", "").text().replace("log = \"debug\"", "log = \"info\"");
+    reload(&world, &text, "telemetry has changed", 1).await;
+    let text = with(&world, "", "").text().replacen("127.0.0.1:0", "127.0.0.1:1", 1);
+    reload(&world, &text, "listen has changed", 1).await;
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+}
+
+on_both_stores!(requests_under_way_are_not_disturbed);
+async fn requests_under_way_are_not_disturbed(store: Store) {
+    let world = World::guarding(store, "in_flight = \"wait\"").await;
+    let (hold, midway) = (Hold::new(), Hold::new());
+    world.upstream.then(Answer::status(201).hold(&hold));
+    world.upstream.then(Answer::status(200).chunks(&["first", "second"]).hold_midway(&midway));
+    let guarded = world.pay("k-1").spawn();
+    world.upstream.has_executed(1).await;
+    let waiter = world.pay("k-1").spawn();
+    let mut streaming = world.get("/events").open().await.unwrap();
+    streaming.any_head().await.unwrap();
+    assert_eq!(streaming.piece().await.unwrap().unwrap(), b"first");
+    let own = Upstream::start().await;
+    let elsewhere = format!("upstream = \"http://{}\"\nkey = {{ required = true }}", own.address);
+    reload(&world, &with(&world, "", &elsewhere).text(), RELOADED, 1).await;
+    settles(async || requires_a_key(&world).await).await;
+    hold.release();
+    midway.release();
+    let first = guarded.await.unwrap().unwrap();
+    assert_eq!((first.told(), &*first.text()), (Some("executed"), "effect 1"));
+    assert_eq!(waiter.await.unwrap().unwrap().comparable(), first.replayed());
+    assert_eq!(streaming.piece().await.unwrap().unwrap(), b"second");
+    assert_eq!(streaming.piece().await.unwrap(), None);
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+    assert_eq!(own.calls(), 0);
+}
+
+#[tokio::test]
+async fn secrets_and_trust_are_reloaded_with_the_routes() {
+    let secret = |name: &str| format!("secret = \"the {name} secret, long enough\"");
+    let world = World::with(Store::sqlite(), |setup| setup.top(&secret("first")).route(&route("pay", ""))).await;
+    let first = world.pay("k-1").send().await;
+    let top =
+        format!("{}\nprevious_secrets = [\"the first secret, long enough\"]\ntrusted_proxies = []", secret("second"));
+    reload(&world, &with(&world, &top, "").text(), RELOADED, 1).await;
+    settles(async || world.pay("k-2").field("X-Api-Key", "a").send().await.status == 400).await;
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+    assert_eq!(world.pay("k-3").send().await.told(), Some("executed"));
+    reload(&world, &with(&world, &secret("second"), "").text(), RELOADED, 2).await;
+    settles(async || world.pay("k-1").send().await.status == 422).await;
+    assert_eq!(world.pay("k-3").send().await.told(), Some("replayed"));
+}

@@ -1,0 +1,165 @@
+//! The service's own word about a response, and the lists that hold where it says nothing.
+
+use std::time::{Duration, SystemTime};
+
+use crate::harness::{Answer, PATIENCE, Response, Store, World, eventually, on_both_stores, route};
+
+fn hides_what_was_said(response: &Response) {
+    assert_eq!((response.field("oncegate-decision"), response.field("oncegate-ttl")), (None, None));
+}
+
+on_both_stores!(the_service_overrules_the_table);
+async fn the_service_overrules_the_table(store: Store) {
+    let world = World::start(store).await;
+    for (status, decision, told, again) in [
+        (201, "release", "released", "executed"),
+        (503, "store", "executed", "replayed"),
+        (502, "store", "executed", "replayed"),
+        (201, "unknown", "unknown", "unknown"),
+        (500, "unknown", "unknown", "unknown"),
+        (504, "release", "released", "executed"),
+        (429, "store", "executed", "replayed"),
+    ] {
+        let key = format!("{status}-{decision}");
+        world.upstream.then(Answer::status(status).field("Oncegate-Decision", decision).field("Retry-After", "1"));
+        let first = world.pay(&key).send().await;
+        assert_eq!((first.status, first.told()), (status, Some(told)), "{key}");
+        hides_what_was_said(&first);
+        let second = world.pay(&key).send().await;
+        assert_eq!(second.told(), Some(again), "{key}");
+        hides_what_was_said(&second);
+        match again {
+            "replayed" => assert_eq!(second.comparable(), first.replayed()),
+            "unknown" => assert_eq!(second.outcome(), (409, "outcome-unknown".to_owned())),
+            _ => assert_eq!(second.status, 201),
+        }
+    }
+}
+
+fn lives_for(response: &Response) -> Duration {
+    let expires = httpdate::parse_http_date(response.field("idempotency-key-expires").unwrap()).unwrap();
+    expires.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+on_both_stores!(the_service_says_how_long_its_response_is_kept);
+async fn the_service_says_how_long_its_response_is_kept(store: Store) {
+    let world = World::with(store, |setup| setup.store("reap_every = \"1h\"")).await;
+    world.upstream.then(Answer::status(201).field("Oncegate-TTL", "1s"));
+    world.upstream.then(Answer::status(201).field("Oncegate-TTL", "48h"));
+    let short = world.pay("short").send().await;
+    let long = world.pay("long").send().await;
+    hides_what_was_said(&long);
+    assert!(lives_for(&short) <= Duration::from_secs(2));
+    assert!(lives_for(&long) > Duration::from_secs(47 * 3600));
+    let again =
+        eventually(PATIENCE, async || Some(world.pay("short").send().await).filter(|one| !one.is_replay())).await;
+    assert_eq!(again.told(), Some("executed"));
+    assert_eq!(world.pay("long").send().await.comparable(), long.replayed());
+}
+
+#[tokio::test]
+async fn what_cannot_be_understood_is_logged_and_counts_as_not_said() {
+    let world = World::start(Store::sqlite()).await;
+    for (number, (name, value)) in [
+        ("Oncegate-Decision", "Store"),
+        ("Oncegate-Decision", ""),
+        ("Oncegate-TTL", "soon"),
+        ("Oncegate-TTL", "0s"),
+        ("Oncegate-TTL", "9999d"),
+        ("Oncegate-TTL", "\u{e9}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        world.upstream.then(Answer::status(201).field(name, value));
+        let key = format!("k-{number}");
+        let first = world.pay(&key).send().await;
+        hides_what_was_said(&first);
+        assert_eq!(first.told(), Some("executed"), "{name}: {value}");
+        let day = lives_for(&first);
+        assert!(day > Duration::from_secs(23 * 3600) && day <= Duration::from_secs(24 * 3600), "{name}: {value}");
+        assert_eq!(world.pay(&key).send().await.comparable(), first.replayed());
+        world.proxy.logs_times("cannot be understood", number + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn what_nothing_guards_and_what_is_only_observed_hides_it_too() {
+    let world = World::guarding(Store::sqlite(), "mode = \"observe\"").await;
+    world.upstream.answers(Answer::status(200).field("Oncegate-Decision", "store").field("Oncegate-TTL", "1h"));
+    for request in [world.pay("k-1"), world.get("/else"), world.post("/pay").body("x")] {
+        hides_what_was_said(&request.send().await);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_written_beats_a_default_and_a_code_beats_its_class() {
+    let lists = [
+        ("store", "store_statuses = [\"500\", \"504\"]"),
+        ("release", "release_statuses = [\"409\", \"2xx\", \"502\"]"),
+        ("unknown", "unknown_statuses = [\"4xx\", \"503\"]"),
+        ("mixed", "store_statuses = [\"422\", \"5xx\"]\nrelease_statuses = [\"4xx\"]\nunknown_statuses = [\"500\"]"),
+        ("plain", ""),
+    ];
+    let world = World::with(Store::sqlite(), |setup| {
+        lists.iter().fold(setup, |setup, (name, lines)| setup.route(&route(name, lines)))
+    })
+    .await;
+    for (name, status, told) in [
+        ("store", 500, "executed"),
+        ("store", 501, "released"),
+        ("store", 504, "executed"),
+        ("store", 502, "unknown"),
+        ("store", 401, "released"),
+        ("release", 201, "released"),
+        ("release", 409, "released"),
+        ("release", 502, "released"),
+        ("release", 504, "unknown"),
+        ("release", 422, "executed"),
+        ("unknown", 422, "unknown"),
+        ("unknown", 503, "unknown"),
+        ("unknown", 500, "released"),
+        ("unknown", 201, "executed"),
+        ("mixed", 422, "executed"),
+        ("mixed", 400, "released"),
+        ("mixed", 503, "executed"),
+        ("mixed", 500, "unknown"),
+        ("plain", 308, "released"),
+        ("plain", 303, "executed"),
+        ("plain", 404, "executed"),
+        ("plain", 500, "released"),
+        ("plain", 504, "unknown"),
+    ] {
+        world.upstream.then(Answer::status(status));
+        let answer = world.post(&format!("/{name}")).key(&format!("k-{status}")).body("x").send().await;
+        assert_eq!((answer.status, answer.told()), (status, Some(told)), "{name} {status}");
+    }
+    for (name, status, told) in [
+        ("plain", 409, "released"),
+        ("plain", 404, "released"),
+        ("mixed", 422, "executed"),
+        ("unknown", 418, "released"),
+    ] {
+        world.upstream.then(Answer::status(status).field("Retry-After", "1"));
+        let answer = world.post(&format!("/{name}")).key(&format!("r-{status}")).body("x").send().await;
+        assert_eq!((answer.status, answer.told()), (status, Some(told)), "{name} {status} with Retry-After");
+    }
+}
+
+on_both_stores!(an_unknown_outcome_may_be_retried_when_it_is_quiet);
+async fn an_unknown_outcome_may_be_retried_when_it_is_quiet(store: Store) {
+    let lines = "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\nupstream_timeout = \"500ms\"\n\
+                 connect_timeout = \"500ms\"";
+    let world =
+        World::with(store, |setup| setup.short_leases().store("timeout = \"1s\"").route(&route("pay", lines))).await;
+    world.upstream.then(Answer::close());
+    let begun = std::time::Instant::now();
+    assert_eq!(world.pay("k-1").send().await.outcome(), (502, "upstream-broken".to_owned()));
+    let early = world.pay("k-1").send().await;
+    assert_eq!(early.outcome(), (409, "outcome-unknown".to_owned()));
+    assert!(early.field("retry-after").unwrap().parse::<u64>().unwrap() <= 3, "until it is quiet, and no longer");
+    let next = eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|one| one.status == 201)).await;
+    assert!(begun.elapsed() >= Duration::from_millis(1_500), "its own deadline and a lease have passed");
+    assert_eq!((next.told(), world.upstream.last().field("oncegate-attempt")), (Some("executed"), Some("2")));
+    assert_eq!(world.upstream.calls(), 2);
+}
