@@ -155,7 +155,7 @@ fn start_tasks(shared: &Arc<Shared>, stops: &Stops) -> TaskTracker {
     let beside = TaskTracker::new();
     beside.spawn(tasks::run(Heartbeat(Arc::clone(shared)), store.heartbeat, stops.last.clone()));
     beside.spawn(tasks::run(Sweeper(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
-    beside.spawn(tasks::run(Strays(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
+    beside.spawn(tasks::run(Strays::new(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
     beside.spawn(tasks::run(Reaper(Arc::clone(shared)), store.reap_every, stops.tasks.clone()));
     beside
 }

@@ -163,7 +163,7 @@ impl Gate {
             usual: guarded.pace().usual(),
         };
         let entry = underway.enter(guarded.ask.token);
-        let may_start = tenure.may_start();
+        let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
         let mut reservation = match may_start {
             true => store.reserve(guarded.ask.clone()).await.map_err(refusal_of)?,
             // Without a lease nothing is begun; what others have done can still be told.

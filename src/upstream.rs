@@ -65,9 +65,8 @@ impl Upstream {
         let (connector, authority) = match target {
             Target::H2c(authority) | Target::Http(authority) => {
                 let mut connector = HttpConnector::new();
-                connector.set_connect_timeout(Some(connect));
                 connector.set_nodelay(true);
-                (Connector::Tcp(connector), authority.clone())
+                (Connector::Tcp(connector, connect), authority.clone())
             }
             Target::Unix(path) => (Connector::Unix(Arc::clone(path), connect), Authority::from_static("localhost")),
         };
@@ -135,6 +134,10 @@ fn check(response: &Response<Incoming>, asked_to_switch: bool) -> Result<(), &'s
     let switched = status == StatusCode::SWITCHING_PROTOCOLS && asked_to_switch;
     if !(200..600).contains(&status.as_u16()) && !switched {
         return Err("a status that is no final one");
+    }
+    // Which of the two counts is what smuggled responses are made of (RFC 9112 section 6.3).
+    if response.headers().contains_key(TRANSFER_ENCODING) && response.headers().contains_key(CONTENT_LENGTH) {
+        return Err("both a length and a transfer coding");
     }
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {

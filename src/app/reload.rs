@@ -76,9 +76,14 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) {
 /// What must not change while keys are held by it: a retry would be another request.
 fn refused(running: &Config, new: &Config) -> Option<(Arc<str>, &'static str)> {
     new.routes.iter().find_map(|route| {
-        let before = running.routes.iter().find(|before| before.name == route.name)?;
+        let before = running.routes.iter().find(|before| before.name == route.name || guards_alike(before, route))?;
         changed_identity(before, route).map(|what| (Arc::clone(&route.name), what))
     })
+}
+
+/// A route that was renamed is still the same one to the keys that it holds.
+fn guards_alike(one: &Route, other: &Route) -> bool {
+    one.host == other.host && one.path.is_same_as(&other.path) && one.methods == other.methods
 }
 
 /// Which part of what finds a key differs between two versions of a route.
@@ -89,6 +94,8 @@ fn changed_identity(one: &Route, other: &Route) -> Option<&'static str> {
         Some("space")
     } else if one.key.sources != other.key.sources {
         Some("the key's place")
+    } else if one.key.syntax != other.key.syntax {
+        Some("the key's syntax")
     } else {
         None
     }

@@ -155,13 +155,13 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let upstream_timeout = section.duration_above_zero("upstream_timeout");
     let upstream_idle_timeout = section.duration_above_zero("upstream_idle_timeout");
     if let (Some(connect), Some(whole)) = (&connect_timeout, &upstream_timeout)
-        && connect.value > whole.value
+        && connect.value >= whole.value
         && connect.place.is_written()
     {
         let (connect_shown, whole_shown) = (units::show_duration(connect.value), units::show_duration(whole.value));
         let message = format!(
-            "`connect_timeout` ({connect_shown}) must not be longer than `upstream_timeout` ({whole_shown}), which it \
-             is a part of"
+            "`connect_timeout` ({connect_shown}) must be shorter than `upstream_timeout` ({whole_shown}): where both \
+             ran out at once, nobody could tell that nothing was sent"
         );
         section.reader().problem((&connect.place).max(&whole.place), message);
     }
@@ -191,7 +191,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         in_flight: in_flight?.value,
         wait_timeout: wait_timeout?.value,
         // A default gives way to what somebody wrote.
-        connect_timeout: connect_timeout?.value.min(upstream_timeout.as_ref()?.value),
+        connect_timeout: connect_timeout?.value.min(upstream_timeout.as_ref()?.value.mul_f64(0.9)),
         upstream_timeout: upstream_timeout?.value,
         upstream_idle_timeout: upstream_idle_timeout?.value,
         statuses: statuses?,

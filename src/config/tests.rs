@@ -338,7 +338,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ),
         (
             "[defaults]\nconnect_timeout = '3s'\nupstream_timeout = '1s'",
-            "4:20: defaults.upstream_timeout: `connect_timeout` (3s) must not be longer",
+            "4:20: defaults.upstream_timeout: `connect_timeout` (3s) must be shorter",
         ),
         ("[defaults]\nkey.max_length = 1025", "3:18: defaults.key.max_length: must be 1 to 1024"),
         (

@@ -116,6 +116,14 @@ pub struct Settlement {
 }
 
 impl Settlement {
+    /// How long it is worth storing, from its attempt's end; `None` where it never lapses.
+    pub fn ttl(&self) -> Option<Duration> {
+        match self.ending {
+            Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(ttl),
+            Ending::Unknown => None,
+        }
+    }
+
     /// A completed key is to be remembered for so long past its TTL.
     pub fn remembered(mut self, time: Option<Duration>) -> Self {
         if let Ending::Completed { remember, .. } = &mut self.ending {

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -14,7 +14,7 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::framing::{Guarded, Limits, Malformed, Verdicts};
+use super::framing::{Guarded, Limits, Malformed, Verdicts, http2};
 use crate::body::Body;
 use crate::gate::Gate;
 use crate::gate::refuse::Refusal;
@@ -59,7 +59,11 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
 }
 
 async fn answer(request: Request<Incoming>, peer: IpAddr, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
-    let response = match verdicts.next() {
+    let judged = match request.version() {
+        Version::HTTP_2 => http2::judge(&request),
+        _ => verdicts.next(),
+    };
+    let response = match judged {
         Ok(()) => gate.handle(request, peer).await,
         Err(malformed) => gate.refuse(refusal(malformed)),
     };

@@ -37,6 +37,7 @@ pub use self::verdict::{Malformed, Verdicts};
 mod alarm;
 mod chunked;
 mod head;
+pub mod http2;
 mod text;
 mod verdict;
 

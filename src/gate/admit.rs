@@ -106,7 +106,7 @@ impl Gate {
         }
         check_nominated(&head.headers, route)?;
         let mut key = place::in_head(&head, &route.key)?;
-        if key.is_some() && self.shared.draining.is_cancelled() {
+        if (key.is_some() || place::may_be_in_body(&route.key)) && self.shared.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
         // What the head alone refuses is refused before the body is asked for: who waits for `100 Continue` has then not
@@ -150,10 +150,10 @@ impl Gate {
         stamp: &mut Stamp,
     ) -> Result<(Key, Scope), Refusal> {
         let key = Key::parse(key, route.key.syntax, route.key.limits)?;
+        let scope = caller::scope(&self.shared.salt, &route.scope, head, origin.trusted)?;
         if let Some((name, value)) = route.key.header().and_then(|name| Some((name, head.headers.get(name)?))) {
             stamp.echo(name, value);
         }
-        let scope = caller::scope(&self.shared.salt, &route.scope, head, origin.trusted)?;
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.shared.tenure.store_now())?;
         }
@@ -291,7 +291,11 @@ fn check_age(headers: &HeaderMap, max_age: Duration, now: SystemTime) -> Result<
 /// Within what the key is unique.
 fn space(route: &Route, head: &request::Parts) -> Bytes {
     match route.space {
-        Space::Path => Bytes::from(format!("{} {}", head.method, head.uri.path())),
+        // Where a route is for one host, another host's route may have the same path.
+        Space::Path => {
+            let host = route.host.as_deref().unwrap_or_default();
+            Bytes::from(format!("{} {host}{}", head.method, head.uri.path()))
+        }
         Space::Route => Bytes::from(format!("route {}", route.name)),
         Space::Service => Bytes::from_static(b"service"),
     }

@@ -29,12 +29,14 @@ const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-po
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Fields that concern one connection only (RFC 9110 section 7.6.1), besides those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 11] = [
+const HOP_BY_HOP: [HeaderName; 12] = [
     CONNECTION,
+    HTTP2_SETTINGS,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,

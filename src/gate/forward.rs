@@ -79,14 +79,15 @@ impl Gate {
         match outcome {
             Outcome::Answered(response, said) => {
                 let (verdict, ttl) = said.judge(&route, response.status, &response.headers);
+                // Before the lease is taken out of the attempt's care: whatever may panic is behind us then.
+                let kept = (verdict == Verdict::Store).then(|| replay::to_keep(&response, &route));
                 let (lease, entry) = attempt.end();
-                let (settlement, told) = match verdict {
-                    Verdict::Release => (lease.release(ttl), Told::Released),
-                    Verdict::Store => {
-                        let kept = replay::to_keep(&response, &route);
+                let (settlement, told) = match (verdict, kept) {
+                    (Verdict::Store, Some(kept)) => {
                         (lease.complete(kept, ttl).remembered(route.remember), Told::Executed)
                     }
-                    Verdict::Unknown => (lease.unknown(), Told::Unknown),
+                    (Verdict::Release, _) => (lease.release(ttl), Told::Released),
+                    (Verdict::Unknown | Verdict::Store, _) => (lease.unknown(), Told::Unknown),
                 };
                 if told == Told::Unknown {
                     tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),

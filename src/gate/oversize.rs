@@ -8,7 +8,7 @@ use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::forward::Oversize;
 use super::replay;
@@ -22,8 +22,8 @@ use crate::domain::response::StoredResponse;
 
 /// Frames between the upstream's pace and the client's: enough that neither waits for each single one.
 const FRAMES_AHEAD: usize = 8;
-/// How long a client may take to make room for the end of its response once the attempt is settled.
-const LAST_FRAME: Duration = Duration::from_secs(30);
+/// How long a client may take to make room for the next frame before it counts as gone.
+const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// Hands the response on as it comes, holding its last frame back until the attempt is settled: a client that has the
 /// whole response can rely on its key.
@@ -66,7 +66,7 @@ async fn hand_on(
     attempt: Attempt,
     (verdict, ttl): (Verdict, Duration),
     route: &Route,
-    deadline: Instant,
+    mut deadline: Instant,
     client: mpsc::Sender<Piece>,
 ) {
     let Oversize { head, beginning, mut rest, .. } = oversize;
@@ -76,12 +76,18 @@ async fn hand_on(
         match timeout_at(deadline, rest.frame()).await {
             Ok(Some(Ok(next))) => {
                 let ready = std::mem::replace(&mut held, next);
-                client = send(client, Piece::Frame(ready), deadline).await;
+                // What the client takes is not the service's time: a slow reader must not make the outcome unknown.
+                let begun = Instant::now();
+                client = send(client, Piece::Frame(ready)).await;
+                deadline += begun.elapsed();
             }
             Ok(None) => break true,
             Ok(Some(Err(_))) | Err(_) => break false,
         }
     };
+    let response =
+        StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
+    let kept = replay::to_keep(&response, route);
     let (lease, entry) = attempt.end();
     if !whole {
         tracing::warn!(route = %route.name, "the service broke off within a large response; the outcome is unknown");
@@ -91,26 +97,23 @@ async fn hand_on(
     }
     let settlement = match verdict {
         Verdict::Release => lease.release(ttl),
-        Verdict::Store => {
-            let response =
-                StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
-            lease.complete(replay::to_keep(&response, route), ttl).remembered(route.remember)
-        }
+        Verdict::Store => lease.complete(kept, ttl).remembered(route.remember),
         Verdict::Unknown => lease.unknown(),
     };
     if let Filed::Unstored = file(shared, settlement, entry).await {
-        tracing::warn!(route = %route.name, "a large response went out before it was recorded");
+        // Its head says that it is kept. Cut, it is not taken for whole, and the retry is told what is true by then.
+        tracing::warn!(route = %route.name, "a large response is cut, because it could not be recorded before its end");
+        return;
     }
-    let patience = Instant::now() + LAST_FRAME;
-    let client = send(client, Piece::Frame(held), patience).await;
-    send(client, Piece::End, patience).await;
+    let client = send(client, Piece::Frame(held)).await;
+    send(client, Piece::End).await;
 }
 
-/// Hands a piece to the client; `None` once it is gone, or too slow. That changes nothing for the attempt: the rest is
+/// Hands a piece to the client; `None` once it is gone, or has stalled. That changes nothing for the attempt: the rest is
 /// read all the same, to know how it ends.
-async fn send(client: Option<mpsc::Sender<Piece>>, piece: Piece, deadline: Instant) -> Option<mpsc::Sender<Piece>> {
+async fn send(client: Option<mpsc::Sender<Piece>>, piece: Piece) -> Option<mpsc::Sender<Piece>> {
     let client = client?;
-    match timeout_at(deadline, client.send(piece)).await {
+    match timeout(STALL_MAX, client.send(piece)).await {
         Ok(Ok(())) => Some(client),
         Ok(Err(_)) | Err(_) => None,
     }

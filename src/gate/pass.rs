@@ -17,19 +17,25 @@ pub struct Passing {
     pub request: Request<Body>,
     /// Whether the client understands trailers.
     pub trailers: bool,
-    /// The protocol the client wants to go over to, say `websocket`.
-    pub upgrade: Option<HeaderValue>,
+    /// Whether the client wants to go over to WebSocket.
+    pub upgrade: bool,
     /// Where it goes.
     pub upstream: Upstream,
 }
 
-/// The protocol that a request wants to go over to. Not over HTTP/2, which has another way, and not to HTTP/2, which is
-/// ours to speak.
-pub fn upgrade(request: &HeaderMap, version: http::Version) -> Option<HeaderValue> {
+/// Whether a request wants to go over to WebSocket (RFC 6455 section 4.1), the one protocol that is let through. Not one
+/// of a list: with `h2c` in it, say, all that follows would go past every route. HTTP/2 has another way.
+pub fn upgrade(request: &HeaderMap, version: http::Version) -> bool {
     let wanted = fields::nominated(request).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
-    let protocol = request.get(UPGRADE).filter(|_| wanted && version == http::Version::HTTP_11)?;
-    (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
+    wanted && version == http::Version::HTTP_11 && is_websocket(request)
 }
+
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    matches!((protocols.next(), protocols.next()), (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(WEBSOCKET))
+}
+
+const WEBSOCKET: &[u8] = b"websocket";
 
 /// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
 pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
@@ -40,10 +46,9 @@ pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
 pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
     let Passing { mut request, trailers, upgrade, upstream } = passing;
     let head_only = request.method() == Method::HEAD;
-    let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    if let Some(protocol) = upgrade {
-        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        request.headers_mut().insert(UPGRADE, protocol);
+    let client = upgrade.then(|| hyper::upgrade::on(&mut request));
+    if upgrade {
+        announce(request.headers_mut());
     }
     let mut response = upstream.call(request).await.map_err(|error| {
         tracing::warn!(cause = std::error::Error::source(&error).map(tracing::field::display), "{error}");
@@ -54,6 +59,10 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
     })?;
     ear(response.status(), response.headers());
     if let (Some(client), StatusCode::SWITCHING_PROTOCOLS) = (client, response.status()) {
+        if !is_websocket(response.headers()) {
+            tracing::warn!("the service went over to another protocol than it was asked to");
+            return Err(Refusal::UpstreamBroken);
+        }
         return Ok(switch(client, response));
     }
     let length = response.headers().get(CONTENT_LENGTH).cloned();
@@ -71,7 +80,6 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
 
 /// Both sides have agreed on another protocol: from here on bytes are handed on as they come, until both are done.
 fn switch(client: OnUpgrade, mut response: Response<Incoming>) -> Response<Body> {
-    let protocol = response.headers().get(UPGRADE).cloned();
     let service = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let (Ok(client), Ok(service)) = tokio::join!(client, service) else { return };
@@ -81,9 +89,11 @@ fn switch(client: OnUpgrade, mut response: Response<Incoming>) -> Response<Body>
         }
     });
     fields::towards_client(response.headers_mut());
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    if let Some(protocol) = protocol {
-        response.headers_mut().insert(UPGRADE, protocol);
-    }
+    announce(response.headers_mut());
     response.map(|_| Body::empty())
+}
+
+fn announce(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
 }

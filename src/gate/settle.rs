@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::Shared;
 use super::underway::Entry;
 use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::record::Record;
-use crate::store::Settled;
+use crate::store::{Settled, StoreError};
 
 /// What became of a settlement.
 pub enum Filed {
@@ -47,7 +49,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
     let shared_in_task = Arc::clone(shared);
     shared.tracker.spawn(async move {
         let (shared, _entry) = (shared_in_task, entry);
-        let mut pause = RETRY_FIRST;
+        let (mut pause, begun) = (RETRY_FIRST, Instant::now());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -60,6 +62,14 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
                 Ok(_) => {
                     shared.waiters.nudge(settlement.id);
                     tracing::info!(record = %settlement.id, "an attempt's end is stored after all");
+                    return;
+                }
+                Err(StoreError::Corrupt(what)) => {
+                    tracing::error!(record = %settlement.id, %what, "an attempt's end cannot be stored; its key stays closed");
+                    return;
+                }
+                Err(_) if settlement.ttl().is_some_and(|ttl| begun.elapsed() > ttl) => {
+                    tracing::error!(record = %settlement.id, "an attempt's end could not be stored within its TTL");
                     return;
                 }
                 Err(_) => pause = (pause * 2).min(RETRY_CAP),

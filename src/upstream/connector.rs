@@ -17,8 +17,8 @@ use tower_service::Service;
 /// Makes connections to one upstream.
 #[derive(Clone)]
 pub(super) enum Connector {
-    /// To a host and port, within the connector's own time limit.
-    Tcp(HttpConnector),
+    /// To a host and port, within this time.
+    Tcp(HttpConnector, Duration),
     /// To this socket, whatever the URI says.
     Unix(Arc<Path>, Duration),
 }
@@ -38,16 +38,17 @@ impl Service<Uri> for Connector {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         match self {
-            Self::Tcp(connector) => connector.poll_ready(cx).map_err(Into::into),
+            Self::Tcp(connector, _) => connector.poll_ready(cx).map_err(Into::into),
             Self::Unix(..) => Poll::Ready(Ok(())),
         }
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         match self {
-            Self::Tcp(connector) => {
-                let connecting = connector.call(uri);
-                Box::pin(async move { Ok(Stream::Tcp(connecting.await?)) })
+            Self::Tcp(connector, limit) => {
+                let connecting = tokio::time::timeout(*limit, connector.call(uri));
+                // Around the look-up of the name as well, which the connector's own limit leaves out.
+                Box::pin(async move { Ok(Stream::Tcp(connecting.await??)) })
             }
             Self::Unix(path, limit) => {
                 let (path, limit) = (Arc::clone(path), *limit);

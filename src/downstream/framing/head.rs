@@ -14,9 +14,9 @@ use super::verdict::Malformed;
 /// Room for every header field a client has reason to send; contract section 2.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// As many as hyper has slots for; contract section 2.
-const FIELDS_MAX: usize = 100;
+pub(super) const FIELDS_MAX: usize = 100;
 /// RFC 9110 section 4.1 asks for 8000 octets at least.
-const TARGET_BYTES_MAX: usize = 8 * 1024;
+pub(super) const TARGET_BYTES_MAX: usize = 8 * 1024;
 /// The longest registered method, `UPDATEREDIRECTREF`, has 17.
 const METHOD_BYTES_MAX: usize = 32;
 const REQUEST_LINE_BYTES_MAX: usize = METHOD_BYTES_MAX + " ".len() + TARGET_BYTES_MAX + " HTTP/1.1\r".len();
@@ -282,7 +282,7 @@ fn request_line(line: &[u8]) -> Result<Version, Malformed> {
 
 /// `post` is not `POST` (RFC 9110 section 9.1), but many a service takes it for that: it would go past every route that
 /// guards `POST`, and be executed. `CONNECT` is for forward proxies.
-fn is_method(method: &[u8]) -> bool {
+pub(super) fn is_method(method: &[u8]) -> bool {
     method.len() <= METHOD_BYTES_MAX
         && is_token(method)
         && !method.iter().any(u8::is_ascii_lowercase)
@@ -313,7 +313,7 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
 
 /// Visible ASCII, but what no URI may hold and `http` refuses (`" < > `` ` ``), and `#`, which hyper would cut off
 /// together with all that follows. Without early exit: the compiler makes vectors of it.
-fn is_target_text(target: &[u8]) -> bool {
+pub(super) fn is_target_text(target: &[u8]) -> bool {
     !target
         .iter()
         .fold(false, |bad, &byte| bad | !matches!(byte, 0x21..=0x7E) | matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`'))
@@ -321,7 +321,7 @@ fn is_target_text(target: &[u8]) -> bool {
 
 /// `uri-host [":" port]`, a name, an IPv4 or a bracketed IPv6 address (RFC 3986 section 3.2.2). Not empty: every
 /// `http` URI has a host (RFC 9110 section 4.2.1). No user, no percent sign (`http` takes none), no comma.
-fn is_authority(value: &[u8]) -> bool {
+pub(super) fn is_authority(value: &[u8]) -> bool {
     let host_end = match value.first() {
         Some(b'[') => match memchr(b']', value) {
             Some(end) if is_ipv6(&value[1..end]) => end + 1,
@@ -350,7 +350,7 @@ fn is_name_byte(byte: u8) -> bool {
 
 /// `Content_Length` is a field of its own to us and `Content-Length` to a CGI-like service, which would then count
 /// another body than we do. The caller looks at what joins the halves and refuses all but the hyphen.
-fn is_or_resembles(name: &[u8], start: &[u8], end: &[u8]) -> bool {
+pub(super) fn is_or_resembles(name: &[u8], start: &[u8], end: &[u8]) -> bool {
     name[..start.len()].eq_ignore_ascii_case(start) && name[start.len() + 1..].eq_ignore_ascii_case(end)
 }
 

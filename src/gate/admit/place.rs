@@ -1,7 +1,7 @@
 //! Where a request's key is: in its head, or in its body.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, request};
+use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use crate::config::{KeyRule, KeySource, Route};
 use crate::domain::canonical_json::{Scalar, value_at};
@@ -14,6 +14,11 @@ type Found = Result<Option<Vec<u8>>, Refusal>;
 
 /// The key in a field or in the query, whichever the rule names first.
 pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> Found {
+    if rule.header().is_some_and(|name| head.headers.keys().any(|other| is_misspelt(other, name))) {
+        return Err(Refusal::KeyInvalid(
+            "The key's field is spelt with an underscore, which some services take for it.",
+        ));
+    }
     for source in &rule.sources {
         let found = match source {
             KeySource::Body(_) | KeySource::Form(_) => None,
@@ -25,6 +30,14 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> Found {
         }
     }
     Ok(None)
+}
+
+/// `Idempotency_Key` is another field to us and the same one to a CGI-like service.
+fn is_misspelt(other: &HeaderName, name: &HeaderName) -> bool {
+    let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    other != name
+        && other.as_str().len() == name.as_str().len()
+        && other.as_str().bytes().map(hyphen).eq(name.as_str().bytes())
 }
 
 /// Whether the body must be read to know if there is a key.

@@ -141,3 +141,26 @@ async fn a_field_that_concerns_one_http_1_hop_is_not_passed_on() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_refused_over_http_1_is_refused_over_http_2() {
+    let world = World::start(Store::sqlite()).await;
+    let mut client = connect(&world).await;
+    let with = |method: &str, field: (&'static str, &str)| {
+        let mut request = pay("k-1", Full::from(BODY));
+        *request.method_mut() = method.parse().unwrap();
+        request.headers_mut().insert(field.0, field.1.parse().unwrap());
+        request
+    };
+    for request in [
+        with("post", ("x-a", "1")),
+        with("POST", ("content_length", "5")),
+        with("POST", ("transfer_encoding", "chunked")),
+        with("POST", ("idempotency_key", "k-2")),
+    ] {
+        let shown = format!("{request:?}");
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{shown}");
+    }
+    assert_eq!(world.upstream.calls(), 0);
+}

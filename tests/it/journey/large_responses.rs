@@ -107,3 +107,21 @@ async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
     .await;
     assert_eq!(world.upstream.calls(), 1);
 }
+
+#[tokio::test]
+async fn a_reader_that_takes_longer_than_the_service_may_makes_nothing_unknown() {
+    let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\nupstream_timeout = \"1s\"")).await;
+    // More than all the buffers on the way hold.
+    let huge = vec![7; 40 << 20];
+    world.upstream.then(Answer::status(200).body(huge.clone()));
+    let mut first = world.pay("k-1").open().await.unwrap();
+    first.any_head().await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
+    let mut came = 0;
+    while let Some(piece) = first.piece().await.unwrap() {
+        came += piece.len();
+    }
+    assert_eq!(came, huge.len());
+    is_not_kept(&world, "k-1").await;
+    assert_eq!(world.upstream.calls(), 1);
+}

@@ -247,10 +247,13 @@ async fn a_body_is_asked_for_when_it_is_wanted() {
 async fn what_is_switched_to_something_else_stays_in_its_own_protocol() {
     // An unguarded request that wants HTTP/2 by an upgrade is answered as it came.
     let world = World::start(Store::sqlite()).await;
-    let request = world.get("/").field("Connection", "Upgrade, HTTP2-Settings").field("Upgrade", "h2c");
-    let response = request.field("HTTP2-Settings", "AAMAAABkAAQCAAAAAAIAAAAA").send().await;
-    assert_eq!((response.status, response.interim.len()), (201, 0));
-    assert_eq!(world.upstream.last().field("upgrade"), None);
+    for protocols in ["h2c", "h2c, websocket", "websocket, h2c", "x"] {
+        let request = world.get("/").field("Connection", "Upgrade, HTTP2-Settings").field("Upgrade", protocols);
+        let response = request.field("HTTP2-Settings", "AAMAAABkAAQCAAAAAAIAAAAA").send().await;
+        assert_eq!((response.status, response.interim.len()), (201, 0), "{protocols}");
+        let seen = world.upstream.last();
+        assert_eq!((seen.field("upgrade"), seen.field("http2-settings")), (None, None), "{protocols}");
+    }
     let mut wire = Wire::new(world.proxy.client().connect().await);
     wire.write(&world.get("/").bytes()).await.unwrap();
     let head = wire.head().await.unwrap().unwrap();

@@ -148,8 +148,7 @@ async fn a_list_that_is_written_beats_a_default_and_a_code_beats_its_class() {
 
 on_both_stores!(an_unknown_outcome_may_be_retried_when_it_is_quiet);
 async fn an_unknown_outcome_may_be_retried_when_it_is_quiet(store: Store) {
-    let lines = "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\nupstream_timeout = \"500ms\"\n\
-                 connect_timeout = \"500ms\"";
+    let lines = "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\nupstream_timeout = \"500ms\"";
     let world =
         World::with(store, |setup| setup.short_leases().store("timeout = \"1s\"").route(&route("pay", lines))).await;
     world.upstream.then(Answer::close());
