@@ -81,6 +81,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     }
     // First of all: a signal that comes while the parts are being started is not lost.
     let mut signals = Signals::new().map_err(Failure::Machine)?;
+    let hangups = reload::hangups().map_err(Failure::Machine)?;
     let config = Arc::new(config);
     let store = store::open(&(&config.store).into()).await.map_err(Failure::Store)?;
     let mut random = [0; 8];
@@ -109,7 +110,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let admin = Admin::new(Arc::clone(&shared), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     let (taken, live) = watch::channel(Arc::clone(&config));
-    beside.spawn(reload::watch(source, taken, stops.tasks.clone()));
+    beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,

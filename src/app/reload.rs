@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -17,29 +17,45 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Where the configuration comes from.
 pub struct Source {
     /// The file to look at, if there is one.
-    pub file: Option<PathBuf>,
+    file: Option<PathBuf>,
+    /// What stood in it before it was read for the first time: a change from then on is seen.
+    seen: Option<Vec<u8>>,
     /// Reads and checks it again, with the same flags.
-    pub load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+    load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+}
+
+impl Source {
+    /// To be made before the configuration is loaded.
+    pub fn new(file: Option<PathBuf>, load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static) -> Self {
+        let seen = read(file.as_ref());
+        Self { file, seen, load: Box::new(load) }
+    }
+}
+
+fn read(file: Option<&PathBuf>) -> Option<Vec<u8>> {
+    std::fs::read(file?).ok()
+}
+
+/// From here on a SIGHUP is a wish, and no longer the process's end.
+///
+/// # Errors
+/// The system refuses a handler.
+pub fn hangups() -> std::io::Result<Signal> {
+    signal(SignalKind::hangup())
 }
 
 /// Reloads on SIGHUP and when the file has changed, until `stop`. Each new configuration is sent to `taken`.
-pub async fn watch(source: Source, taken: watch::Sender<Arc<Config>>, stop: CancellationToken) {
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => hangup,
-        Err(error) => return tracing::error!(%error, "SIGHUP cannot be listened for; nothing is reloaded"),
-    };
-    let read = || source.file.as_ref().and_then(|file| std::fs::read(file).ok());
-    let mut seen = read();
+pub async fn watch(mut source: Source, mut hangup: Signal, taken: watch::Sender<Arc<Config>>, stop: CancellationToken) {
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
             _ = hangup.recv() => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
-        let now = read();
+        let now = read(source.file.as_ref());
         // A file that is gone is being replaced, or was taken away: neither is a wish to change anything.
-        if asked || (now.is_some() && now != seen) {
-            seen = now;
+        if asked || (now.is_some() && now != source.seen) {
+            source.seen = now;
             take(&source, &taken);
         }
     }

@@ -28,11 +28,9 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     let Arguments { file, listen, upstream, store, admin } = arguments;
     let overrides = Overrides { listen, upstream, store, admin };
+    let (path, flags) = (file.config.clone(), overrides.clone());
+    let source = Source::new(path.clone(), move || config::load(path.as_deref(), &flags, &Process));
     let config = load(&file, &overrides)?;
-    let source = Source {
-        file: file.config.clone(),
-        load: Box::new(move || config::load(file.config.as_deref(), &overrides, &Process)),
-    };
     telemetry::logs::start(&config.log);
     // The store's connections, the tasks and the operators' listener; requests have threads of their own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -269,12 +269,14 @@ fn changes_state(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
-/// What the request is addressed to: the target's authority where it has one (RFC 9112 section 3.2.2), else `Host`.
+/// What the request is addressed to: the target's authority where it has one (RFC 9112 section 3.2.2), else `Host`. A
+/// user before the host is no part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
 fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
-    match head.uri.authority() {
-        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
-        None => head.headers.get(HOST).cloned(),
-    }
+    let named = match head.uri.authority() {
+        Some(authority) => authority.as_str().as_bytes(),
+        None => head.headers.get(HOST)?.as_bytes(),
+    };
+    HeaderValue::from_bytes(named.rsplit(|byte| *byte == b'@').next()?).ok()
 }
 
 /// A request that says it was first sent longer ago than a key is remembered must not be taken for a new one.

@@ -50,6 +50,22 @@ async fn a_hundred_streams_of_one_connection_are_executed_once_for_each_key(stor
 }
 
 #[tokio::test]
+async fn a_user_before_the_host_does_not_lead_past_the_hosts_route() {
+    let lines = "name = \"pay\"\npath = \"/pay\"\nhost = \"api.example\"\nkey = { required = true }";
+    let world = World::with(Store::sqlite(), |setup| setup.route(lines)).await;
+    let mut client = connect(&world).await;
+    for target in ["http://api.example/pay", "http://x@api.example/pay", "http://x:y@API.example:80/pay"] {
+        let request = Request::post(target).body(Full::from("x")).unwrap();
+        // Refused as malformed, or as a request on that route.
+        let refused =
+            client.send_request(request).await.map_or(true, |response| response.status() == StatusCode::BAD_REQUEST);
+        assert!(refused, "{target}");
+        assert_eq!(world.post(target).body("x").send().await.status, 400, "{target}");
+    }
+    assert_eq!(world.upstream.calls(), 0);
+}
+
+#[tokio::test]
 async fn a_hundred_unguarded_streams_pass_at_the_same_time() {
     let world = World::guarding(Store::sqlite(), "").await;
     let hold = Hold::new();

@@ -222,3 +222,13 @@ async fn secrets_and_trust_are_reloaded_with_the_routes() {
     settles(async || world.pay("k-1").send().await.status == 422).await;
     assert_eq!(world.pay("k-3").send().await.told(), Some("replayed"));
 }
+
+#[tokio::test]
+async fn a_hangup_right_after_the_start_is_not_lost() {
+    for _ in 0..10 {
+        let proxy = crate::harness::Proxy::on("memory:").top("upstream = \"http://localhost:1\"").start().await;
+        std::fs::write(proxy.file(), "[[routes").unwrap();
+        proxy.signal(Signal::HUP);
+        proxy.logs("the running one stays").await;
+    }
+}
