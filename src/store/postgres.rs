@@ -5,8 +5,9 @@
 //! queue and a free connection takes whatever waits there. What one request goes through, insert, lose, look, is
 //! written here as it happens to that one request.
 //!
-//! There is no `statement_timeout` and no `lock_timeout`: PgBouncer refuses them at connecting, and setting them later
-//! is session state. Our own clock ends a call; then the statement is cancelled and its connection thrown away.
+//! There is no `statement_timeout`: PgBouncer refuses it at connecting, and setting it later is session state. Our own
+//! clock ends a call, and what becomes of its statement is told at `connect::Held`. Operators can give the role one
+//! (`alter role … set statement_timeout`), above the store's `timeout`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -193,8 +194,10 @@ impl Postgres {
     ) -> Result<Settled, Failure> {
         let wanted = state_after(&settlement.ending);
         let mut pauses = Pauses::new();
+        let mut held = false;
         loop {
-            if let Some(expires_at) = self.settle.ask(Settle(settlement.clone()), deadline).await?? {
+            let question = Settle { settlement: settlement.clone(), held };
+            if let Some(expires_at) = self.settle.ask(question, deadline).await?? {
                 return Ok(Settled::Done { expires_at });
             }
             let Some(Found { record, expires_at }) = self.find_settled.ask(Find(settlement.id), deadline).await??
@@ -205,7 +208,10 @@ impl Postgres {
             match record.state.name() {
                 state if ours && doubt && state == wanted => return Ok(Settled::Done { expires_at }),
                 // Nothing stands against it but somebody's open transaction.
-                state if ours && !matches!(state, "completed" | "expired") && state != wanted => pauses.next().await,
+                state if ours && !matches!(state, "completed" | "expired") && state != wanted => {
+                    held = true;
+                    pauses.next().await;
+                }
                 _ => return Ok(Settled::Fenced(Some(record))),
             }
         }

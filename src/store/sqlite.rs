@@ -165,3 +165,73 @@ impl Drop for Sqlite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::domain::attempt::{Ending, Settlement};
+    use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
+    use crate::domain::key::{Key, Limits, Syntax};
+    use crate::domain::scope::Scope;
+    use crate::store::Location;
+
+    static NOW: AtomicI64 = AtomicI64::new(1_000_000);
+
+    fn ask() -> Ask {
+        let scope = Scope::from_stored(&[1; 32]).unwrap();
+        let key = Key::parse(b"k", Syntax::Ietf, Limits { length_min: 1, length_max: 9 }).unwrap();
+        Ask {
+            id: RecordId::of("shop", &scope, b"", &key),
+            service: "shop".into(),
+            scope,
+            space: bytes::Bytes::new(),
+            key,
+            route: "pay".into(),
+            recipe: Recipe::new(Plan::default(), None),
+            fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
+            instance: InstanceId::from_stored(1),
+            token: Token::from_random([3; 16]),
+            time_limit: Duration::from_millis(500),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_stores_clock_decides_to_the_millisecond() {
+        let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
+        let settings = Settings { location: Location::Memory, max_connections: 0, timeout, migrate: true };
+        let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
+        let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
+        let ask = ask();
+        store.renew(ask.instance, Duration::from_millis(2000)).await.unwrap();
+        store.reserve(ask.clone()).await.unwrap();
+        later(200);
+        let record = store.find(ask.id).await.unwrap().unwrap();
+        assert_eq!((record.running_for.as_millis(), record.deadline_in_ms), (200, 300));
+
+        // Past its deadline by less than a second; then by a second.
+        later(1299);
+        assert_eq!(store.sweep(second, 10).await.unwrap(), []);
+        later(1);
+        assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
+
+        let ending = Ending::Retryable { ttl: second };
+        store.settle(Settlement { id: ask.id, token: ask.token, ending }).await.unwrap();
+        later(999);
+        assert!(!store.find(ask.id).await.unwrap().unwrap().past_ttl);
+        assert_eq!(store.reap(10).await.unwrap(), 0);
+        later(1);
+        assert!(store.find(ask.id).await.unwrap().unwrap().past_ttl);
+        assert_eq!(store.reap(10).await.unwrap(), 1);
+
+        // The lease, too.
+        store.renew(ask.instance, second).await.unwrap();
+        let untroubled = Ask { time_limit: Duration::from_secs(60), ..ask };
+        store.reserve(untroubled).await.unwrap();
+        later(999);
+        assert_eq!(store.sweep(second, 10).await.unwrap(), []);
+        later(1);
+        assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
+    }
+}

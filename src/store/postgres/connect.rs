@@ -15,6 +15,12 @@ use crate::store::OpenError;
 /// One for the lease and all upkeep, two to settle, one to begin: with fewer, one kind of work could starve another.
 const CONNECTIONS_MIN: usize = 4;
 
+/// How long a server may take to let us in at start: the driver's own limit ends with the TCP handshake.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// How long a statement that was given up is waited for. Dead peers are found out long before, by the system.
+const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
+
 /// How to connect, from the URL. What the URL does not say is filled in.
 pub(super) fn config(url: &str, timeout: Duration) -> Result<Config, OpenError> {
     // Before the driver sees it: it takes `verify-full` for a spelling mistake.
@@ -40,8 +46,9 @@ pub(super) fn config(url: &str, timeout: Duration) -> Result<Config, OpenError> 
         config.tcp_user_timeout(timeout.max(Duration::from_secs(1)));
     }
     if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
-        config.keepalives_idle(Duration::from_secs(10));
-        config.keepalives_interval(Duration::from_secs(2));
+        // For a peer that dies after it has taken the statement in: nothing of ours is unacknowledged then.
+        config.keepalives_idle(Duration::from_secs(2));
+        config.keepalives_interval(Duration::from_secs(1));
         config.keepalives_retries(3);
     }
     Ok(config)
@@ -59,8 +66,10 @@ fn no_tls(mode: &str) -> OpenError {
 
 /// A connection outside the pools, for what is done once at start.
 pub(super) async fn alone(config: &Config) -> Result<Client, OpenError> {
-    let (client, connection) =
-        config.connect(NoTls).await.map_err(|source| OpenError::Missing(without_detail(source)))?;
+    let (client, connection) = timeout(START_MAX, config.connect(NoTls))
+        .await
+        .map_err(|late| OpenError::Missing(Box::new(late)))?
+        .map_err(|source| OpenError::Missing(without_detail(source)))?;
     tokio::spawn(async move {
         // What goes wrong here is told to whoever uses the client.
         drop(connection.await);
@@ -93,9 +102,14 @@ fn pool(config: &Config, size: usize) -> Result<Pool, OpenError> {
     Pool::builder(manager).max_size(size).build().map_err(|source| OpenError::Missing(Box::new(source)))
 }
 
-/// A connection while a statement is on it. It goes back to its pool only after the statement's answer has come;
-/// whatever happens else, dropping this included, the statement is cancelled and the connection thrown away, because
-/// nobody can say what it is doing.
+/// A connection while a statement is on it. It goes back to its pool only after the statement's answer has come.
+/// Whatever happens else, dropping this included, it is thrown away, because nobody can say what it is doing: but only
+/// once the server is done with it. Until then it counts as one of those we may have, or else a table that is locked for
+/// a minute would collect a server process for each statement that was given up.
+///
+/// Nothing is cancelled. Cancel requests have crashed PgBouncer, with everybody's sessions, in one version after the
+/// other (its issues 801, 822, 904), and what is executed late does no harm: a reservation that nobody waits for stands
+/// under its instance's name and is found there, and the rest is fenced.
 pub(super) struct Held {
     object: Option<Object>,
 }
@@ -148,15 +162,14 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let Some(object) = self.object.take() else { return };
-        let client = Object::take(object);
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if client.is_closed() {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            drop(Object::take(object));
             return;
-        }
-        // Left alone, a statement that waits for a lock would keep its server process, and may be executed long after.
+        };
         runtime.spawn(async move {
-            drop(timeout(Duration::from_secs(1), client.cancel_token().cancel_query(NoTls)).await);
-            drop(client);
+            // Answered after the statement that is under way, or not at all where the connection is gone.
+            drop(timeout(GIVEN_UP_MAX, object.check_connection()).await);
+            drop(Object::take(object));
         });
     }
 }

@@ -84,7 +84,7 @@ impl From<tokio_postgres::Error> for Failure {
             // The server is going. A commit may have been waiting for its standby.
             code if code.starts_with("57P") => Self::Unanswered(refusal),
             // Data, constraints, limits.
-            code if ["22", "23", "54"].contains(&&code[..2]) => Self::Row(refusal),
+            code if ["22", "23", "54"].iter().any(|class| code.starts_with(class)) => Self::Row(refusal),
             _ => Self::Refused(refusal),
         }
     }

@@ -40,14 +40,14 @@ pub(super) async fn prepare(config: &Config, settings: &Settings) -> Result<Salt
     salt(&client).await
 }
 
-/// See [`crate::store::migrate`].
+/// See [`crate::store::migrate()`].
 pub(crate) async fn migrate(url: &str, settings: &Settings) -> Result<Vec<String>, OpenError> {
     let mut client = connect::alone(&connect::config(url, settings.timeout)?).await?;
     let has = applied(&client).await?;
     apply(&mut client, outstanding(STEPS, &has)?).await
 }
 
-/// See [`crate::store::pending`].
+/// See [`crate::store::pending()`].
 pub(crate) async fn pending(url: &str, settings: &Settings) -> Result<Vec<Migration>, OpenError> {
     let client = connect::alone(&connect::config(url, settings.timeout)?).await?;
     let has = applied(&client).await?;

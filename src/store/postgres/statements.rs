@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
@@ -22,6 +23,7 @@ use crate::store::row::{self, Found, body_bytes, millis, state_after};
 const FIND: &str = include_str!("sql/find.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
+const SETTLE_AROUND: &str = include_str!("sql/settle_around.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
 
 /// What a row takes beside what clients send.
@@ -147,11 +149,15 @@ impl Statement for Find {
 }
 
 /// Ends an attempt. Answers when the record will be forgotten, or `None` where nothing was changed.
-pub(super) struct Settle(pub Arc<Settlement>);
+pub(super) struct Settle {
+    pub settlement: Arc<Settlement>,
+    /// Whether its row was held by somebody when it was last tried.
+    pub held: bool,
+}
 
 impl Weighed for Settle {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + body_bytes(&self.0.ending)
+        OVERHEAD_BYTES + body_bytes(&self.settlement.ending)
     }
 }
 
@@ -162,11 +168,11 @@ impl Statement for Settle {
     const DISTINCT: bool = true;
 
     fn id(&self) -> RecordId {
-        self.0.id
+        self.settlement.id
     }
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let response = |q: &'_ &Self| match &q.0.ending {
+        let response = |q: &'_ &Self| match &q.settlement.ending {
             Ending::Completed { response, .. } => Some(response.clone()),
             Ending::Retryable { .. } | Ending::Unknown => None,
         };
@@ -174,30 +180,38 @@ impl Statement for Settle {
         let statuses: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.status.as_u16().cast_signed())).collect();
         let fields: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.encode_fields())).collect();
         let bodies: Vec<_> = responses.iter().map(|r| r.as_ref().and_then(|r| r.body.as_deref())).collect();
-        let ttl = |q: &Self| match &q.0.ending {
+        let ttl = |q: &Self| match &q.settlement.ending {
             Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(millis(*ttl)),
             Ending::Unknown => None,
         };
-        let remember = |q: &Self| match &q.0.ending {
+        let remember = |q: &Self| match &q.settlement.ending {
             Ending::Completed { remember, .. } => remember.map(millis),
             Ending::Retryable { .. } | Ending::Unknown => None,
         };
         let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
-            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* state */ &column(questions, |q| state_after(&q.0.ending)), Type::TEXT_ARRAY),
+            (/* id */ &column(questions, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(questions, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* state */ &column(questions, |q| state_after(&q.settlement.ending)), Type::TEXT_ARRAY),
             (/* ttl_ms */ &column(questions, ttl), Type::INT8_ARRAY),
             (/* status */ &statuses, Type::INT2_ARRAY),
             (/* fields */ &fields, Type::BYTEA_ARRAY),
             (/* body */ &bodies, Type::BYTEA_ARRAY),
             (/* remember_ms */ &column(questions, remember), Type::INT8_ARRAY),
         ];
+        let held = questions.iter().any(|q| q.held);
+        let rows = match client.query_typed(if held { SETTLE_AROUND } else { SETTLE }, &parameters).await {
+            // One of them is held, and all were taken back.
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) && !held => {
+                client.query_typed(SETTLE_AROUND, &parameters).await?
+            }
+            rows => rows?,
+        };
         let mut settled = HashMap::new();
-        for row in client.query_typed(SETTLE, &parameters).await? {
+        for row in rows {
             settled.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, Option<i64>>("expires_at_ms")?);
         }
         let expiry = |q: &&Self| {
-            let expires_at_ms = settled.get(q.0.id.as_bytes().as_slice())?;
+            let expires_at_ms = settled.get(q.settlement.id.as_bytes().as_slice())?;
             Some(expires_at_ms.map(row::time).transpose())
         };
         Ok(questions.iter().map(|q| expiry(q).transpose()).collect())

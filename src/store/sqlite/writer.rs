@@ -207,3 +207,97 @@ where
         self.urgency
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rusqlite::ffi;
+
+    use super::*;
+
+    fn started() -> (Inbox, JoinHandle<()>) {
+        let db = Connection::open_in_memory().unwrap();
+        db.execute_batch("create table t (n integer check (n < 100), filling blob)").unwrap();
+        start(db, || 0).unwrap()
+    }
+
+    async fn ask<T: Send + 'static>(
+        inbox: &Inbox,
+        work: impl FnOnce(&Connection, i64) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<Result<T, StoreError>, NoAnswer> {
+        inbox.ask(Urgency::Ordinary, 0, work, Instant::now() + Duration::from_secs(10)).await
+    }
+
+    fn insert(n: i64) -> impl FnOnce(&Connection, i64) -> Result<(), Failure> + Send {
+        move |db, _| Ok(db.execute("insert into t (n) values (?1)", [n]).map(drop)?)
+    }
+
+    async fn count(inbox: &Inbox) -> i64 {
+        let count = |db: &Connection, _| Ok(db.query_row("select count(*) from t", [], |row| row.get(0))?);
+        ask(inbox, count).await.unwrap().unwrap()
+    }
+
+    /// Asks both while the thread is kept busy, so that they go together.
+    async fn together<A, B>(inbox: &Inbox, one: impl Future<Output = A>, two: impl Future<Output = B>) -> (A, B) {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let busy = ask(inbox, move |_, _| {
+            let _ = held.recv();
+            Ok(())
+        });
+        let let_go = async {
+            tokio::task::yield_now().await;
+            drop(hold);
+        };
+        let (_, one, two, ()) = tokio::join!(biased; busy, one, two, let_go);
+        (one, two)
+    }
+
+    #[tokio::test]
+    async fn what_fails_in_a_transaction_fails_alone() {
+        let (inbox, _writer) = started();
+        let (bad, good) = together(&inbox, ask(&inbox, insert(100)), ask(&inbox, insert(1))).await;
+        assert!(matches!(bad.unwrap(), Err(StoreError::Unavailable(_))));
+        assert!(good.unwrap().is_ok());
+        assert_eq!(count(&inbox).await, 1);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_fails_the_transaction_and_passes() {
+        let (inbox, _writer) = started();
+        let pages = |pages: u32| {
+            move |db: &Connection, _| Ok(db.query_row(&format!("pragma max_page_count = {pages}"), [], |_| Ok(()))?)
+        };
+        let fill =
+            |db: &Connection, _| Ok(db.execute("insert into t (filling) values (zeroblob(1 << 20))", []).map(drop)?);
+        ask(&inbox, pages(20)).await.unwrap().unwrap();
+        let (one, full) = together(&inbox, ask(&inbox, insert(1)), ask(&inbox, fill)).await;
+        assert!(matches!(full.unwrap(), Err(StoreError::Unavailable(_))));
+        // Whether SQLite took all back or only what did not fit, it is what was told.
+        assert_eq!(one.unwrap().is_ok(), count(&inbox).await == 1);
+        ask(&inbox, pages(2000)).await.unwrap().unwrap();
+        ask(&inbox, fill).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn after_an_io_error_nothing_is_taken_in_any_more() {
+        let (inbox, _writer) = started();
+        let broken = |_: &Connection, _| -> Result<(), Failure> {
+            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), None).into())
+        };
+        assert!(matches!(ask(&inbox, broken).await.unwrap(), Err(StoreError::Unavailable(_))));
+        for _ in 0..2 {
+            let error = ask(&inbox, insert(1)).await.unwrap().unwrap_err();
+            assert!(matches!(&error, StoreError::Unavailable(cause) if cause.to_string().contains("I/O")), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_leaves_nobody_waiting() {
+        let (inbox, writer) = started();
+        let panics = |_: &Connection, _| -> Result<(), Failure> { panic!("on purpose") };
+        assert_eq!(ask(&inbox, panics).await.unwrap_err(), NoAnswer::Closed);
+        assert!(writer.join().is_err());
+        assert_eq!(ask(&inbox, insert(1)).await.unwrap_err(), NoAnswer::Closed);
+    }
+}

@@ -5,15 +5,9 @@ with durable as materialized (
                     case current_setting('synchronous_commit') when 'off' then 'on'
                          else current_setting('synchronous_commit') end,
                     true) as setting,
+         -- A service's open transaction may hold a row. It must not hold up the rest: see settle_around.
+         set_config('lock_timeout', '20ms', true) as patience,
          clock_timestamp() as now
-),
-free as materialized (
-  -- What somebody's open transaction holds is left out here and tried again alone: it must not hold up the others.
-  select k.id
-    from unnest($1::bytea[]) as wanted (id)
-    join oncegate.keys as k on k.id = wanted.id
-   order by k.id
-     for no key update of k skip locked
 )
 update oncegate.keys as k
    set state = s.state,
@@ -23,7 +17,6 @@ update oncegate.keys as k
   from unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::smallint[], $6::bytea[], $7::bytea[],
               $8::bigint[])
        as s (id, token, state, ttl_ms, status, fields, body, remember_ms)
-  join free on free.id = s.id
  cross join durable
  where k.id = s.id
    -- Not "state = 'in_flight'": a late completion counts whatever the key has become, and on a young table that
@@ -31,5 +24,5 @@ update oncegate.keys as k
    and k.token = s.token
    and k.state not in ('completed', 'expired')
    and k.state <> s.state -- the same settlement again changes nothing
-   and durable.setting is not null
+   and durable.setting is not null and durable.patience is not null
 returning k.id, k.token, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms
