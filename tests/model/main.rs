@@ -5,6 +5,9 @@
 //! requests come and how often each fault strikes ([`Left`]); within the bounds nothing is left out but what can make no
 //! difference. Each test prints how much it has seen: `cargo test --test model -- --nocapture`.
 //!
+//! In three places the model is what the code should be and is not yet: `Weakness::LeaseAloneBeforeSending`,
+//! `Weakness::DoubtTrustsState` and `Weakness::TokenTwice` are the code as it stands.
+//!
 //! Time is not counted: a lease may run out at any moment, a commit may come late, bytes may go out after a pause. One
 //! thing is assumed of it: once an attempt's deadline, a lease and `reconcile.after` have passed, no pause before the
 //! first byte that began in time still lasts, and the upstream begins nothing of that attempt any more. And what the
