@@ -26,7 +26,7 @@ use pace::Paces;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
-use tenure::Tenure;
+use tenure::{Moment, Tenure};
 use underway::Underway;
 use wait::{Patience, Waiters};
 
@@ -155,14 +155,15 @@ impl Gate {
         })
     }
 
-    async fn guarded(self: Arc<Self>, guarded: Guarded, stamp: Stamp) -> Result<Response<Body>, Refusal> {
+    async fn guarded(self: Arc<Self>, mut guarded: Guarded, stamp: Stamp) -> Result<Response<Body>, Refusal> {
         let Shared { store, tenure, underway, .. } = &*self.shared;
         let rules = Rules {
             on_unknown: guarded.route().on_unknown,
             quiet_after: guarded.route().quiet_after,
             usual: guarded.pace().usual(),
         };
-        let entry = underway.enter(guarded.ask.token);
+        let mut entry = underway.enter(guarded.ask.token);
+        let mut begun = Moment::now();
         let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
         let mut reservation = match may_start {
             true => store.reserve(guarded.ask.clone()).await.map_err(refusal_of)?,
@@ -174,7 +175,7 @@ impl Gate {
         };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
-                Reservation::Fresh(lease) => return self.forward(guarded, lease, entry, &stamp).await,
+                Reservation::Fresh(lease) => return self.forward(guarded, lease, entry, begun, &stamp).await,
                 Reservation::Taken(record) => record,
             };
             let same = guarded.is_what(&record);
@@ -184,6 +185,12 @@ impl Gate {
                 Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
                 Decision::TakeOver(_) if !may_start => return Err(Refusal::StoreUnavailable),
                 Decision::TakeOver(seen) => {
+                    if seen.token == guarded.ask.token {
+                        // Our own reservation, in doubt and swept meanwhile: a token stands for one attempt.
+                        guarded.ask.token = admit::fresh_token();
+                        entry = underway.enter(guarded.ask.token);
+                    }
+                    begun = Moment::now();
                     reservation = store.take_over(guarded.ask.clone(), seen).await.map_err(refusal_of)?;
                 }
             }

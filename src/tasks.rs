@@ -38,6 +38,8 @@ pub async fn run(mut task: impl Task, period: Duration, stop: CancellationToken)
     let mut wait = period.mul_f64(fraction());
     loop {
         tokio::select! {
+            // Told to stop, a task begins no other pass, whatever its timer says.
+            biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }

@@ -173,6 +173,12 @@ fn origin(head: &request::Parts, peer: IpAddr, config: &Config) -> Origin {
 }
 
 impl Shared {
+    /// How long after it asked for its reservation an attempt may still send its first byte: as long as the store may
+    /// take to answer, and a second for a busy machine. Later, quiescence could be over before the attempt is.
+    pub(super) fn send_within(&self) -> Duration {
+        self.config.store.timeout + Duration::from_secs(1)
+    }
+
     /// What the store is asked for a keyed request.
     fn ask(&self, seen: &Seen<'_>, key: Key, scope: Scope, service: &Arc<str>) -> Ask {
         let Seen { head, body, route, secrets, .. } = *seen;
@@ -191,9 +197,9 @@ impl Shared {
             recipe: route.recipe.clone(),
             fingerprint,
             instance: self.tenure.id(),
-            token: Token::from_random(random()),
-            // The attempt's own clock starts when the reservation is back, so that the store's ends later.
-            time_limit: route.upstream_timeout + self.config.store.timeout,
+            token: fresh_token(),
+            // From its reservation on, an attempt may wait so long for its first byte, and then as long as its route says.
+            time_limit: self.send_within() + route.upstream_timeout,
         }
     }
 
@@ -307,8 +313,9 @@ fn parts<'a>(head: &'a request::Parts, body: &'a [u8]) -> Parts<'a> {
     Parts { method: head.method.as_str(), path: head.uri.path(), query: head.uri.query(), headers: &head.headers, body }
 }
 
-fn random() -> [u8; 16] {
+/// 128 bits that nobody can guess, and that never come again.
+pub(super) fn fresh_token() -> Token {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the operating system has random numbers");
-    bytes
+    Token::from_random(bytes)
 }

@@ -15,6 +15,7 @@ use super::routing::Guard;
 use super::said::Said;
 use super::settle::{Attempt, Filed, file};
 use super::status::Told;
+use super::tenure::Moment;
 use super::underway::Entry;
 use super::{Gate, Stamp, forwarded_key, oversize};
 use crate::body::Body;
@@ -57,6 +58,7 @@ impl Gate {
         guarded: Guarded,
         lease: Lease,
         entry: Entry,
+        begun: Moment,
         stamp: &Stamp,
     ) -> Result<Response<Body>, Refusal> {
         let Guarded { ask, head, body, origin, guard, .. } = guarded;
@@ -66,16 +68,17 @@ impl Gate {
         forwarded_key::put(request.headers_mut(), &route, &ask.key);
         let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
         // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
-        if !self.shared.tenure.may_start() {
+        // The lease alone would not do: it may have been lost and renewed in between, and the key be another's by now.
+        if !self.shared.tenure.may_start() || begun.elapsed() > self.shared.send_within() {
             let (lease, entry) = attempt.end();
             file(&self.shared, lease.release(ttl), entry).await;
             return Err(Refusal::StoreUnavailable);
         }
         attempt.sending();
-        let begun = Instant::now();
-        let deadline = begun + route.upstream_timeout;
+        let sent = Instant::now();
+        let deadline = sent + route.upstream_timeout;
         let outcome = call(&upstream, request, deadline, &route).await;
-        pace.record(begun.elapsed());
+        pace.record(sent.elapsed());
         match outcome {
             Outcome::Answered(response, said) => {
                 let (verdict, ttl) = said.judge(&route, response.status, &response.headers);

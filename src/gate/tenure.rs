@@ -24,7 +24,7 @@ pub struct Tenure {
     ahead: AtomicU64,
 }
 
-/// A moment of boot time, taken before a renewal is sent.
+/// A moment of boot time, which counts the time that the machine or the process was suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment(u64);
 
@@ -33,6 +33,13 @@ impl Moment {
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::Boottime);
         Self(now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000)
+    }
+}
+
+impl Moment {
+    /// How long ago that was.
+    pub fn elapsed(self) -> Duration {
+        Duration::from_millis(Self::now().0.saturating_sub(self.0))
     }
 }
 

@@ -19,7 +19,7 @@ use super::row::{Found, millis, state_after};
 use super::{
     Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
 };
-use crate::domain::attempt::{InstanceId, Lease, Settlement, Token};
+use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::State;
 use crate::domain::scope::Salt;
 use failure::Failure;
@@ -206,7 +206,9 @@ impl Postgres {
             };
             let ours = record.token == settlement.token;
             match record.state.name() {
-                state if ours && doubt && state == wanted => return Ok(Settled::Done { expires_at }),
+                state if ours && doubt && state == wanted && is_settled_so(&record, &settlement) => {
+                    return Ok(Settled::Done { expires_at });
+                }
                 // Nothing stands against it but somebody's open transaction.
                 state if ours && !matches!(state, "completed" | "expired") && state != wanted => {
                     held = true;
@@ -228,6 +230,15 @@ fn taken(ask: &Ask, record: Record, doubt: bool) -> Reservation {
         return fresh(ask, record.attempt);
     }
     Reservation::Taken(record)
+}
+
+/// Whether a record says what a settlement would have made it say. The service may have completed the key itself under
+/// the same token, with another response: then that one is the answer.
+fn is_settled_so(record: &Record, settlement: &Settlement) -> bool {
+    match (&record.state, &settlement.ending) {
+        (State::Completed(stored), Ending::Completed { response, .. }) => stored.response == *response,
+        _ => true,
+    }
 }
 
 /// What `take_over.sql` asks of a row.

@@ -1,0 +1,123 @@
+//! The store's statements, as `reserve.sql`, `take_over.sql`, `settle.sql` and `sweep.sql` have them, and whoever watches
+//! the row.
+
+use crate::breach::{Breach, Weakness};
+use crate::protocol::{OnUnknown, Oncegate};
+use crate::state::{Body, Outcome, Record, Seen, State, Token, Upstream, World};
+
+impl Outcome {
+    /// What a settlement of it makes of the key.
+    pub fn state(self, token: Token) -> State {
+        match self {
+            Self::Answered => State::Completed(Body::Heard(token)),
+            Self::Declined | Self::Abandoned | Self::NeverSent => State::Retryable,
+            Self::Broken => State::Unknown,
+        }
+    }
+}
+
+impl State {
+    /// The states' names are the same, as the store's column has them.
+    pub fn is_named_as(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+
+    pub fn is_completed(self) -> bool {
+        matches!(self, Self::Completed(_))
+    }
+}
+
+impl Oncegate {
+    /// `insert … on conflict do nothing`: says whether it inserted.
+    pub fn insert(&self, world: &mut World, token: Token) -> bool {
+        let free = world.record.is_none();
+        if free {
+            self.begin(world, token, true);
+        }
+        free
+    }
+
+    /// Starts the next attempt if the record is as it was seen.
+    pub fn overwrite(&self, world: &mut World, token: Token, seen: Seen) -> bool {
+        let Some(record) = world.record else { return false };
+        let as_seen = record.token == seen.token && record.state.is_named_as(seen.state);
+        let allowed = match record.state {
+            State::InFlight => false,
+            State::Completed(_) => seen.past_ttl,
+            State::Retryable | State::Unknown => true,
+        };
+        let fits = match self.weakness {
+            Some(Weakness::TakeOverUnseen) => !record.state.is_completed(),
+            Some(Weakness::TakeOverLapsed) => as_seen,
+            _ => as_seen && allowed && (!seen.past_ttl || record.past_ttl),
+        };
+        if fits {
+            self.begin(world, token, seen.past_ttl);
+        }
+        fits
+    }
+
+    fn begin(&self, world: &mut World, token: Token, new_life: bool) {
+        if new_life {
+            world.life.number = self.bounds.ttls - world.left.ttls;
+            (world.life.told, world.life.first) = (None, false);
+        }
+        let request = &mut world.requests[usize::from(token)];
+        request.life = world.life.number;
+        let instance = request.at;
+        let state = State::InFlight;
+        self.put(world, Some(Record { token, instance, state, past_ttl: false, quiet: false }));
+    }
+
+    /// Ends an attempt: by the newest one's token, and where nothing is completed.
+    pub fn settle(&self, world: &mut World, token: Token, state: State) -> bool {
+        let Some(record) = world.record else { return false };
+        let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
+        let open = !record.state.is_completed() || self.weakness == Some(Weakness::SettleOverCompleted);
+        let fits = newest && open && !record.state.is_named_as(state);
+        if fits || (newest && self.weakness == Some(Weakness::SettleOverCompleted) && record.state != state) {
+            self.put(world, Some(Record { state, past_ttl: false, ..record }));
+            return true;
+        }
+        fits
+    }
+
+    /// Every write goes through here.
+    pub fn put(&self, world: &mut World, new: Option<Record>) {
+        let old = world.record;
+        let lost = |old: Record| match old.state {
+            State::Completed(_) if !old.past_ttl => new.is_none_or(|new| new.state != old.state),
+            _ => false,
+        };
+        world.breaches.note(Breach::CompletedChanged, old.is_some_and(lost));
+        world.breaches.note(Breach::IllegalStep, !self.is_legal(old, new));
+        if let Some(Record { token, state: State::Completed(body), .. }) = new {
+            let made = world.requests[usize::from(token)].upstream == Upstream::Executed && body.token() == token;
+            world.breaches.note(Breach::ForeignToken, old != new && !made);
+        }
+        world.record = new;
+    }
+
+    fn is_legal(&self, old: Option<Record>, new: Option<Record>) -> bool {
+        let (old, new) = match (old, new) {
+            (None, None) => return true,
+            (None, Some(new)) => return new.state == State::InFlight,
+            (Some(old), None) => return old.past_ttl && !matches!(old.state, State::InFlight | State::Unknown),
+            (Some(old), Some(new)) => (old, new),
+        };
+        let next_attempt = new.state == State::InFlight;
+        let same_attempt = new.token == old.token && !next_attempt;
+        match old.state {
+            State::InFlight => same_attempt,
+            // A late settlement counts, and one that says "unknown" takes nothing back that was promised.
+            State::Retryable => same_attempt || next_attempt,
+            State::Unknown => same_attempt || (next_attempt && self.may_retry(&old)),
+            State::Completed(_) => next_attempt && old.past_ttl,
+        }
+    }
+
+    /// Whether the policy lets an unknown attempt be followed by another.
+    pub fn may_retry(&self, record: &Record) -> bool {
+        self.on_unknown == OnUnknown::RetryWhenQuiet && record.quiet
+    }
+}
