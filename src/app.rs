@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
-use crate::config::Config;
+use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream;
 use crate::gate::pace::Paces;
@@ -34,7 +34,7 @@ pub enum Failure {
     /// The machine refuses what every program needs.
     Machine(std::io::Error),
     /// The store is not there, or not usable.
-    Store(OpenError),
+    Store(Location, OpenError),
     /// The store is there and did not give a lease.
     Tenure(store::StoreError),
 }
@@ -44,7 +44,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Listen(address, _) => write!(f, "cannot listen on {address}"),
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal"),
-            Self::Store(error) => error.fmt(f),
+            Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::Tenure(_) => f.write_str("the store gave no lease"),
         }
     }
@@ -54,7 +54,7 @@ impl std::error::Error for Failure {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen(_, source) | Self::Machine(source) => Some(source),
-            Self::Store(error) => error.source(),
+            Self::Store(_, error) => error.source(),
             Self::Tenure(source) => Some(source),
         }
     }
@@ -83,7 +83,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(Failure::Machine)?;
     let hangups = reload::hangups().map_err(Failure::Machine)?;
     let config = Arc::new(config);
-    let store = store::open(&(&config.store).into()).await.map_err(Failure::Store)?;
+    let store = store::open(&(&config.store).into())
+        .await
+        .map_err(|error| Failure::Store(config.store.location.clone(), error))?;
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
     let shared = Arc::new(Shared {
@@ -116,7 +118,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         listen = %listener.0,
         admin = %admin_listener.0,
         upstream = %config.pass.upstream,
-        store = config.store.location.kind(),
+        store = %config.store.location,
         instance = %shared.tenure.id(),
         routes = config.routes.len(),
         "ready"

@@ -8,8 +8,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::Failure;
-use crate::config::{self, Config, Overrides, Process};
+use crate::config::{self, Config, Location, Overrides, Process};
 use crate::store::OpenError;
+use crate::telemetry::logs::causes;
 
 mod check;
 mod client;
@@ -86,7 +87,7 @@ enum Ended {
     /// The proxy could not start.
     Failure(Failure),
     /// The store could not be opened.
-    Store(OpenError),
+    Store(Location, OpenError),
     /// Anything else.
     Other(Box<dyn Error>),
 }
@@ -95,7 +96,7 @@ impl Ended {
     fn code(&self) -> u8 {
         match self {
             Self::Config(_) => CONFIG,
-            Self::Failure(Failure::Store(_) | Failure::Tenure(_)) | Self::Store(_) => UNAVAILABLE,
+            Self::Failure(Failure::Store(..) | Failure::Tenure(_)) | Self::Store(..) => UNAVAILABLE,
             Self::Failure(_) | Self::Other(_) => FAILED,
         }
     }
@@ -104,7 +105,7 @@ impl Ended {
         match self {
             Self::Config(problems) => eprintln!("{problems}"),
             Self::Failure(error) => eprintln!("oncegate: {}", chain(error)),
-            Self::Store(error) => eprintln!("oncegate: {}", chain(error)),
+            Self::Store(location, error) => eprintln!("oncegate: {location}: {}", chain(error)),
             Self::Other(error) => eprintln!("oncegate: {}", chain(error.as_ref())),
         }
     }
@@ -126,6 +127,8 @@ pub fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::from(DONE),
+        // Whoever reads has read enough: `oncegate demo | head` is no failure.
+        Err(Ended::Other(error)) if is_broken_pipe(error.as_ref()) => ExitCode::from(DONE),
         Err(ended) => {
             ended.tell();
             ExitCode::from(ended.code())
@@ -134,7 +137,12 @@ pub fn main() -> ExitCode {
 }
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
-    config::load(file.config.as_deref(), overrides, &Process).map_err(Ended::Config)
+    config::load(file.config.as_deref(), overrides, &Process).map_err(|problems| {
+        if file.config.is_none() && std::path::Path::new("oncegate.toml").exists() {
+            eprintln!("oncegate: no file was named, and there is one here: write `-c oncegate.toml`");
+        }
+        Ended::Config(problems)
+    })
 }
 
 /// For commands that send nothing to the service: without a file they do not need to know where it is.
@@ -156,17 +164,14 @@ fn block_on<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended>
     runtime.map_err(|error| Ended::Other(error.into()))?.block_on(work)
 }
 
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 /// An error with all its causes, in one line.
 fn chain(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_line = cause.to_string();
-        if !line.ends_with(&cause_line) {
-            line.push_str(": ");
-            line.push_str(&cause_line);
-        }
-        source = cause.source();
+    match causes(error) {
+        Some(causes) => format!("{error}: {causes}"),
+        None => error.to_string(),
     }
-    line
 }

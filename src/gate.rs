@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::domain::record::Reservation;
 use crate::domain::scope::Salt;
 use crate::store::{Store, StoreError};
+use crate::telemetry::logs::causes;
 use crate::upstream::Upstream;
 use admit::{Admission, Guarded};
 use decide::{Decision, Rules, decide};
@@ -235,7 +236,7 @@ fn refuse(refusal: Refusal, config: &Config, stamp: &Stamp) -> Response<Body> {
 
 /// Told here, once, with its causes: whoever turns an error into a refusal is its last reader.
 fn refusal_of(error: StoreError) -> Refusal {
-    let cause = std::error::Error::source(&error).map(tracing::field::display);
+    let cause = causes(&error);
     match error {
         StoreError::Corrupt(_) => {
             tracing::error!(cause, "{error}; its key stays closed");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::StoreError;
+use crate::telemetry::logs::causes;
 
 pub mod heartbeat;
 pub mod reaper;
@@ -52,7 +53,7 @@ pub async fn run(mut task: impl Task, period: Duration, stop: CancellationToken)
 
 async fn run_pass<T: Task>(task: &mut T) -> Pass {
     task.run_once().await.unwrap_or_else(|error| {
-        let cause = std::error::Error::source(&error).map(tracing::field::display);
+        let cause = causes(&error);
         tracing::warn!(task = T::NAME, cause, "{error}; the next pass tries again");
         Pass::Idle
     })

@@ -109,3 +109,15 @@ fn every_statement_says_its_name_first() {
         }
     }
 }
+
+#[test]
+fn the_readme_shows_the_file_that_it_names() {
+    let file = fs::read_to_string(root().join("config/minimal.toml")).unwrap();
+    let keys: String = file
+        .lines()
+        .skip_while(|line| line.starts_with('#') || line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(&keys), "config/minimal.toml and the README differ");
+}

@@ -16,15 +16,17 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
     let config = load_without_service(&arguments.file)?;
+    let location = &config.store.location;
+    let missing = |error| Ended::Store(location.clone(), error);
     let told = block_on(async {
         if arguments.print {
-            let pending = store::pending(&(&config.store).into()).await.map_err(Ended::Store)?;
+            let pending = store::pending(&(&config.store).into()).await.map_err(missing)?;
             Ok(pending.iter().map(|migration| format!("-- {}\n{}\n", migration.name, migration.sql)).collect())
         } else {
-            let applied = store::migrate(&(&config.store).into()).await.map_err(Ended::Store)?;
+            let applied = store::migrate(&(&config.store).into()).await.map_err(missing)?;
             Ok(match applied.is_empty() {
-                true => "nothing to do: the schema is up to date\n".to_owned(),
-                false => applied.iter().map(|name| format!("applied {name}\n")).collect(),
+                true => format!("nothing to do: the schema of {location} is up to date\n"),
+                false => applied.iter().map(|name| format!("applied {name} to {location}\n")).collect(),
             })
         }
     });

@@ -24,6 +24,7 @@ use crate::domain::attempt::{Lease, Settlement, Token};
 use crate::domain::policy::Verdict;
 use crate::domain::record::{Completed, Record, State};
 use crate::domain::response::StoredResponse;
+use crate::telemetry::logs::causes;
 use crate::upstream::{CallError, Upstream};
 
 /// How a call to the upstream ended.
@@ -173,7 +174,7 @@ async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, ro
     let response = match timeout_at(deadline, upstream.call(request)).await {
         Err(_) => return Outcome::TimedOut,
         Ok(Err(error)) => {
-            let cause = std::error::Error::source(&error).map(tracing::field::display);
+            let cause = causes(&error);
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
                 CallError::NeverSent(_) => Outcome::NeverSent,

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use super::fields;
 use super::refuse::Refusal;
 use crate::body::Body;
+use crate::telemetry::logs::causes;
 use crate::upstream::{CallError, Upstream};
 
 /// A request on its way through, ready for the upstream.
@@ -51,7 +52,7 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
         announce(request.headers_mut());
     }
     let mut response = upstream.call(request).await.map_err(|error| {
-        tracing::warn!(cause = std::error::Error::source(&error).map(tracing::field::display), "{error}");
+        tracing::warn!(cause = causes(&error), "{error}");
         match error {
             CallError::NeverSent(_) => Refusal::UpstreamUnreachable,
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,

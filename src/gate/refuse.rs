@@ -175,7 +175,7 @@ impl Refusal {
             Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, Told::Unknown,
                 "The service did not answer in time", "The request may have been executed: no whole response came in time. It will not be executed again until its outcome is known."),
             Self::UpstreamUnreachable => (502, "upstream-unreachable", SameKey, Told::Released,
-                "The service cannot be reached", "Nothing of the request was sent. Send it again with the same key."),
+                "The service cannot be reached", "Nothing of the request was sent. It may be sent again, under the same key if it has one."),
         };
         Row { status, slug, title, detail, next, told }
     }
@@ -266,7 +266,9 @@ impl Refusal {
 impl From<KeyError> for Refusal {
     fn from(error: KeyError) -> Self {
         Self::KeyInvalid(match error {
-            KeyError::BadCharacter => "The key has a character that is not allowed: visible ASCII without comma is.",
+            KeyError::BadCharacter => {
+                "The key has a character that is not allowed: it may be visible ASCII without comma, or anything printable in quotes."
+            }
             KeyError::BadString => {
                 "The key begins with a quote but is no structured-field String (RFC 9651, section 3.3.3)."
             }

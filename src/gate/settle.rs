@@ -10,6 +10,7 @@ use super::underway::Entry;
 use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::record::Record;
 use crate::store::{Settled, StoreError};
+use crate::telemetry::logs::causes;
 
 /// What became of a settlement.
 pub enum Filed {
@@ -36,7 +37,7 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: En
         Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
         Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(tracing::field::display);
+            let cause = causes(&error);
             tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's end is stored as soon as it can be");
             keep_settling(shared, settlement, entry);
             Filed::Unstored

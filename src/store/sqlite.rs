@@ -73,7 +73,7 @@ async fn apart<T: Send + 'static>(
 
 fn warn_of(swept: &Swept) {
     let Swept { id, route, attempt, .. } = swept;
-    tracing::warn!(record.id = %id, %route, attempt, "an attempt was cut off when this store was last in use: unknown");
+    tracing::warn!(record = %id, %route, attempt, "an attempt was cut off when this store was last in use: unknown");
 }
 
 fn system_clock() -> i64 {

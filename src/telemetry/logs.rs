@@ -1,5 +1,6 @@
 //! Logs, on standard error: standard output belongs to what a command was asked to print.
 
+use std::error::Error;
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
@@ -25,4 +26,19 @@ pub fn start(log: &Log) {
     } else {
         logs.with_ansi(terminal).try_init()
     };
+}
+
+/// Why an error came about: its causes in one line, or nothing if it says all itself.
+pub fn causes(error: &dyn Error) -> Option<String> {
+    let mut line = String::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !line.ends_with(&said) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&said);
+        }
+        source = cause.source();
+    }
+    (!line.is_empty()).then_some(line)
 }
