@@ -1,9 +1,11 @@
 //! One client's connection.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -28,8 +30,8 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end, or after `closing` to the end of its running requests.
-pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: CancellationToken) {
-    let (stream, verdicts) = Guarded::new(stream, Limits::default());
+pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+    let (stream, verdicts) = Guarded::new(stream, limits);
     let service = service_fn(|request| {
         let (gate, verdicts) = (Arc::clone(&gate), verdicts.clone());
         async move { Ok::<_, Infallible>(answer(request, peer, &gate, &verdicts).await) }
@@ -60,7 +62,16 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
 
 async fn answer(request: Request<Incoming>, peer: IpAddr, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
     let response = match verdicts.next() {
-        Ok(()) => gate.handle(request, peer).await,
+        Ok(()) => {
+            let mut handled = pin!(gate.handle(request, peer));
+            // Who reads the body whole tells by itself what became of it. For one that streams on, the service could
+            // only say that something broke: it goes away here, and what the upstream has got of it stays a part.
+            poll_fn(|context| match (handled.as_mut().poll(context), verdicts.broken()) {
+                (Poll::Pending, Some(malformed)) => Poll::Ready(gate.refuse(refusal(malformed))),
+                (handled, _) => handled,
+            })
+            .await
+        }
         Err(malformed) => gate.refuse(refusal(malformed)),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
