@@ -13,6 +13,7 @@ use framing::Limits;
 
 pub mod connection;
 pub mod framing;
+mod line;
 
 /// After an error of `accept` (no file descriptors left, mostly): long enough not to spin, short enough not to be felt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 
 use super::fields;
 use super::refuse::Refusal;
-use crate::body::Body;
+use crate::body::{Body, Tie};
 use crate::upstream::{CallError, Upstream};
 
 /// A request on its way through, ready for the upstream.
@@ -21,6 +21,8 @@ pub struct Passing {
     pub upgrade: Option<HeaderValue>,
     /// Where it goes.
     pub upstream: Upstream,
+    /// Nobody else wants its response.
+    pub tie: Tie,
 }
 
 /// The protocol that a request wants to go over to. Not over HTTP/2, which has another way, and not to HTTP/2, which is
@@ -31,14 +33,15 @@ pub fn upgrade(request: &HeaderMap, version: http::Version) -> Option<HeaderValu
     (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
 }
 
-/// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
+/// Sends a request on as it comes and its response back as it comes. It lives and dies with its client: the connection
+/// drops it, at whatever point it is, once the client is gone.
 pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
     hear(passing, |_, _| ()).await
 }
 
 /// The same, with an ear for what the service says: its status and its fields, all of them.
 pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
-    let Passing { mut request, trailers, upgrade, upstream } = passing;
+    let Passing { mut request, trailers, upgrade, upstream, tie } = passing;
     let head_only = request.method() == Method::HEAD;
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     if let Some(protocol) = upgrade {
@@ -66,7 +69,7 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
     if let (Some(length), true) = (length, head_only || response.status() == StatusCode::NOT_MODIFIED) {
         response.headers_mut().insert(CONTENT_LENGTH, length);
     }
-    Ok(response.map(Body::Streaming))
+    Ok(response.map(|body| Body::Tied(body, tie)))
 }
 
 /// Both sides have agreed on another protocol: from here on bytes are handed on as they come, until both are done.
