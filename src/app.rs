@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Admin};
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
-use crate::downstream;
+use crate::downstream::{self, framing::Limits};
 use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
@@ -183,7 +183,7 @@ fn start_workers(
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&shared)));
                             tokio::spawn(follow(live, Arc::clone(&gate)));
-                            downstream::serve(listener, gate, closing).await;
+                            downstream::serve(listener, gate, Limits::default(), closing).await;
                             // Attempts whose clients have gone run on here.
                             shared.tracker.close();
                             tokio::select! {

@@ -1,6 +1,7 @@
 //! The bodies that flow through: whole, or streaming as they come.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -24,10 +25,32 @@ pub enum Body {
     },
     /// As it arrives from the other side.
     Streaming(Incoming),
+    /// The same, for as long as its client is there.
+    Tied(Incoming, Tie),
     /// As it arrives, with a copy kept for somebody who looks on.
     Teed(Tee),
     /// As a task of ours hands it on: see `gate::oversize`.
     Piped(mpsc::Receiver<Piece>),
+}
+
+/// What of a client's connection ends with its client. Counted, so that the connection knows whether there is any.
+#[derive(Debug, Default)]
+pub struct Ties(Arc<()>);
+
+/// One of those, for as long as this lives.
+#[derive(Debug)]
+pub struct Tie(#[expect(dead_code, reason = "that it is there is all it says")] Arc<()>);
+
+impl Ties {
+    /// One more.
+    pub fn tie(&self) -> Tie {
+        Tie(Arc::clone(&self.0))
+    }
+
+    /// Whether there is one.
+    pub fn any(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 /// A piece of a piped body.
@@ -100,7 +123,9 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
-            Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Self::Streaming(incoming) | Self::Tied(incoming, _) => {
+                Pin::new(incoming).poll_frame(cx).map_err(Into::into)
+            }
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
@@ -120,7 +145,9 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
-            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.is_end_stream(),
+            Self::Streaming(incoming) | Self::Tied(incoming, _) | Self::Teed(Tee { incoming, .. }) => {
+                incoming.is_end_stream()
+            }
             Self::Piped(_) => false,
         }
     }
@@ -130,7 +157,9 @@ impl http_body::Body for Body {
             // With trailers the length stays open: only a chunked message can carry them.
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
-            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.size_hint(),
+            Self::Streaming(incoming) | Self::Tied(incoming, _) | Self::Teed(Tee { incoming, .. }) => {
+                incoming.size_hint()
+            }
         }
     }
 }

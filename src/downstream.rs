@@ -9,15 +9,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
+use framing::Limits;
 
 pub mod connection;
 pub mod framing;
+mod line;
 
 /// After an error of `accept` (no file descriptors left, mostly): long enough not to spin, short enough not to be felt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until `closing`, then waits until the last of them has had its answer.
-pub async fn serve(listener: TcpListener, gate: Arc<Gate>, closing: CancellationToken) {
+pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -27,7 +29,7 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, closing: Cancellation
         match accepted {
             Ok((stream, peer)) => {
                 let (gate, closing) = (Arc::clone(&gate), closing.clone());
-                connections.spawn(connect(stream, peer, gate, closing));
+                connections.spawn(connect(stream, peer, gate, limits, closing));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -40,10 +42,10 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, closing: Cancellation
     connections.wait().await;
 }
 
-async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, closing: CancellationToken) {
+async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "the client was gone before its first request");
         return;
     }
-    connection::serve(stream, peer.ip(), gate, closing).await;
+    connection::serve(stream, peer.ip(), gate, limits, closing).await;
 }

@@ -4,7 +4,6 @@
 //! chapters lie in the folder: `admit` (is it ours?), `decide` (what was found), the arms `forward`, `refuse` and
 //! `replay`, and `settle` (how the attempt is written down).
 
-use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -22,6 +21,7 @@ use crate::store::{Store, StoreError};
 use crate::telemetry::logs::causes;
 use crate::upstream::Upstream;
 use admit::{Admission, Guarded};
+use client::Client;
 use decide::{Decision, Rules, decide};
 use pace::Paces;
 use refuse::{Refusal, RetryAfter};
@@ -32,6 +32,7 @@ use underway::Underway;
 use wait::{Patience, Waiters};
 
 pub mod admit;
+pub mod client;
 pub mod decide;
 pub mod fields;
 pub mod forward;
@@ -118,10 +119,10 @@ impl Gate {
     }
 
     /// Answers a request, come what may.
-    pub async fn handle(self: &Arc<Self>, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    pub async fn handle(self: &Arc<Self>, request: Request<Incoming>, client: &Client) -> Response<Body> {
         let mut stamp = Stamp::new(request.headers());
         let live = self.live();
-        match self.journey(request, peer, &live, &mut stamp).await {
+        match self.journey(request, client, &live, &mut stamp).await {
             Ok(response) => response,
             Err(refusal) => refuse(refusal, &live.config, &stamp),
         }
@@ -135,14 +136,14 @@ impl Gate {
     async fn journey(
         self: &Arc<Self>,
         request: Request<Incoming>,
-        peer: IpAddr,
+        client: &Client,
         live: &Live,
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
         if let Some(page) = problem_pages::answer(&request, &live.config.problem_base) {
             return Ok(page);
         }
-        let guarded = match self.admit(request, peer, live, stamp).await? {
+        let guarded = match self.admit(request, client, live, stamp).await? {
             Admission::Guarded(guarded) => *guarded,
             Admission::Observed(observed) => return self.observe(*observed).await,
             Admission::Unguarded(passing) => return pass::pass(*passing).await,

@@ -1,9 +1,11 @@
 //! One client's connection.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Version};
@@ -15,8 +17,10 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::framing::{Guarded, Limits, Malformed, Verdicts, http2};
+use super::line::Line;
 use crate::body::Body;
 use crate::gate::Gate;
+use crate::gate::client::Client;
 use crate::gate::refuse::Refusal;
 
 /// Streams of one HTTP/2 connection at a time: as many as browsers and gRPC clients use, and a bound for one client.
@@ -28,11 +32,13 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end, or after `closing` to the end of its running requests.
-pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: CancellationToken) {
-    let (stream, verdicts) = Guarded::new(stream, Limits::default());
+pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+    let line = Line::new(stream);
+    let client = Arc::new(Client::new(peer));
+    let (stream, verdicts) = Guarded::new(line.clone(), limits);
     let service = service_fn(|request| {
-        let (gate, verdicts) = (Arc::clone(&gate), verdicts.clone());
-        async move { Ok::<_, Infallible>(answer(request, peer, &gate, &verdicts).await) }
+        let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
+        async move { Ok::<_, Infallible>(answer(request, &client, &gate, &verdicts).await) }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has said all it has to say may still want its answer. The framing guard needs it too, as it needs
@@ -46,11 +52,25 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = closing.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    // hyper looks away from the socket while it answers. HTTP/2 has a word of its own for a client that is gone.
+    let mut gone = pin!(poll_fn(|context| match client.ties.any() && verdicts.is_whole() && !verdicts.is_http2() {
+        true => line.poll_left(context),
+        false => Poll::Pending,
+    }));
+    let mut open = true;
+    let ended = loop {
+        // In this order: whether there is anything to watch over is known once hyper has had its turn.
+        tokio::select! {
+            biased;
+            ended = &mut connection => break ended,
+            () = closing.cancelled(), if open => {
+                connection.as_mut().graceful_shutdown();
+                open = false;
+            }
+            () = &mut gone => {
+                tracing::debug!("a client is gone, and what it had asked for ends with it");
+                return;
+            }
         }
     };
     if let Err(error) = ended {
@@ -58,13 +78,22 @@ pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, closing: Ca
     }
 }
 
-async fn answer(request: Request<Incoming>, peer: IpAddr, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
+async fn answer(request: Request<Incoming>, client: &Client, gate: &Arc<Gate>, verdicts: &Verdicts) -> Response<Body> {
     let judged = match request.version() {
         Version::HTTP_2 => http2::judge(&request),
         _ => verdicts.next(),
     };
     let response = match judged {
-        Ok(()) => gate.handle(request, peer).await,
+        Ok(()) => {
+            let mut handled = pin!(gate.handle(request, client));
+            // Who reads the body whole tells by itself what became of it. For one that streams on, the service could
+            // only say that something broke: it goes away here, and what the upstream has got of it stays a part.
+            poll_fn(|context| match (handled.as_mut().poll(context), verdicts.broken()) {
+                (Poll::Pending, Some(malformed)) => Poll::Ready(gate.refuse(refusal(malformed))),
+                (handled, _) => handled,
+            })
+            .await
+        }
         Err(malformed) => gate.refuse(refusal(malformed)),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {

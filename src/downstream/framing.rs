@@ -10,10 +10,11 @@
 //!   refused with it; found later, reading it ends with an I/O error that holds the [`Malformed`].
 //! - After a refusal nothing more of the connection reaches hyper, and the connection is closed in a way that lets the
 //!   client read the answer.
-//! - A connection without a request, and a head that does not come to its end, run out of time.
+//! - A connection without a request, a head that does not come to its end, and a body of which nothing more comes run
+//!   out of time.
 //!
-//! HTTP/2 (known by its preface) and what follows an upgrade pass through unread. Left to others: the time a body
-//! takes and its size, what a target or a field means, `Connection` that names fields, responses.
+//! HTTP/2 (known by its preface) and what follows an upgrade pass through unread. Left to others: the time a
+//! whole body takes and its size, what a target or a field means, `Connection` that names fields, responses.
 //!
 //! It relies on hyper for two things: one service call per head, in order; and that nothing is read for the next head
 //! while a request is in work. The latter is so with `half_close(true)`, which the server must set: without it the idle
@@ -57,6 +58,8 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 pub struct Limits {
     /// From the first byte of a head to its last; then the request is refused with [`Malformed::HeadTimeout`].
     pub head: Duration,
+    /// For the next bytes of a body that is asked for; then reading it ends with [`Malformed::BodyTimeout`].
+    pub body: Duration,
     /// For the first byte of a head; then the connection ends without a word.
     pub idle: Duration,
 }
@@ -106,7 +109,12 @@ struct Held {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: Duration::from_secs(30), idle: Duration::from_secs(75) }
+        Self {
+            head: Duration::from_secs(30),
+            // What streams is made while it is sent, and may rest in between; reading a body whole has less patience.
+            body: Duration::from_secs(60),
+            idle: Duration::from_secs(75),
+        }
     }
 }
 
@@ -154,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guarded<S> {
                     }
                     Ok(HeadStep::Done(length, head)) => {
                         self.heads += 1;
-                        self.verdicts.push(Ok(()));
+                        self.verdicts.push(Ok(()), matches!(head.body, BodyLength::Sized(0)));
                         self.undecided = head.upgrade.then_some(self.heads);
                         self.state = match head.body {
                             BodyLength::Chunked => State::Chunked(Chunked::new()),
@@ -169,6 +177,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guarded<S> {
                     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
                     *left -= taken as u64;
                     if *left == 0 {
+                        self.verdicts.ended();
                         self.state = State::Head(HeadJudge::new(false));
                     }
                     passed += taken;
@@ -176,6 +185,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guarded<S> {
                 State::Chunked(chunked) => match (chunked.take(rest), unseen_head) {
                     (ChunkedStep::More, _) => passed = bytes.len(),
                     (ChunkedStep::Done(length), _) => {
+                        self.verdicts.ended();
                         self.state = State::Head(HeadJudge::new(false));
                         passed += length;
                     }
@@ -198,7 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guarded<S> {
 
     fn refuse(&mut self, malformed: Malformed) {
         self.heads += 1;
-        self.verdicts.push(Err(malformed));
+        self.verdicts.push(Err(malformed), false);
         self.state = State::Refused;
     }
 
@@ -275,9 +285,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guarded<S> {
                 self.refuse(Malformed::HeadTimeout);
                 self.hold_stand_in();
             }
-            State::Chunked(_) | State::Failed(_) | State::Opaque | State::Refused | State::Sized(_) => {
-                return Poll::Pending;
+            State::Chunked(_) | State::Sized(_) => {
+                ready!(self.alarm.poll(context, Purpose::Body, self.limits.body));
+                self.state = State::Failed(Malformed::BodyTimeout);
             }
+            State::Failed(_) | State::Opaque | State::Refused => return Poll::Pending,
         }
         Poll::Ready(())
     }
@@ -337,7 +349,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<S> {
                 continue;
             }
             match this.state {
-                State::Failed(malformed) => return Poll::Ready(Err(malformed.into())),
+                State::Failed(malformed) => {
+                    this.verdicts.breaks(this.heads, malformed);
+                    return Poll::Ready(Err(malformed.into()));
+                }
                 // No end of stream: hyper might take it for the client having left, and drop the answer. It has no use
                 // for it either, as the stand-in says `close`.
                 State::Refused => return Poll::Pending,

@@ -9,6 +9,7 @@ use http::header::{DATE, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, request};
 use hyper::body::Incoming;
 
+use super::client::Client;
 use super::fields::{self, Origin};
 use super::observe::Observed;
 use super::pace::Pace;
@@ -78,12 +79,12 @@ impl Gate {
     pub(super) async fn admit(
         &self,
         request: Request<Incoming>,
-        peer: IpAddr,
+        client: &Client,
         live: &Live,
         stamp: &mut Stamp,
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
-        let origin = origin(&head, peer, &live.config);
+        let origin = origin(&head, client.peer, &live.config);
         let Some(guard) = live.router.find(&head.method, origin.host_name(), head.uri.path()) else {
             if fields::nominates(&head.headers, &[]) {
                 return Err(NOMINATED);
@@ -91,15 +92,16 @@ impl Gate {
             if live.config.refuse_unguarded && changes_state(&head.method) {
                 return Err(Refusal::Unguarded);
             }
-            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass));
+            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass, client));
         };
         let route = &guard.route;
         match route.mode {
             // Whoever is behind it is to hear who is calling, as where there is no route.
             Mode::Off if fields::nominates(&head.headers, &[]) => return Err(NOMINATED),
-            Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream)),
+            Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream, client)),
             Mode::Observe => {
-                let observed = Observed { head, body, origin, guard: guard.clone(), config: Arc::clone(&live.config) };
+                let (config, tie) = (Arc::clone(&live.config), client.ties.tie());
+                let observed = Observed { head, body, origin, guard: guard.clone(), config, tie };
                 return Ok(Admission::Observed(Box::new(observed)));
             }
             Mode::Enforce => stamp.guard(),
@@ -134,7 +136,7 @@ impl Gate {
             }
             (_, body) if !route.key.required => {
                 stamp.unguard();
-                Ok(unguarded(head, body, &origin, &guard.upstream))
+                Ok(unguarded(head, body, &origin, &guard.upstream, client))
             }
             (_, _) => Err(Refusal::KeyMissing),
         }
@@ -251,13 +253,14 @@ fn is_what(ask: &Ask, parts: &Parts<'_>, secrets: &Secrets, record: &Record) -> 
 }
 
 /// A request that nothing guards, ready for the upstream.
-fn unguarded(mut head: request::Parts, body: Body, origin: &Origin, upstream: &Upstream) -> Admission {
+fn unguarded(mut head: request::Parts, body: Body, origin: &Origin, upstream: &Upstream, client: &Client) -> Admission {
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::upgrade(&head.headers, head.version);
     fields::towards_service(&mut head.headers, origin);
     head.version = http::Version::HTTP_11;
     let request = Request::from_parts(head, body);
-    Admission::Unguarded(Box::new(Passing { request, trailers, upgrade, upstream: upstream.clone() }))
+    let (upstream, tie) = (upstream.clone(), client.ties.tie());
+    Admission::Unguarded(Box::new(Passing { request, trailers, upgrade, upstream, tie }))
 }
 
 const NOMINATED: Refusal = Refusal::BadRequest(

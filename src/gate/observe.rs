@@ -16,7 +16,7 @@ use super::routing::Guard;
 use super::said::Said;
 use super::status::Told;
 use super::{Gate, Shared, TAKE_OVERS_MAX, settle};
-use crate::body::Body;
+use crate::body::{Body, Tie};
 use crate::config::{Config, Route};
 use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::policy::Verdict;
@@ -31,6 +31,7 @@ pub struct Observed {
     pub(super) origin: Origin,
     pub(super) guard: Guard,
     pub(super) config: Arc<Config>,
+    pub(super) tie: Tie,
 }
 
 /// What a response means for its attempt: the verdict, the TTL, and the status.
@@ -39,7 +40,7 @@ type Judged = (Verdict, Duration, StatusCode);
 impl Gate {
     /// Sends the request on as it comes, and looks at a copy.
     pub(super) async fn observe(self: &Arc<Self>, observed: Observed) -> Result<Response<Body>, Refusal> {
-        let Observed { head, body, origin, guard, config } = observed;
+        let Observed { head, body, origin, guard, config, tie } = observed;
         let Guard { route, upstream, .. } = guard;
         let (body, copy) = Body::teed(body, route.max_request_body);
         let (judged, judgement) = oneshot::channel();
@@ -67,7 +68,7 @@ impl Gate {
         });
         let mut judge = Some(judged);
         let mut judged = |judgement: Judged| judge.take().map(|judge| judge.send(judgement));
-        let passed = pass::hear(Passing { request: sent, trailers, upgrade, upstream }, |status, headers| {
+        let passed = pass::hear(Passing { request: sent, trailers, upgrade, upstream, tie }, |status, headers| {
             let (verdict, ttl) = Said::take(headers).judge(&policy, status, headers);
             judged((verdict, ttl, status));
         });

@@ -8,7 +8,7 @@ use hyper_util::rt::TokioIo;
 
 use super::fields;
 use super::refuse::Refusal;
-use crate::body::Body;
+use crate::body::{Body, Tie};
 use crate::telemetry::logs::causes;
 use crate::upstream::{CallError, Upstream};
 
@@ -22,6 +22,8 @@ pub struct Passing {
     pub upgrade: bool,
     /// Where it goes.
     pub upstream: Upstream,
+    /// Nobody else wants its response.
+    pub tie: Tie,
 }
 
 /// Whether a request wants to go over to WebSocket (RFC 6455 section 4.1), the one protocol that is let through. Not one
@@ -38,14 +40,15 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 
 const WEBSOCKET: &[u8] = b"websocket";
 
-/// Sends a request on as it comes and its response back as it comes. It lives and dies with its client.
+/// Sends a request on as it comes and its response back as it comes. It lives and dies with its client: the connection
+/// drops it, at whatever point it is, once the client is gone.
 pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
     hear(passing, |_, _| ()).await
 }
 
 /// The same, with an ear for what the service says: its status and its fields, all of them.
 pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
-    let Passing { mut request, trailers, upgrade, upstream } = passing;
+    let Passing { mut request, trailers, upgrade, upstream, tie } = passing;
     let head_only = request.method() == Method::HEAD;
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if upgrade {
@@ -76,7 +79,7 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
     if let (Some(length), true) = (length, head_only || response.status() == StatusCode::NOT_MODIFIED) {
         response.headers_mut().insert(CONTENT_LENGTH, length);
     }
-    Ok(response.map(Body::Streaming))
+    Ok(response.map(|body| Body::Tied(body, tie)))
 }
 
 /// Both sides have agreed on another protocol: from here on bytes are handed on as they come, until both are done.

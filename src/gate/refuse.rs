@@ -29,7 +29,7 @@ pub enum Refusal {
     KeyReused,
     /// The attempt may have executed, and nobody knows.
     OutcomeUnknown(RetryAfter),
-    /// The body stalled on its way in.
+    /// The request stalled on its way in.
     RequestTimeout,
     /// The request is older, by its own word, than the route allows.
     RequestTooOld,
@@ -157,7 +157,7 @@ impl Refusal {
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, Told::Unknown,
                 "Nobody knows how the first attempt ended", "The request may have been executed. It will not be executed again until its outcome is known. Find out at the service before doing anything else."),
             Self::RequestTimeout => (408, "request-timeout", Fix, Told::Rejected,
-                "The request did not arrive in time", "The request's body stalled. Nothing was executed."),
+                "The request did not arrive in time", "The request stalled on its way in, and the service never got the whole of it."),
             Self::RequestTooOld => (400, "request-too-old", Fix, Told::Rejected,
                 "The request is too old", "By its own word it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been."),
             Self::RequestTooLarge => (413, "request-too-large", Fix, Told::Rejected,

@@ -313,12 +313,29 @@ async fn the_time_a_service_takes_is_not_idle_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_takes_the_time_it_takes() {
-    let (mut client, _, _) = Server::memory(Limits::default());
-    let (before, after) = PAY.split_at(PAY.len() - 3);
-    client.write_all(before.as_bytes()).await.expect("written");
-    tokio::time::sleep(Duration::from_secs(500)).await;
-    client.write_all(after.as_bytes()).await.expect("written");
-    assert_eq!(read_answer(&mut client).await.body, b"10 EUR");
+    for request in [PAY, PAY_CHUNKED] {
+        let (mut client, _, _) = Server::memory(Limits::default());
+        let (head, body) = request.split_at(request.find("\r\n\r\n").expect("a head") + 4);
+        client.write_all(head.as_bytes()).await.expect("written");
+        for byte in body.bytes() {
+            tokio::time::sleep(Duration::from_secs(59)).await;
+            client.write_all(&[byte]).await.expect("written");
+        }
+        assert_eq!(read_answer(&mut client).await.body, b"10 EUR");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_which_nothing_more_comes_is_given_up() {
+    for request in [PAY, PAY_CHUNKED] {
+        let (mut client, verdicts, _) = Server::memory(Limits::default());
+        let start = tokio::time::Instant::now();
+        client.write_all(&request.as_bytes()[..request.len() - 5]).await.expect("written");
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!((verdicts.is_whole(), verdicts.broken()), (false, None));
+        assert_eq!(read_answer(&mut client).await.body, b"body: BodyTimeout");
+        assert_eq!((start.elapsed().as_secs(), verdicts.broken()), (60, Some(Malformed::BodyTimeout)));
+    }
 }
 
 // ---- Vectors and chance ----

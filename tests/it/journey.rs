@@ -11,5 +11,6 @@ mod passing;
 mod refusals;
 mod replay;
 mod same_request;
+mod stalls;
 mod statuses;
 mod upstream_trouble;

@@ -19,6 +19,8 @@ pub(super) struct Alarm {
 /// What is being waited for. A new purpose is a new deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// More of a body.
+    Body,
     /// The rest of a head that was begun.
     Head,
     /// The next request.

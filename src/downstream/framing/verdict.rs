@@ -18,6 +18,10 @@ struct Shared {
     given: VecDeque<Result<(), Malformed>>,
     /// Verdicts handed to the service so far; its current request is the one of that number.
     taken: u64,
+    /// The newest request has come whole, with its body.
+    whole: bool,
+    /// The request whose body ended with an error, and why.
+    broken: Option<(u64, Malformed)>,
     /// The request whose answer handed the connection over to another protocol.
     upgraded: Option<u64>,
     http2: bool,
@@ -43,6 +47,8 @@ pub enum Malformed {
     BadTransferEncoding,
     /// A line ends in LF without CR. RFC 9112 section 2.2 lets a recipient take it; many do not.
     BareLineFeed,
+    /// Nothing more of the body has come, and its time ran out.
+    BodyTimeout,
     /// `Content-Length` and `Transfer-Encoding` together (RFC 9112 section 6.1).
     BothLengths,
     /// `chunked` applied twice (RFC 9112 section 6.1).
@@ -104,8 +110,31 @@ impl Verdicts {
         self.lock().http2
     }
 
-    pub(super) fn push(&self, verdict: Result<(), Malformed>) {
-        self.lock().given.push_back(verdict);
+    /// Why the body of the request last asked about broke off, if the guard ended it.
+    ///
+    /// It is set before hyper hears of it, and so before its service is polled the next time.
+    pub fn broken(&self) -> Option<Malformed> {
+        let shared = self.lock();
+        shared.broken.filter(|(request, _)| *request == shared.taken).map(|(_, malformed)| malformed)
+    }
+
+    /// Whether the newest request of an HTTP/1.x connection has come whole, with its body.
+    pub fn is_whole(&self) -> bool {
+        self.lock().whole
+    }
+
+    pub(super) fn push(&self, verdict: Result<(), Malformed>, whole: bool) {
+        let mut shared = self.lock();
+        shared.given.push_back(verdict);
+        shared.whole = whole;
+    }
+
+    pub(super) fn ended(&self) {
+        self.lock().whole = true;
+    }
+
+    pub(super) fn breaks(&self, request: u64, malformed: Malformed) {
+        self.lock().broken = Some((request, malformed));
     }
 
     /// The newest verdict is another one after all. Only while hyper has not seen the end of its head.
@@ -163,6 +192,7 @@ impl Malformed {
             }
             Self::BadTransferEncoding => (400, "Transfer-Encoding must be exactly \"chunked\"."),
             Self::BareLineFeed => (400, "Lines must end in CR LF."),
+            Self::BodyTimeout => (408, "The request's body stalled."),
             Self::BothLengths => (400, "Content-Length and Transfer-Encoding exclude each other."),
             Self::ChunkedTwice => (400, "The transfer coding \"chunked\" may be applied only once."),
             Self::DifferingLengths => (400, "The Content-Length fields differ."),

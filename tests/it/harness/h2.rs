@@ -71,7 +71,9 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
+    // Of a request that breaks off there is nothing to answer.
+    let Ok(body) = body.collect().await else { std::future::pending().await };
+    let body = body.to_bytes();
     let number = {
         let mut seen = seen.lock().unwrap();
         seen.push(Seen { version: head.version, target: head.uri.to_string(), headers: head.headers, body });

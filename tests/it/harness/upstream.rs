@@ -148,6 +148,21 @@ impl Hold {
     async fn wait(&self) {
         let _ = self.0.subscribe().wait_for(|released| *released).await;
     }
+
+    /// Waits as long as there is somebody to answer.
+    async fn wait_for(&self, wire: &Wire) -> std::io::Result<()> {
+        let mut byte = [0];
+        tokio::select! {
+            () = self.wait() => Ok(()),
+            left = wire.stream.peek(&mut byte) => match left? {
+                0 => Err(std::io::ErrorKind::ConnectionReset.into()),
+                _ => {
+                    self.wait().await;
+                    Ok(())
+                }
+            },
+        }
+    }
 }
 
 /// How the service answers.
@@ -363,7 +378,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
     });
     for moment in &answer.before {
         if let Moment::Hold(hold) = moment {
-            hold.wait().await;
+            hold.wait_for(wire).await?;
         }
     }
     let (head, first, second) = answer.render(number, head_only);
@@ -371,7 +386,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
     match (&answer.midway, answer.cut_after) {
         (Some(hold), _) => {
             wire.write(&first).await?;
-            hold.wait().await;
+            hold.wait_for(wire).await?;
             wire.write(&second).await?;
         }
         (None, Some(bytes)) => wire.write(&[first, second].concat()[..bytes]).await?,

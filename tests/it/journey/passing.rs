@@ -1,6 +1,10 @@
 //! What nothing guards: it streams through both ways, and nothing of ours is on it.
 
-use crate::harness::{Answer, Hold, Request, Response, Store, World};
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+use crate::harness::wire::Wire;
+use crate::harness::{Answer, Hold, PATIENCE, Request, Response, Store, World};
 
 fn has_nothing_of_ours(response: &Response) {
     let ours: Vec<_> = response
@@ -153,4 +157,91 @@ async fn a_client_that_leaves_ends_what_nothing_guards() {
     // The service writes on, and learns that nobody listens.
     hold.release();
     world.upstream.saw(|seen| seen.closed == 1).await;
+}
+
+/// Requests that nothing guards: no route, a route that is off, and one that looks on.
+async fn before_a_silent_service() -> (World, Vec<Request>) {
+    let route = |name: &str, mode: &str| format!("name = \"{name}\"\npath = \"/{name}\"\nmode = \"{mode}\"");
+    let world =
+        World::with(Store::sqlite(), |setup| setup.route(&route("off", "off")).route(&route("seen", "observe")));
+    let world = world.await;
+    let requests = vec![
+        world.get("/poll"),
+        world.post("/upload").body("all of it"),
+        world.post("/upload").body("all of it").chunked(),
+        world.post("/off").key("k-1").body("all of it"),
+        world.post("/seen").key("k-1").body("all of it"),
+    ];
+    (world, requests)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_silent_service_frees_its_connection() {
+    let (world, requests) = before_a_silent_service().await;
+    for (number, request) in requests.into_iter().enumerate() {
+        let [closes, half_closes, resets] = [1, 2, 3].map(|step| 3 * number + step);
+        for step in [closes, half_closes, resets] {
+            world.upstream.then(Answer::status(200).hold(&Hold::new()));
+            let mut wire = Wire::new(world.proxy.client().connect().await);
+            wire.write(&request.bytes()).await.unwrap();
+            world.upstream.has_executed(step).await;
+            if step == half_closes {
+                wire.stream.shutdown().await.unwrap();
+                // It is not kept waiting for what nobody will say.
+                assert_eq!(timeout(PATIENCE, wire.rest()).await.expect("the connection stays open"), b"");
+            } else if step == resets {
+                wire.stream.set_zero_linger().unwrap();
+            }
+            drop(wire);
+            world.upstream.saw(|seen| seen.closed == step).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_silent_stream_frees_its_connection() {
+    let (world, requests) = before_a_silent_service().await;
+    for (number, request) in requests.into_iter().enumerate() {
+        world.upstream.then(Answer::status(200).chunks(&["first", "second"]).hold_midway(&Hold::new()));
+        let mut exchange = request.open().await.unwrap();
+        exchange.any_head().await.unwrap();
+        assert_eq!(exchange.piece().await.unwrap().unwrap(), b"first");
+        drop(exchange);
+        world.upstream.saw(|seen| seen.closed == number + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn requests_that_nothing_guards_may_be_pipelined() {
+    let world = World::start(Store::sqlite()).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(200).hold(&hold));
+    let mut exchange = world.get("/first").open().await.unwrap();
+    world.upstream.has_executed(1).await;
+    // They come one by one while the first still waits.
+    for path in ["/second", "/third"] {
+        exchange.write(&world.get(path).bytes()).await;
+    }
+    exchange.write(&world.pay("k-1").bytes()).await;
+    hold.release();
+    for effect in ["effect 1", "effect 2", "effect 3", "effect 4"] {
+        assert_eq!(exchange.response().await.text(), effect);
+    }
+    assert_eq!(world.upstream.calls(), 4);
+}
+
+#[tokio::test]
+async fn a_connection_lives_on_after_a_request_that_would_have_ended_with_it() {
+    let world = World::start(Store::sqlite()).await;
+    let mut exchange = world.get("/").open().await.unwrap();
+    assert_eq!(exchange.response().await.text(), "effect 1");
+    // A guarded one after it does not end with the client.
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    exchange.write(&world.pay("k-1").bytes()).await;
+    world.upstream.has_executed(2).await;
+    exchange.finish().await;
+    hold.release();
+    assert_eq!(exchange.response().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.told(), Some("replayed"));
 }

@@ -1,0 +1,139 @@
+//! Bodies that stop coming. What is guarded is read whole before anything is sent on; here is what streams through.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::config::{self, Overrides};
+use oncegate::domain::attempt::InstanceId;
+use oncegate::downstream::{self, framing::Limits};
+use oncegate::gate::tenure::Tenure;
+use oncegate::gate::{Gate, Shared};
+use oncegate::store;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::harness::client::Client;
+use crate::harness::h2::H2Upstream;
+use crate::harness::wire::Wire;
+use crate::harness::{Answer, Exchange, Hold, Proxy, Request, Setup, Store, Upstream};
+
+const SOON: Duration = Duration::from_millis(200);
+
+/// A proxy within this process, as impatient as no setting could make it.
+struct Impatient {
+    client: Client,
+    _store: Store,
+    _closing: DropGuard,
+}
+
+impl Impatient {
+    async fn before(upstream: &str) -> Self {
+        let store = Store::sqlite();
+        let route = |name: &str, mode: &str| format!("name = \"{name}\"\npath = \"/{name}\"\nmode = \"{mode}\"");
+        let setup = Proxy::on(&store.url()).top(&format!("upstream = {upstream:?}"));
+        let gate = gate(&setup.route(&route("off", "off")).route(&route("seen", "observe"))).await;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = Client { address: listener.local_addr().unwrap() };
+        let closing = CancellationToken::new();
+        let limits = Limits { body: SOON, ..Limits::default() };
+        tokio::spawn(downstream::serve(listener, Arc::new(gate), limits, closing.clone()));
+        Self { client, _store: store, _closing: closing.drop_guard() }
+    }
+
+    /// Requests that nothing guards.
+    fn requests(&self) -> [Request; 4] {
+        let client = self.client;
+        [
+            client.post("/upload").body("all of it"),
+            client.post("/upload").body("all of it").chunked(),
+            client.post("/off").key("k-1").body("all of it"),
+            client.post("/seen").key("k-1").body("all of it"),
+        ]
+    }
+
+    /// All but the last bytes of a request.
+    async fn stall(&self, request: &Request) -> Exchange {
+        let bytes = request.bytes();
+        self.client.raw(&bytes[..bytes.len() - 7]).await
+    }
+}
+
+async fn gate(setup: &Setup) -> Gate {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    std::fs::write(&file, setup.text()).unwrap();
+    let config = config::load(Some(&file), &Overrides::default(), &config::Process).unwrap();
+    let store = store::open(&(&config.store).into()).await.unwrap();
+    Gate::new(Arc::new(Shared {
+        salt: store.salt(),
+        tenure: Tenure::new(InstanceId::from_random(1), config.store.expiry),
+        underway: Arc::default(),
+        waiters: Arc::default(),
+        tracker: TaskTracker::new(),
+        draining: CancellationToken::new(),
+        giving_up: CancellationToken::new(),
+        paces: Default::default(),
+        config: Arc::new(config),
+        store,
+    }))
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_refused_and_never_passed_for_a_whole_one() {
+    let upstream = Upstream::start().await;
+    let proxy = Impatient::before(&format!("http://{}", upstream.address)).await;
+    for (number, request) in proxy.requests().iter().enumerate() {
+        let mut exchange = proxy.stall(request).await;
+        let refusal = exchange.response().await;
+        assert_eq!(refusal.outcome(), (408, "request-timeout".to_owned()));
+        assert_eq!((refusal.field("connection"), refusal.told()), (Some("close"), None));
+        exchange.closed().await;
+        upstream.saw(|seen| seen.closed == number + 1).await;
+    }
+    assert_eq!((upstream.calls(), upstream.executed().len()), (4, 0));
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_on_its_way_to_a_service_that_speaks_http_2_is_refused_too() {
+    let upstream = H2Upstream::start().await;
+    let proxy = Impatient::before(&format!("h2c://{}", upstream.address)).await;
+    for request in proxy.requests() {
+        let refusal = proxy.stall(&request).await.response().await;
+        assert_eq!(refusal.outcome(), (408, "request-timeout".to_owned()));
+    }
+    assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_after_its_answer_has_begun_cuts_the_connection() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let proxy = Impatient::before(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let mut exchange = proxy.stall(&proxy.client.post("/both-ways").body("all of it").chunked()).await;
+    let mut service = Wire::new(listener.accept().await.unwrap().0);
+    service.head().await.unwrap().unwrap();
+    service.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n").await.unwrap();
+    assert!(exchange.any_head().await.unwrap().start.contains(" 200 "));
+    assert_eq!(exchange.piece().await.unwrap().unwrap(), b"first");
+    exchange.piece().await.expect_err("nobody takes a part for the whole");
+    let rest = service.rest().await;
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "a part has been passed for the whole");
+}
+
+#[tokio::test]
+async fn a_body_that_keeps_coming_and_a_service_that_takes_its_time_are_waited_for() {
+    let upstream = Upstream::start().await;
+    let proxy = Impatient::before(&format!("http://{}", upstream.address)).await;
+    let hold = Hold::new();
+    upstream.then(Answer::status(200).hold(&hold));
+    let mut exchange = proxy.client.post("/upload").body("12345678").open_head().await;
+    for byte in b"12345678" {
+        tokio::time::sleep(SOON / 3).await;
+        exchange.write(&[*byte]).await;
+    }
+    upstream.has_executed(1).await;
+    tokio::time::sleep(2 * SOON).await;
+    hold.release();
+    assert_eq!(exchange.response().await.status, 200);
+}
