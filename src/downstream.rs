@@ -1,9 +1,11 @@
 //! Clients come in: accept, guard the framing, serve, close the door.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +19,11 @@ mod line;
 
 /// After an error of `accept` (no file descriptors left, mostly): long enough not to spin, short enough not to be felt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A client whose machine or network is gone says nothing about it. Where nothing is sent either (a silent stream, a tunnel)
+/// the kernel asks after it: first after this long, then so often, and after so many questions it is gone.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
 
 /// Accepts connections until `closing`, then waits until the last of them has had its answer.
 pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
@@ -43,9 +50,17 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closi
 }
 
 async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| probe(&stream)) {
         tracing::debug!(%error, "the client was gone before its first request");
         return;
     }
     connection::serve(stream, peer.ip(), gate, limits, closing).await;
+}
+
+fn probe(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
 }

@@ -19,6 +19,12 @@ use connector::Connector;
 
 mod connector;
 
+/// An upstream whose machine is gone says nothing about it, and what streams or is tunnelled has no time limit: the kernel
+/// asks after it first after this long, then so often, and after so many questions it is gone.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
+
 /// A pool of connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
 pub struct Upstream {
@@ -66,6 +72,9 @@ impl Upstream {
             Target::H2c(authority) | Target::Http(authority) => {
                 let mut connector = HttpConnector::new();
                 connector.set_nodelay(true);
+                connector.set_keepalive(Some(PROBE_AFTER));
+                connector.set_keepalive_interval(Some(PROBE_EVERY));
+                connector.set_keepalive_retries(Some(PROBES));
                 (Connector::Tcp(connector, connect), authority.clone())
             }
             Target::Unix(path) => (Connector::Unix(Arc::clone(path), connect), Authority::from_static("localhost")),
