@@ -49,29 +49,30 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: En
 fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
     let shared_in_task = Arc::clone(shared);
     shared.tracker.spawn(async move {
-        let (shared, _entry) = (shared_in_task, entry);
+        let shared = shared_in_task;
         let (mut pause, begun) = (RETRY_FIRST, Instant::now());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = shared.giving_up.cancelled() => {
                     tracing::error!(record = %settlement.id, "an attempt's end could not be stored; its key will be unknown");
-                    return;
+                    return entry.stay();
                 }
             }
             match shared.store.settle(settlement.clone()).await {
                 Ok(_) => {
+                    drop(entry);
                     shared.waiters.nudge(settlement.id);
                     tracing::info!(record = %settlement.id, "an attempt's end is stored after all");
                     return;
                 }
                 Err(StoreError::Corrupt(what)) => {
                     tracing::error!(record = %settlement.id, %what, "an attempt's end cannot be stored; its key stays closed");
-                    return;
+                    return entry.stay();
                 }
                 Err(_) if settlement.ttl().is_some_and(|ttl| begun.elapsed() > ttl) => {
                     tracing::error!(record = %settlement.id, "an attempt's end could not be stored within its TTL");
-                    return;
+                    return entry.stay();
                 }
                 Err(_) => pause = (pause * 2).min(RETRY_CAP),
             }

@@ -41,8 +41,30 @@ pub struct Entry {
     token: Token,
 }
 
+impl Entry {
+    /// The attempt's end is not durable, and nobody tries any more. It counts as underway for as long as this process
+    /// lives: out of the table it would be taken for one that was never sent, and released. The sweeper makes it unknown.
+    pub fn stay(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         self.underway.lock().remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_whose_end_is_not_durable_is_never_taken_for_one_that_was_not_sent() {
+        let underway = Arc::new(Underway::default());
+        let [ended, given_up] = [1, 2].map(|byte| Token::from_random([byte; 16]));
+        drop(underway.enter(ended));
+        underway.enter(given_up).stay();
+        assert_eq!(underway.tokens(), HashSet::from([given_up]));
     }
 }
