@@ -120,6 +120,8 @@ pub struct Record {
 pub enum State {
     /// The response is stored.
     Completed(Completed),
+    /// Nobody knows, and asking about it has been given up: an operator must decide.
+    Dead,
     /// Completed once, and past its TTL: the response is gone, and late retries are refused.
     Expired,
     /// An attempt is running, or its instance has died and nobody has noticed yet.
@@ -135,6 +137,7 @@ impl State {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Completed(_) => "completed",
+            Self::Dead => "dead",
             Self::Expired => "expired",
             Self::InFlight => "in_flight",
             Self::Retryable => "retryable",

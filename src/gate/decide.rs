@@ -53,6 +53,7 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
             Decision::Refuse(Refusal::ResponseNotKept)
         }
         State::Completed(completed) => Decision::Replay(completed),
+        State::Dead => Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(ASK_AGAIN))),
         State::Expired => Decision::Refuse(Refusal::KeyExpired),
         State::InFlight => Decision::Join(until_done(&record, rules.usual)),
         State::Retryable => Decision::TakeOver(seen),
@@ -143,10 +144,10 @@ mod tests {
         State::Completed(Completed { response, expires_at: SystemTime::UNIX_EPOCH })
     }
 
-    fn states() -> [State; 6] {
+    fn states() -> [State; 7] {
         let completed = [completed(Some(b"paid")), completed(None)];
         let [kept, not_kept] = completed;
-        [kept, not_kept, State::Expired, State::InFlight, State::Retryable, State::Unknown]
+        [kept, not_kept, State::Dead, State::Expired, State::InFlight, State::Retryable, State::Unknown]
     }
 
     /// The decision in one word.
@@ -172,7 +173,7 @@ mod tests {
             let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, true, &rules));
             assert_eq!(
                 decided,
-                ["replay", "response-not-kept", "key-expired", "join", "take over", unknown],
+                ["replay", "response-not-kept", "outcome-unknown", "key-expired", "join", "take over", unknown],
                 "{on_unknown:?}"
             );
         }

@@ -269,6 +269,6 @@ fn stored(record: Option<Box<Record>>, token: Token, stamp: &Stamp) -> Option<Re
         State::Completed(Completed { response, .. }) if response.body.is_none() => None,
         State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),
         State::Completed(completed) => Some(replay::replay(completed, stamp)),
-        State::Expired | State::InFlight | State::Retryable | State::Unknown => None,
+        State::Dead | State::Expired | State::InFlight | State::Retryable | State::Unknown => None,
     }
 }

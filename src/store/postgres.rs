@@ -245,7 +245,7 @@ fn is_settled_so(record: &Record, settlement: &Settlement) -> bool {
 fn may_be_taken(record: &Record, from: Seen) -> bool {
     let by_state = match record.state {
         State::Completed(_) | State::Expired => from.past_ttl,
-        State::InFlight => false,
+        State::Dead | State::InFlight => false,
         State::Retryable | State::Unknown => true,
     };
     by_state && record.token == from.token && record.state.name() == from.state && (!from.past_ttl || record.past_ttl)

@@ -63,6 +63,7 @@ impl Row<'_> {
                 State::Completed(Completed { response: StoredResponse::decode(status, fields, self.body)?, expires_at })
             }
             ("completed", ..) => return Err(Corrupt("a completed record without its response")),
+            ("dead", ..) => State::Dead,
             ("expired", ..) => State::Expired,
             ("in_flight", ..) => State::InFlight,
             ("retryable", ..) => State::Retryable,

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
+use oncegate::domain::record::State;
 use oncegate::domain::scope::Scope;
 use oncegate::store::{self, Location, OpenError, Settings, StoreError};
 
@@ -16,15 +17,65 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
     (home, settings)
 }
 
+/// The steps, in order.
+const ALL: [&str; 2] = ["0001_keys", "0002_operators"];
+
 #[tokio::test]
 async fn migrating_twice_is_migrating_once() {
     let (_home, sqlite) = sqlite_file();
     for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
-        assert_eq!(names(store::pending(&settings).await.unwrap()), ["0001_keys"]);
-        assert_eq!(store::migrate(&settings).await.unwrap(), ["0001_keys"]);
+        assert_eq!(names(store::pending(&settings).await.unwrap()), ALL);
+        assert_eq!(store::migrate(&settings).await.unwrap(), ALL);
         assert_eq!(store::migrate(&settings).await.unwrap(), [] as [&str; 0]);
         assert_eq!(store::pending(&settings).await.unwrap(), []);
         store::open(&Settings { migrate: false, ..settings }).await.unwrap();
+    }
+}
+
+fn migration(store: &str, step: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(store);
+    fs::read_to_string(folder.join(format!("{step}.sql"))).unwrap()
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_has_stored_is_there_after_a_migration() {
+    let (_home, sqlite) = sqlite_file();
+    let database = postgres::empty_database().await;
+    for (settings, store) in [(sqlite, "sqlite"), (postgres::settings(&database.url), "postgres")] {
+        let pending = store::pending(&settings).await.unwrap();
+        // The first step alone is the first version's schema.
+        let first = &pending[0].sql;
+        let row = "(id, token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, expires_at, \
+                   status, fingerprint, recipe, service, route, scope, space, key, fields, body)";
+        let id = ask("k").id;
+        let completed = |hex: fn(&str) -> String, at: &str, until: &str| {
+            let [token, scope, fingerprint, text] =
+                ["07".repeat(16), "01".repeat(32), "02".repeat(32), "6b".into()].map(|bytes: String| hex(&bytes));
+            let id = hex(&id.to_string());
+            format!(
+                "insert into keys {row} values ({id}, {token}, 'completed', 1, 5, {at}, {at}, {at}, {at}, {until}, 201, \
+                 {fingerprint}, '1', 'shop', 'pay', {scope}, {text}, {text}, {fields}, {text})",
+                fields = hex("0d0a")
+            )
+        };
+        match &settings.location {
+            Location::Sqlite(path) => {
+                let db = rusqlite::Connection::open(path).unwrap();
+                db.execute_batch(first).unwrap();
+                let later = "(unixepoch() + 1000) * 1000";
+                db.execute_batch(&completed(|bytes| format!("x'{bytes}'"), "1000", later)).unwrap();
+            }
+            _ => {
+                let client = database.client().await;
+                client.batch_execute(first).await.unwrap();
+                let later = "clock_timestamp() + interval '1 hour'";
+                let row = completed(|bytes| format!("'\\x{bytes}'"), "clock_timestamp()", later);
+                client.batch_execute(&format!("set search_path = oncegate; {row}")).await.unwrap();
+            }
+        }
+        assert_eq!(store::migrate(&settings).await.unwrap(), ALL[1..], "{store}");
+        let record = store::open(&settings).await.unwrap().find(id).await.unwrap().unwrap();
+        assert!(matches!(record.state, State::Completed(stored) if stored.response.status == 201), "{store}");
     }
 }
 
@@ -47,11 +98,11 @@ async fn an_old_schema_is_refused_where_migrating_is_switched_off() {
     for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
         let settings = Settings { migrate: false, ..settings };
         match store::open(&settings).await.map(drop).unwrap_err() {
-            OpenError::SchemaOld { pending } => assert_eq!(pending, ["0001_keys"]),
+            OpenError::SchemaOld { pending } => assert_eq!(pending, ALL),
             error => panic!("{error:?}"),
         }
         // It was only looked at.
-        assert_eq!(names(store::pending(&settings).await.unwrap()), ["0001_keys"]);
+        assert_eq!(names(store::pending(&settings).await.unwrap()), ALL);
     }
 }
 
@@ -59,9 +110,12 @@ async fn an_old_schema_is_refused_where_migrating_is_switched_off() {
 async fn a_schema_that_is_newer_or_was_changed_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
-            ("insert into migrations (version, name, sha256) select 2, '0002_more', sha256 from migrations", "newer"),
+            (
+                "insert into migrations (version, name, sha256) select 3, '0003_more', sha256 from migrations where version = 1",
+                "newer",
+            ),
             ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
-            ("update migrations set name = '0001_other'", "stands where"),
+            ("update migrations set name = '0001_other' where version = 1", "stands where"),
         ] {
             let mut world = if kind == "sqlite" { World::sqlite().await } else { World::postgres().await };
             world.close();
@@ -83,10 +137,13 @@ async fn what_is_printed_can_be_applied_by_hand() {
     let (_home, sqlite) = sqlite_file();
     let database = postgres::empty_database().await;
     for settings in [sqlite, postgres::settings(&database.url)] {
-        for migration in store::pending(&settings).await.unwrap() {
+        let pending = store::pending(&settings).await.unwrap();
+        if let Location::Sqlite(path) = &settings.location {
+            assert!(!path.exists(), "looking has made a file");
+        }
+        for migration in pending {
             match &settings.location {
                 Location::Sqlite(path) => {
-                    assert!(!path.exists(), "looking has made a file");
                     rusqlite::Connection::open(path).unwrap().execute_batch(&migration.sql).unwrap();
                 }
                 _ => database.client().await.batch_execute(&migration.sql).await.unwrap(),
@@ -138,8 +195,9 @@ async fn every_file_of_sql_begins_with_its_name_and_is_understood() {
     let world = World::postgres().await;
     let client = world.database().client().await;
     let sqlite = rusqlite::Connection::open_in_memory().unwrap();
-    let step = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite/0001_keys.sql");
-    sqlite.execute_batch(&fs::read_to_string(step).unwrap()).unwrap();
+    for step in ALL {
+        sqlite.execute_batch(&migration("sqlite", step)).unwrap();
+    }
     for (store, files_min) in [("postgres", 10), ("sqlite", 10)] {
         let files = sql_files(store);
         assert!(files.len() >= files_min);

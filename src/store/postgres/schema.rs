@@ -14,8 +14,10 @@ const SALT: &str = include_str!("sql/salt.sql");
 const SALTED: &str = include_str!("sql/salted.sql");
 const SERVER: &str = include_str!("sql/server.sql");
 
-const STEPS: &[Step] =
-    &[Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/postgres/0001_keys.sql") }];
+const STEPS: &[Step] = &[
+    Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/postgres/0001_keys.sql") },
+    Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/postgres/0002_operators.sql") },
+];
 
 /// `ON CONFLICT` and the rest of what we use came before; older ones get no fixes any more.
 const VERSION_MIN: i32 = 130_000;

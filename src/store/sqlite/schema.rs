@@ -13,8 +13,10 @@ const APPLIED: &str = include_str!("sql/applied.sql");
 const SALT: &str = include_str!("sql/salt.sql");
 const SALTED: &str = include_str!("sql/salted.sql");
 
-const STEPS: &[Step] =
-    &[Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/sqlite/0001_keys.sql") }];
+const STEPS: &[Step] = &[
+    Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/sqlite/0001_keys.sql") },
+    Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/sqlite/0002_operators.sql") },
+];
 
 /// Brings the schema up to date, or refuses it, and reads the salt. A database in memory has no path, and always begins
 /// with nothing.

@@ -22,7 +22,8 @@ update oncegate.keys as k
        created_at = case when a.past_ttl then durable.now else k.created_at end,
        reserved_at = durable.now,
        deadline = durable.now + a.time_limit_ms * interval '1 millisecond',
-       settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null
+       settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
+       probes = null, absences = null, probe_at = null
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
               $8::bytea[], $9::text[], $10::boolean[])
        as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl)
@@ -31,8 +32,8 @@ update oncegate.keys as k
  where k.id = a.id
    and k.token = a.seen_token
    and k.state = a.seen_state
-   -- What is running, and a response within its TTL, are nobody's to take.
-   and k.state <> 'in_flight'
+   -- What is running, what an operator must decide, and a response within its TTL, are nobody's to take.
+   and k.state not in ('dead', 'in_flight')
    and (k.state not in ('completed', 'expired') or a.past_ttl)
    and (not a.past_ttl
         or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= durable.now)

@@ -6,12 +6,13 @@ update keys
        created_at = iif(:past_ttl, :now, created_at),
        reserved_at = :now,
        deadline = :now + :time_limit_ms,
-       settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null
+       settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
+       probes = null, absences = null, probe_at = null
  where id = :id
    and token = :seen_token
    and state = :seen_state
-   -- What is running, and a response within its TTL, are nobody's to take.
-   and state <> 'in_flight'
+   -- What is running, what an operator must decide, and a response within its TTL, are nobody's to take.
+   and state not in ('dead', 'in_flight')
    and (state not in ('completed', 'expired') or :past_ttl)
    and (not :past_ttl or expires_at + coalesce(remember_ms, 0) <= :now)
 returning attempt

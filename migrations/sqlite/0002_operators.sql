@@ -1,0 +1,103 @@
+-- What reconciliation and operators need: keys that are given up, what asking about them has come to, who decided what.
+
+-- SQLite cannot change a constraint: the table is made anew.
+create table keys_anew (
+  -- The SHA-256 of exactly (service, scope, space, key), so that this is the uniqueness of the four.
+  id           blob primary key not null,
+  token        blob not null,
+  state        text not null,
+  attempt      integer not null,
+  instance     integer not null,
+  created_at   integer not null,
+  reserved_at  integer not null,
+  deadline     integer not null,
+  settled_at   integer,
+  expires_at   integer,
+  -- How long past expires_at the key is remembered, to refuse late retries; null where it is forgotten.
+  remember_ms  integer,
+  status       integer,
+  fingerprint  blob not null,
+  recipe       text not null,
+  service      text not null,
+  route        text not null,
+  scope        blob not null,
+  space        blob not null,
+  key          blob not null,
+  -- The path as sent, with its query, where the route's reconciliation asks with it.
+  path         blob,
+  -- How often the service was asked what became of the newest attempt, how many times in a row it knew of none, and
+  -- when to ask again. Null where it was not asked.
+  probes       integer,
+  absences     integer,
+  probe_at     integer,
+  fields       blob,
+  -- Null in a completed record: the body was too large to keep. Last, so that the rest is read without it.
+  body         blob,
+
+  constraint keys_id_length check (length(id) = 32),
+  constraint keys_token_length check (length(token) = 16),
+  constraint keys_scope_length check (length(scope) = 32),
+  constraint keys_fingerprint_length check (length(fingerprint) = 32),
+  constraint keys_attempt_counts check (attempt >= 1),
+  constraint keys_state_known check (state in ('completed', 'dead', 'expired', 'in_flight', 'retryable', 'unknown')),
+  constraint keys_status_final check (status between 200 and 599),
+  constraint keys_completed_has_status check ((state = 'completed') = (status is not null)),
+  constraint keys_completed_has_fields check ((state = 'completed') = (fields is not null)),
+  constraint keys_body_is_completed check (body is null or state = 'completed'),
+  constraint keys_ttl_of_settled check ((state in ('completed', 'expired', 'retryable')) = (expires_at is not null)),
+  constraint keys_remembers_completed check (remember_ms is null or (state = 'completed' and remember_ms > 0)),
+  constraint keys_in_flight_is_unsettled check ((state = 'in_flight') = (settled_at is null)),
+  constraint keys_probes_count check (probes >= 0 and absences between 0 and probes)
+) strict;
+
+insert into keys_anew
+      (id, token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, expires_at, remember_ms,
+       status, fingerprint, recipe, service, route, scope, space, key, fields, body)
+select id, token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, expires_at, remember_ms,
+       status, fingerprint, recipe, service, route, scope, space, key, fields, body
+  from keys;
+
+drop table keys;
+alter table keys_anew rename to keys;
+
+-- For the sweeper and for an instance's own standing attempts. It holds what is in flight now, which is little.
+create index keys_in_flight on keys (instance) where state = 'in_flight';
+
+-- For the reaper: the oldest end of life first.
+create index keys_expiring on keys (expires_at) where expires_at is not null;
+
+-- For the reconciler and for operators. It holds what somebody has to look at, which is little.
+create index keys_unsettled on keys (service, state, settled_at) where state in ('dead', 'unknown');
+
+-- What operators and the reconciler decided about keys; written with the decision.
+create table audit (
+  seq      integer primary key autoincrement,
+  at       integer not null,
+  service  text not null,
+  actor    text not null,
+  action   text not null,
+  id       blob not null,
+  before   text not null,
+  after    text not null,
+  note     text
+) strict;
+create index audit_of_a_key on audit (id, seq);
+
+-- purges: grows with every purge, in its transaction. Instances read it with each heartbeat and drop what they remember.
+create table counters (
+  name   text primary key,
+  value  integer not null
+) strict;
+insert into counters (name, value) values ('purges', 0);
+
+alter table instances add column service text;
+-- The purges that it has seen: what was purged before is in its memory no more.
+alter table instances add column purges_seen integer not null default 0;
+
+-- How each route last found its keys (scope, space, the key's place), so that a restart that changes it can warn.
+create table rules (
+  service  text not null,
+  route    text not null,
+  finds    text not null,
+  primary key (service, route)
+) strict;
