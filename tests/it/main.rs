@@ -19,4 +19,6 @@ mod store_sqlite;
 mod store_trouble;
 
 mod crash;
+mod crash_points;
+mod disk_errors;
 mod shutdown;

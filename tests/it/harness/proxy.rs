@@ -98,6 +98,20 @@ impl Proxy {
         self.process.file()
     }
 
+    /// The kernel's numbers of its threads whose name begins so.
+    pub fn threads(&self, name: &str) -> Vec<i32> {
+        let tasks = format!("/proc/{}/task", self.process.pid.as_raw_nonzero());
+        let named =
+            |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with(name);
+        let tasks = std::fs::read_dir(tasks).unwrap().map(Result::unwrap).filter(named);
+        tasks.map(|task| task.file_name().into_string().unwrap().parse().unwrap()).collect()
+    }
+
+    /// Whether it still runs, as far as is known.
+    pub fn is_alive(&self) -> bool {
+        self.process.exit.borrow().is_none()
+    }
+
     /// Ends it as a power cut does.
     pub async fn kill9(&self) {
         self.signal(Signal::KILL);
