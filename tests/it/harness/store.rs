@@ -64,10 +64,7 @@ impl Store {
                 row.map(|row| row.get(0))
             }
             Self::Sqlite(folder) => {
-                let copies = tempfile::tempdir().unwrap();
-                for found in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
-                    std::fs::copy(found.path(), copies.path().join(found.file_name())).unwrap();
-                }
+                let copies = copies(folder);
                 let store = rusqlite::Connection::open(file(&copies)).unwrap();
                 store.query_row(sql, [key.as_bytes()], |row| row.get(0)).optional().unwrap()
             }
@@ -83,6 +80,14 @@ impl Store {
             (client.query_one(running, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())
         })
         .await;
+    }
+
+    /// An embedded store with the same files, as they are at this moment.
+    pub fn copied(&self) -> Self {
+        match self {
+            Self::Sqlite(folder) => Self::Sqlite(copies(folder)),
+            Self::Postgres(_) => panic!("this test is about SQLite"),
+        }
     }
 
     /// The embedded store's file. It must be nobody's when it is opened.
@@ -103,6 +108,14 @@ impl Store {
             Self::Sqlite(folder) => rusqlite::Connection::open(file(folder)).unwrap().execute_batch(sql).unwrap(),
         }
     }
+}
+
+fn copies(folder: &TempDir) -> TempDir {
+    let copies = tempfile::tempdir().unwrap();
+    for found in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        std::fs::copy(found.path(), copies.path().join(found.file_name())).unwrap();
+    }
+    copies
 }
 
 fn file(folder: &TempDir) -> PathBuf {

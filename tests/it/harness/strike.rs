@@ -1,8 +1,9 @@
 //! strace as a hand that strikes: at the n-th call of one kind, a thread is killed with its whole process, or the call
 //! fails. The process is the real one, and knows nothing of it.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,6 +19,23 @@ pub struct Blow {
     pub nth: usize,
     /// In strace's words: `signal=KILL` before the call is done, `error=EIO` instead of doing it.
     pub what: &'static str,
+}
+
+impl Blow {
+    /// What puts the threads of a program, which comes behind these words, under it from the beginning. The process is
+    /// then the program's own; the calls are written down in this file. (With --seccomp-bpf signals would get lost.)
+    pub fn launcher(self, trace: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["strace", "-D", "-f", "-o"].map(Into::into).into();
+        words.push(trace.into());
+        words.extend(self.arguments());
+        words
+    }
+
+    fn arguments(self) -> impl Iterator<Item = OsString> {
+        let Self { call, nth, what } = self;
+        let filters = [format!("trace={call}"), format!("inject={call}:{what}:when={nth}")];
+        filters.into_iter().flat_map(|filter| ["-e".into(), filter.into()])
+    }
 }
 
 /// A tracer at some threads. It ends with them, or when this is dropped.
@@ -56,12 +74,12 @@ impl Tracer {
         tokio::task::spawn_blocking(move || Self::attach_now(&threads, blow)).await.unwrap()
     }
 
-    fn attach_now(threads: &[i32], Blow { call, nth, what }: Blow) -> Result<Self, String> {
-        assert!(!threads.is_empty(), "nobody to be struck at {call}");
+    fn attach_now(threads: &[i32], blow: Blow) -> Result<Self, String> {
+        assert!(!threads.is_empty(), "nobody to be struck: {blow:?}");
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("strace");
         command.arg("-yy").arg("-o").arg(folder.path().join("trace"));
-        command.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:{what}:when={nth}")]);
+        command.args(blow.arguments());
         command.args(threads.iter().flat_map(|thread| ["-p".to_owned(), thread.to_string()]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("strace: {error}"))?;
