@@ -17,6 +17,7 @@ pub mod postgres;
 pub mod proxy;
 pub mod relay;
 pub mod store;
+pub mod strike;
 pub mod upstream;
 pub mod wire;
 pub mod world;

@@ -19,4 +19,7 @@ mod store_sqlite;
 mod store_trouble;
 
 mod crash;
+mod crash_at_start;
+mod crash_points;
+mod disk_errors;
 mod shutdown;

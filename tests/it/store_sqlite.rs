@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oncegate::domain::attempt::Ending;
+use oncegate::domain::record::Ask;
 use oncegate::store::{self, Location, OpenError, Settings};
 use tempfile::TempDir;
 
@@ -112,6 +113,41 @@ async fn a_damaged_file_is_refused() {
     }
     fs::write(&path, whole).unwrap();
     store::open(&settings).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_that_a_power_cut_has_torn_was_never_made() {
+    let world = World::sqlite().await;
+    let [told, torn] = ["told", "torn"].map(ask);
+    world.reserve(&told).await;
+    world.settle(completion(&told, b"paid")).await;
+    let log = path(&world.settings).with_extension("db-wal");
+    let before = fs::metadata(&log).unwrap().len();
+    world.reserve(&torn).await;
+    let whole = fs::metadata(&log).unwrap().len();
+    assert!(whole > before, "a reservation is written to the log");
+
+    // What of it had reached the disk: nothing, some pages or parts of them, or all with one sector of something else.
+    let cuts = (before..whole).step_by(512).map(|length| (length, None));
+    let scribbles = (before..whole).step_by(512).map(|sector| (whole, Some(sector)));
+    for (length, scribble) in cuts.chain(scribbles).chain([(whole, None)]) {
+        let home = tempfile::tempdir().unwrap();
+        let settings = sqlite_settings(&home);
+        fs::copy(path(&world.settings), path(&settings)).unwrap();
+        let mut bytes = fs::read(&log).unwrap();
+        bytes.truncate(usize::try_from(length).unwrap());
+        if let Some(sector) = scribble {
+            let sector = usize::try_from(sector).unwrap();
+            let end = bytes.len().min(sector + 512);
+            bytes[sector..end].fill(0x55);
+        }
+        fs::write(path(&settings).with_extension("db-wal"), bytes).unwrap();
+        let store = store::open(&settings).await.unwrap();
+        let state = async |ask: &Ask| store.find(ask.id).await.unwrap().map(|record| record.state.name());
+        assert_eq!(state(&told).await, Some("completed"), "{length} {scribble:?}");
+        let is_whole = (length, scribble) == (whole, None);
+        assert_eq!(state(&torn).await, is_whole.then_some("unknown"), "{length} {scribble:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The real binary, as a process of its own.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ pub struct Setup {
     store: Vec<String>,
     defaults: Vec<String>,
     routes: Vec<String>,
+    wrapper: Vec<OsString>,
 }
 
 /// How a proxy ended that could not start.
@@ -54,6 +56,7 @@ impl Proxy {
             store: Vec::new(),
             defaults: Vec::new(),
             routes: Vec::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -96,6 +99,20 @@ impl Proxy {
     /// The file it was started with, and reads again.
     pub fn file(&self) -> PathBuf {
         self.process.file()
+    }
+
+    /// The kernel's numbers of its threads whose name begins so.
+    pub fn threads(&self, name: &str) -> Vec<i32> {
+        let tasks = format!("/proc/{}/task", self.process.pid.as_raw_nonzero());
+        let named =
+            |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with(name);
+        let tasks = std::fs::read_dir(tasks).unwrap().map(Result::unwrap).filter(named);
+        tasks.map(|task| task.file_name().into_string().unwrap().parse().unwrap()).collect()
+    }
+
+    /// Whether it still runs, as far as is known.
+    pub fn is_alive(&self) -> bool {
+        self.process.exit.borrow().is_none()
     }
 
     /// Ends it as a power cut does.
@@ -172,18 +189,30 @@ impl Setup {
         text
     }
 
+    /// Starts it by way of another program, whose arguments end with what it is to become.
+    pub fn under(self, wrapper: Vec<OsString>) -> Self {
+        Self { wrapper, ..self }
+    }
+
     /// Starts it and waits until it takes requests.
     pub async fn start(&self) -> Proxy {
-        let process = Process::start(&self.text());
+        self.try_start()
+            .await
+            .unwrap_or_else(|ended| panic!("the proxy does not start: {ended:#?} with\n{}", self.text()))
+    }
+
+    /// Starts it and waits until it takes requests, or has ended; with its exit code, or `None` where a signal ended it.
+    pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
+        let process = Process::start(&self.text(), &self.wrapper);
         let mut said = process.said.subscribe();
         let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
         tokio::select! {
             _ = said.wait_for(|lines| ready(lines).is_some()) => {}
-            code = process.ended() => panic!("the proxy does not start: exit code {code:?} with\n{}", self.text()),
+            code = process.ended() => return Err(code),
         }
         let line = ready(&process.said.borrow()).unwrap();
         let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
-        Proxy { listen: address("listen"), admin: address("admin"), process }
+        Ok(Proxy { listen: address("listen"), admin: address("admin"), process })
     }
 
     /// Starts it although it must not come up.
@@ -194,7 +223,7 @@ impl Setup {
 
 /// Starts a proxy with this file although it must not come up.
 pub async fn fails(text: &str) -> Ended {
-    let process = Process::start(text);
+    let process = Process::start(text, &[]);
     let code = process.ended().await.expect("it was ended by a signal");
     let said = process.said.borrow().join("\n");
     Ended { code, said, file: process.file() }
@@ -215,11 +244,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(config: &str) -> Self {
+    fn start(config: &str, wrapper: &[OsString]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = spawn(&file);
+        let mut child = spawn(&file, wrapper);
         let said = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);
         let pid = Pid::from_child(&child);
@@ -258,8 +287,10 @@ impl Process {
     }
 }
 
-fn spawn(file: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+fn spawn(file: &Path, wrapper: &[OsString]) -> Child {
+    let mut words = wrapper.iter().cloned().chain([env!("CARGO_BIN_EXE_oncegate").into()]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
     command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use rusqlite::OptionalExtension;
 use tempfile::TempDir;
 
 use super::postgres::{self, Database};
+use super::{PATIENCE, eventually};
 
 /// A store that nobody else has.
 pub enum Store {
@@ -44,6 +46,50 @@ impl Store {
         }
     }
 
+    /// The state of one key after its proxy has died. What recovery may make of the embedded store's files is left to the
+    /// next proxy: this looks at copies of them.
+    pub async fn state_after_death(&self, key: &str) -> Option<String> {
+        let sql = "select state from keys where key = $1";
+        match self {
+            Self::Postgres(database) => {
+                let client = database.client().await;
+                // What was sent before the death may still be in work.
+                let others = "select count(*) from pg_stat_activity \
+                              where datname = current_database() and pid <> pg_backend_pid()";
+                eventually(PATIENCE, async || {
+                    (client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())
+                })
+                .await;
+                let row = client.query_opt(&sql.replace("keys", "oncegate.keys"), &[&key.as_bytes()]).await.unwrap();
+                row.map(|row| row.get(0))
+            }
+            Self::Sqlite(folder) => {
+                let copies = copies(folder);
+                let store = rusqlite::Connection::open(file(&copies)).unwrap();
+                store.query_row(sql, [key.as_bytes()], |row| row.get(0)).optional().unwrap()
+            }
+        }
+    }
+
+    /// Waits until the sweepers have judged whatever a dead proxy left. Opening the embedded store has done so.
+    pub async fn nothing_in_flight(&self) {
+        let Self::Postgres(database) = self else { return };
+        let client = database.client().await;
+        let running = "select count(*) from oncegate.keys where state = 'in_flight'";
+        eventually(PATIENCE, async || {
+            (client.query_one(running, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// An embedded store with the same files, as they are at this moment.
+    pub fn copied(&self) -> Self {
+        match self {
+            Self::Sqlite(folder) => Self::Sqlite(copies(folder)),
+            Self::Postgres(_) => panic!("this test is about SQLite"),
+        }
+    }
+
     /// The embedded store's file. It must be nobody's when it is opened.
     pub fn sqlite_file(&self) -> PathBuf {
         match self {
@@ -62,6 +108,14 @@ impl Store {
             Self::Sqlite(folder) => rusqlite::Connection::open(file(folder)).unwrap().execute_batch(sql).unwrap(),
         }
     }
+}
+
+fn copies(folder: &TempDir) -> TempDir {
+    let copies = tempfile::tempdir().unwrap();
+    for found in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+        std::fs::copy(found.path(), copies.path().join(found.file_name())).unwrap();
+    }
+    copies
 }
 
 fn file(folder: &TempDir) -> PathBuf {

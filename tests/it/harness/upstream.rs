@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::PATIENCE;
+use super::client::Client;
 use super::wire::{self, Fields, Framing, Wire};
 
 /// A real HTTP/1.1 server.
@@ -34,6 +35,8 @@ struct Script {
 /// What has come in.
 #[derive(Debug, Default)]
 pub struct Seen {
+    /// Connections that have been accepted.
+    pub opened: usize,
     /// Requests of which at least one byte has come.
     pub begun: usize,
     /// Bytes of bodies that have come, whether or not the rest follows.
@@ -79,6 +82,7 @@ impl Upstream {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
+                inner.seen.send_modify(|seen| seen.opened += 1);
                 tokio::spawn(serve(Arc::clone(&inner), stream));
             }
         });
@@ -122,6 +126,26 @@ impl Upstream {
     /// Waits until so many requests have come whole.
     pub async fn has_executed(&self, count: usize) {
         self.saw(|seen| seen.executed.len() >= count).await;
+    }
+
+    /// The requests with this key that have come whole.
+    pub fn executed_for(&self, key: &str) -> usize {
+        let seen = self.inner.seen.borrow();
+        seen.executed.iter().filter(|call| call.field("idempotency-key") == Some(key)).count()
+    }
+
+    /// The place of the one request with this key among all that have come whole: the number that its answer says.
+    pub fn number_of(&self, key: &str) -> usize {
+        let executed = self.executed();
+        let place = executed.iter().position(|call| call.field("idempotency-key") == Some(key));
+        place.expect("it has come") + 1
+    }
+
+    /// Waits until all that has been sent here by those who are gone has been read. This costs a call of its own.
+    pub async fn is_quiet(&self) {
+        // Connections are accepted in their order: when this one is answered, all before it have been seen.
+        Client { address: self.address }.get("/quiet").send().await;
+        self.saw(|seen| seen.opened == seen.closed).await;
     }
 
     /// Waits until it has seen something.
@@ -171,6 +195,8 @@ pub struct Answer {
     status: u16,
     fields: Fields,
     content: Content,
+    /// The least length of a body that says which execution it is.
+    padding: usize,
     trailers: Fields,
     before: Vec<Moment>,
     midway: Option<Hold>,
@@ -217,6 +243,7 @@ impl Answer {
             status,
             fields: Fields::new(),
             content: Content::Effect,
+            padding: 0,
             trailers: Fields::new(),
             before: Vec::new(),
             midway: None,
@@ -253,6 +280,11 @@ impl Answer {
     pub fn field(mut self, name: &str, value: &str) -> Self {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Dots after `effect 1` up to so many bytes.
+    pub fn padded(self, bytes: usize) -> Self {
+        Self { padding: bytes, ..self }
     }
 
     pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
@@ -300,7 +332,7 @@ impl Answer {
         let (framing, mut halves) = match &self.content {
             Content::Raw(bytes) => return (bytes.clone(), Vec::new(), Vec::new()),
             Content::Effect => {
-                let body = format!("effect {number}").into_bytes();
+                let body = format!("{:.<1$}", format!("effect {number}"), self.padding).into_bytes();
                 (format!("Content-Length: {}", body.len()), (body, Vec::new()))
             }
             Content::Whole(body) => {

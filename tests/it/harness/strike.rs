@@ -1,0 +1,127 @@
+//! strace as a hand that strikes: at the n-th call of one kind, a thread is killed with its whole process, or the call
+//! fails. The process is the real one, and knows nothing of it.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+/// What is to happen at a system call, and at which.
+#[derive(Clone, Copy, Debug)]
+pub struct Blow {
+    /// The system call.
+    pub call: &'static str,
+    /// The first one of each thread, counted from when the tracer is there, is 1.
+    pub nth: usize,
+    /// In strace's words: `signal=KILL` before the call is done, `error=EIO` instead of doing it.
+    pub what: &'static str,
+}
+
+impl Blow {
+    /// What puts the threads of a program, which comes behind these words, under it from the beginning. The process is
+    /// then the program's own; the calls are written down in this file. (With --seccomp-bpf signals would get lost.)
+    pub fn launcher(self, trace: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["strace", "-D", "-f", "-o"].map(Into::into).into();
+        words.push(trace.into());
+        words.extend(self.arguments());
+        words
+    }
+
+    fn arguments(self) -> impl Iterator<Item = OsString> {
+        let Self { call, nth, what } = self;
+        let filters = [format!("trace={call}"), format!("inject={call}:{what}:when={nth}")];
+        filters.into_iter().flat_map(|filter| ["-e".into(), filter.into()])
+    }
+}
+
+/// A tracer at some threads. It ends with them, or when this is dropped.
+pub struct Tracer {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Tracer {
+    /// Whether this can be done here. Where it cannot, that is said, and the test has to do without.
+    pub async fn is_permitted() -> bool {
+        static PERMITTED: OnceCell<Result<(), String>> = OnceCell::const_new();
+        let permitted = PERMITTED.get_or_init(async || {
+            let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+            let pid = sleeper.id().cast_signed();
+            let attached = Self::try_attach(vec![pid], Blow { call: "close", nth: 1, what: "signal=KILL" }).await;
+            sleeper.kill().unwrap();
+            sleeper.wait().unwrap();
+            attached.map(drop)
+        });
+        match permitted.await {
+            Ok(()) => true,
+            Err(reason) => {
+                eprintln!("SKIPPED: no process can be struck at its system calls here: {reason}");
+                false
+            }
+        }
+    }
+
+    /// Strikes these threads, from now on.
+    pub async fn attach(threads: Vec<i32>, blow: Blow) -> Self {
+        Self::try_attach(threads, blow).await.unwrap()
+    }
+
+    async fn try_attach(threads: Vec<i32>, blow: Blow) -> Result<Self, String> {
+        tokio::task::spawn_blocking(move || Self::attach_now(&threads, blow)).await.unwrap()
+    }
+
+    fn attach_now(threads: &[i32], blow: Blow) -> Result<Self, String> {
+        assert!(!threads.is_empty(), "nobody to be struck: {blow:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("strace");
+        command.arg("-yy").arg("-o").arg(folder.path().join("trace"));
+        command.args(blow.arguments());
+        command.args(threads.iter().flat_map(|thread| ["-p".to_owned(), thread.to_string()]));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("strace: {error}"))?;
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let tracer = Self { child, folder };
+        for _ in threads {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            if !line.contains("attached") {
+                return Err(line);
+            }
+        }
+        // What it says later is of no interest, but it must be able to say it.
+        std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        Ok(tracer)
+    }
+
+    /// The calls that it has seen, in strace's notation, once what it watches has ended.
+    pub fn calls(mut self) -> Vec<String> {
+        self.child.wait().unwrap();
+        let trace = std::fs::read_to_string(self.trace()).unwrap();
+        // Where several threads are watched, each line begins with a number.
+        let call = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned();
+        trace.lines().filter(|line| line.contains('(')).map(call).collect()
+    }
+
+    /// Lets go of what it watches, which goes on. Returns what [`Self::calls`] does.
+    pub async fn leave(self) -> Vec<String> {
+        // It may have ended with what it watched.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        tokio::task::spawn_blocking(|| self.calls()).await.unwrap()
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.folder.path().join("trace")
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // It may have ended with what it watched.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
