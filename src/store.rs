@@ -15,10 +15,12 @@ use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 
 pub use crate::config::Location;
+pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
 
 mod batch;
+pub mod breaker;
 pub mod error;
 mod migrate;
 mod postgres;
@@ -154,6 +156,14 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
         Location::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
         Location::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
     })
+}
+
+/// The newest step of the schema that this program works with; [`open`] sees to it that the store has taken it.
+pub fn schema(location: &Location) -> &'static str {
+    match location {
+        Location::Memory | Location::Sqlite(_) => sqlite::newest_step(),
+        Location::Postgres(_) => postgres::newest_step(),
+    }
 }
 
 /// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps taken.

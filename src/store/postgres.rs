@@ -26,7 +26,7 @@ use failure::Failure;
 use lanes::Desk;
 use statements::{Find, Reserve, Settle, TakeOver};
 
-pub(super) use schema::{migrate, pending};
+pub(super) use schema::{migrate, newest_step, pending};
 
 mod connect;
 mod failure;

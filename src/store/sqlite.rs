@@ -23,6 +23,7 @@ use crate::domain::scope::Salt;
 use writer::{Failure, Inbox};
 
 pub(super) use file::{migrate, pending};
+pub(super) use schema::newest_step;
 
 mod file;
 mod schema;

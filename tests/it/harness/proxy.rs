@@ -30,6 +30,7 @@ pub struct Proxy {
 pub struct Setup {
     store_url: String,
     top: Vec<String>,
+    admin: Vec<String>,
     store: Vec<String>,
     defaults: Vec<String>,
     routes: Vec<String>,
@@ -51,6 +52,7 @@ impl Proxy {
         Setup {
             store_url: store_url.to_owned(),
             top: Vec::new(),
+            admin: Vec::new(),
             store: Vec::new(),
             defaults: Vec::new(),
             routes: Vec::new(),
@@ -136,6 +138,12 @@ impl Setup {
         self
     }
 
+    /// Lines under `[admin]`.
+    pub fn admin(mut self, lines: &str) -> Self {
+        self.admin.push(lines.to_owned());
+        self
+    }
+
     /// Lines under `[store]`.
     pub fn store(mut self, lines: &str) -> Self {
         self.store.push(lines.to_owned());
@@ -163,7 +171,8 @@ impl Setup {
     pub fn text(&self) -> String {
         let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
         text.push_str(&self.top.join("\n"));
-        text.push_str("\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        text.push_str("\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n", self.admin.join("\n")));
         text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
         for route in &self.routes {
