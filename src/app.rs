@@ -26,6 +26,7 @@ use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, s
 use reload::Source;
 
 pub mod reload;
+mod rules;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -107,6 +108,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let begun = Moment::now();
     let now = shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
     shared.tenure.renewed(begun, now);
+    if let Err(error) = rules::compare(&*shared.store, &config).await {
+        tracing::warn!(%error, "whether routes find their keys as they last did could not be looked up");
+    }
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;

@@ -77,6 +77,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether the store answers, and takes writes.
     fn ping(&self) -> Pending<'_, ()>;
+
+    /// Remembers how a service's routes find their keys; each route stands there once. Tells how those last did that did
+    /// it in another way.
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>>;
 }
 
 /// A record as somebody saw it: what [`Store::take_over`] compares, so that of several takers one wins.
@@ -120,6 +124,15 @@ pub struct Swept {
     pub attempt: u32,
     /// Under whose name it stood.
     pub instance: InstanceId,
+}
+
+/// How a route finds its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// In words that are compared and nothing else.
+    pub finds: String,
 }
 
 /// Which store, and how it is used.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::{Pending, Seen, Settled, Store, StoreError, Swept};
+use super::{Pending, Rule, Seen, Settled, Store, StoreError, Swept};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
@@ -242,6 +242,10 @@ impl Store for Breaker {
 
     fn ping(&self) -> Pending<'_, ()> {
         self.pass(self.store.ping())
+    }
+
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        self.pass(self.store.rules(service, rules))
     }
 }
 

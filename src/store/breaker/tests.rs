@@ -69,6 +69,10 @@ impl Store for Moody {
         self.answer(false, 0)
     }
 
+    fn rules(&self, _: Arc<str>, _: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        self.answer(false, Vec::new())
+    }
+
     fn ping(&self) -> Pending<'_, ()> {
         self.pings.fetch_add(1, Ordering::SeqCst);
         self.answer(false, ())
