@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::harness::relay::{Relay, remote};
-use crate::harness::{Answer, Hold, PATIENCE, Response, Setup, World, eventually, route};
+use crate::harness::{Answer, Hold, PATIENCE, Response, Setup, Store, World, eventually, route};
 use crate::store_trouble::is_unavailable;
 
 async fn away(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
@@ -147,6 +147,21 @@ async fn a_reservation_that_commits_after_its_outcome_was_lost_is_unknown() {
     is_ready(&world).await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(world.upstream.calls(), 2);
+}
+
+#[tokio::test]
+async fn an_embedded_store_whose_disk_fails_is_bypassed_until_the_restart() {
+    let bypass = route("pay", "store_down = \"bypass\"");
+    let mut world = World::with(Store::sqlite(), |setup| setup.route(&bypass).route(&route("reject", ""))).await;
+    let before = world.pay("before").send().await;
+    world.proxy.loses_its_disk();
+    for number in 2..10 {
+        is_bypassed(&world.pay("k-1").send().await, number);
+    }
+    is_unavailable(&world.post("/reject").key("k-1").send().await);
+    world.crash_and_restart().await;
+    assert_eq!(world.pay("before").send().await.comparable(), before.replayed());
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"), "nothing of it was reserved");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -108,6 +108,12 @@ impl Proxy {
 
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// From now on each write to a file fails.
+    pub fn loses_its_disk(&self) {
+        let limit = Rlimit { current: Some(1), maximum: Some(1) };
+        prlimit(Some(self.process.pid), Resource::Fsize, limit).unwrap();
     }
 
     /// Asks it to drain, and returns its exit code.
@@ -268,7 +274,9 @@ impl Process {
 }
 
 fn spawn(file: &Path) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    // A write over the limit is to fail, as on a bad disk, and not to end the process: see `loses_its_disk`.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_oncegate")]);
     command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));
