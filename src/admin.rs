@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
 use crate::gate::Shared;
-use auth::Access;
+use auth::{Access, Denied};
 
 pub mod auth;
 mod drain;
@@ -75,8 +75,10 @@ impl Admin {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(known, ..)| *known == path).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        if let Err(denied) = access.check(request, listener) {
-            return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() }));
+        match access.check(request, listener, self.shared.config.admin.token.as_ref()) {
+            Ok(()) => {}
+            Err(Denied::Token) => return unauthorized(),
+            Err(denied) => return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() })),
         }
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
             let (status, body) = self.call(*endpoint).await;
@@ -101,6 +103,21 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn unauthorized() -> Response<Body> {
+    let status = StatusCode::UNAUTHORIZED;
+    let problem = json!({
+        "type": "about:blank",
+        "title": "Unauthorized",
+        "status": status.as_u16(),
+        "detail": Denied::Token.to_string(),
+    });
+    let mut response = respond(status, &problem);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
     response
 }
 

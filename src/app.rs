@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -20,11 +21,12 @@ use crate::downstream::{self, framing::Limits};
 use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
-use crate::store::{self, OpenError};
+use crate::store::{self, Breaker, OpenError, Store};
 use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, sweeper::Sweeper};
 use reload::Source;
 
 pub mod reload;
+mod rules;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -86,10 +88,11 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let store = store::open(&(&config.store).into())
         .await
         .map_err(|error| Failure::Store(config.store.location.clone(), error))?;
+    let breaker = Breaker::around(store);
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
     let shared = Arc::new(Shared {
-        salt: store.salt(),
+        salt: breaker.salt(),
         tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
         underway: Arc::default(),
         waiters: Arc::default(),
@@ -98,11 +101,16 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         giving_up: CancellationToken::new(),
         paces: Paces::default(),
         config: Arc::clone(&config),
-        store,
+        store: breaker.clone(),
+        breaker,
+        bypassed: AtomicU64::new(0),
     });
     let begun = Moment::now();
     let now = shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
     shared.tenure.renewed(begun, now);
+    if let Err(error) = rules::compare(&*shared.store, &config).await {
+        tracing::warn!(%error, "whether routes find their keys as they last did could not be looked up");
+    }
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;

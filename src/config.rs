@@ -13,16 +13,18 @@ use ipnet::IpNet;
 
 use crate::domain::fingerprint::Secrets;
 
+pub use admin::AdminToken;
 pub use describe::describe;
 pub use location::Location;
 pub use problem::{Problem, Problems};
-pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space};
+pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space, StoreDown};
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use surroundings::{Process, Surroundings};
 pub use units::duration;
 pub use upstream::Upstream;
 
+mod admin;
 mod describe;
 mod fingerprint;
 mod interpolate;
@@ -80,6 +82,14 @@ pub fn admin_listen(
     top::admin_listen(file, overrides, surroundings)
 }
 
+/// What an instance wants to be shown by those who ask more than probes do, in the same way.
+///
+/// # Errors
+/// What is wrong with it, or with the file.
+pub fn admin_token(file: Option<&Path>, surroundings: &dyn Surroundings) -> Result<Option<AdminToken>, Problems> {
+    top::admin_token(file, surroundings)
+}
+
 /// A configuration that was checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -127,8 +137,10 @@ pub struct Pass {
 /// The operators' listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// A loopback address.
+    /// A loopback address, where there is no token.
     pub listen: SocketAddr,
+    /// What operators must show.
+    pub token: Option<AdminToken>,
 }
 
 /// Where keys are kept.

@@ -4,6 +4,7 @@
 //! chapters lie in the folder: `admit` (is it ours?), `decide` (what was found), the arms `forward`, `refuse` and
 //! `replay`, and `settle` (how the attempt is written down).
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -17,10 +18,12 @@ use crate::body::Body;
 use crate::config::Config;
 use crate::domain::record::Reservation;
 use crate::domain::scope::Salt;
-use crate::store::{Store, StoreError};
+use crate::store::breaker::was_not_asked;
+use crate::store::{Breaker, Store, StoreError};
 use crate::telemetry::logs::causes;
 use crate::upstream::Upstream;
 use admit::{Admission, Guarded};
+use bypass::Lacking;
 use client::Client;
 use decide::{Decision, Rules, decide};
 use pace::Paces;
@@ -32,6 +35,7 @@ use underway::Underway;
 use wait::{Patience, Waiters};
 
 pub mod admit;
+mod bypass;
 pub mod client;
 pub mod decide;
 pub mod fields;
@@ -58,8 +62,12 @@ pub struct Shared {
     pub config: Arc<Config>,
     /// How long each route's attempts take.
     pub paces: Paces,
-    /// The one place that decides who executes.
+    /// The one place that decides who executes, behind the breaker.
     pub store: Arc<dyn Store>,
+    /// How the store has answered lately.
+    pub breaker: Arc<Breaker>,
+    /// How many requests were forwarded unguarded, because the store could not reserve and their routes said so.
+    pub bypassed: AtomicU64,
     /// The store's salt, read once.
     pub salt: Salt,
     /// This instance's right to start attempts.
@@ -167,13 +175,17 @@ impl Gate {
         let mut entry = underway.enter(guarded.ask.token);
         let mut begun = Moment::now();
         let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
-        let mut reservation = match may_start {
-            true => store.reserve(guarded.ask.clone()).await.map_err(refusal_of)?,
+        let asked = match may_start {
+            true => store.reserve(guarded.ask.clone()).await.map_err(Lacking::Failed),
             // Without a lease nothing is begun; what others have done can still be told.
-            false => match store.find(guarded.ask.id).await.map_err(refusal_of)? {
-                Some(record) => Reservation::Taken(record),
-                None => return Err(Refusal::StoreUnavailable),
+            false => match store.find(guarded.ask.id).await {
+                Ok(Some(record)) => Ok(Reservation::Taken(record)),
+                none => Err(Lacking::Lease(none.err())),
             },
+        };
+        let mut reservation = match asked {
+            Ok(reservation) => reservation,
+            Err(lacking) => return self.without_reservation(guarded, lacking, entry, &stamp).await,
         };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
@@ -243,6 +255,8 @@ fn refusal_of(error: StoreError) -> Refusal {
             tracing::error!(cause, "{error}; its key stays closed");
             Refusal::ResponseCorrupt
         }
+        // The breaker has said so for all of them.
+        error if was_not_asked(&error) => Refusal::StoreUnavailable,
         StoreError::TimedOut | StoreError::Unavailable(_) => {
             tracing::warn!(cause, "{error}; the request is refused");
             Refusal::StoreUnavailable
@@ -255,6 +269,7 @@ fn refusal_of(error: StoreError) -> Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Stamp {
     guarded: bool,
+    bypassed: bool,
     accepts_trailers: bool,
     key_field: Option<(HeaderName, HeaderValue)>,
 }
@@ -287,6 +302,11 @@ impl Stamp {
         self.guarded = false;
     }
 
+    /// A route guards it, and cannot: whatever comes of it, no more is promised than that it was forwarded.
+    pub fn bypassed(self) -> Self {
+        Self { bypassed: true, ..self }
+    }
+
     /// Its key is well-formed, and will be echoed as it was received.
     pub fn echo(&mut self, name: &HeaderName, value: &HeaderValue) {
         self.key_field = Some((name.clone(), value.clone()));
@@ -295,6 +315,7 @@ impl Stamp {
     /// Puts the fields on an answer.
     pub fn put(&self, headers: &mut HeaderMap, told: Told) {
         if self.guarded {
+            let told = if self.bypassed { Told::Bypassed } else { told };
             headers.insert(fields::ONCEGATE_STATUS, told.value());
         }
         if let Some((name, value)) = &self.key_field {

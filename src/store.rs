@@ -15,10 +15,12 @@ use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 
 pub use crate::config::Location;
+pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
 
 mod batch;
+pub mod breaker;
 pub mod error;
 mod migrate;
 mod postgres;
@@ -75,6 +77,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether the store answers, and takes writes.
     fn ping(&self) -> Pending<'_, ()>;
+
+    /// Remembers how a service's routes find their keys; each route stands there once. Tells how those last did that did
+    /// it in another way.
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>>;
 }
 
 /// A record as somebody saw it: what [`Store::take_over`] compares, so that of several takers one wins.
@@ -120,6 +126,15 @@ pub struct Swept {
     pub instance: InstanceId,
 }
 
+/// How a route finds its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// In words that are compared and nothing else.
+    pub finds: String,
+}
+
 /// Which store, and how it is used.
 #[derive(Clone)]
 pub struct Settings {
@@ -154,6 +169,14 @@ pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
         Location::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
         Location::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
     })
+}
+
+/// The newest step of the schema that this program works with; [`open`] sees to it that the store has taken it.
+pub fn schema(location: &Location) -> &'static str {
+    match location {
+        Location::Memory | Location::Sqlite(_) => sqlite::newest_step(),
+        Location::Postgres(_) => postgres::newest_step(),
+    }
 }
 
 /// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps taken.

@@ -2,14 +2,17 @@
 //!
 //! A listener on a loopback address is reached by every web page that runs on the same machine. A page can send requests
 //! there (CSRF, told by its `Origin`), and, with a name of its own that it lets point here, read the answers too (DNS
-//! rebinding, told by the `Host`). Neither knows a token, nor gets past the checks here.
+//! rebinding, told by the `Host`). Neither knows a token, nor gets past the checks here: they hold with a token too, as a
+//! browser may have been told it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use http::Request;
-use http::header::{HOST, HeaderValue, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
 use http::uri::Authority;
+use http::{HeaderMap, Request};
+
+use crate::config::AdminToken;
 
 /// Whom an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum Access {
 /// Why somebody may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
+    /// The token is missing, or is another one.
+    Token,
     /// Not exactly one `Host`, or a foreign one.
     Host,
     /// A page from elsewhere asks.
@@ -32,6 +37,7 @@ pub enum Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Token => "this needs the listener's token, as `Authorization: Bearer TOKEN`",
             Self::Host => "the Host is not this listener: ask it by its address, or by localhost, with its port",
             Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
         })
@@ -39,11 +45,16 @@ impl fmt::Display for Denied {
 }
 
 impl Access {
-    /// Whether a request to the listener at this address may go on.
+    /// Whether a request to the listener at this address, with this token, may go on.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn check<B>(self, request: &Request<B>, listener: SocketAddr) -> Result<(), Denied> {
+    pub fn check<B>(
+        self,
+        request: &Request<B>,
+        listener: SocketAddr,
+        token: Option<&AdminToken>,
+    ) -> Result<(), Denied> {
         if self == Self::Anybody {
             return Ok(());
         }
@@ -54,12 +65,26 @@ impl Access {
             _ => return Err(Denied::Host),
         }
         let mut origins = request.headers().get_all(ORIGIN).iter();
-        match origins.all(|origin| is_own_origin(origin, listener)) {
+        if !origins.all(|origin| is_own_origin(origin, listener)) {
+            return Err(Denied::Origin);
+        }
+        match token.is_none_or(|token| shows(request.headers(), token)) {
             true => Ok(()),
-            false => Err(Denied::Origin),
+            false => Err(Denied::Token),
         }
     }
 }
+
+/// Whether the one `Authorization` field is the token (RFC 6750 section 2.1).
+fn shows(headers: &HeaderMap, token: &AdminToken) -> bool {
+    let mut fields = headers.get_all(AUTHORIZATION).iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else { return false };
+    // A scheme's letters may be large or small (RFC 9110 section 11.1).
+    let shown = field.as_bytes().split_at_checked(BEARER.len());
+    shown.is_some_and(|(scheme, shown)| scheme.eq_ignore_ascii_case(BEARER) && token.is(shown.trim_ascii()))
+}
+
+const BEARER: &[u8] = b"Bearer ";
 
 fn is_own_origin(origin: &HeaderValue, listener: SocketAddr) -> bool {
     let host = origin.as_bytes().strip_prefix(b"http://").and_then(|host| HeaderValue::from_bytes(host).ok());
@@ -98,7 +123,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let request = request.body(()).expect("it is a request");
-        Access::Operators.check(&request, listener.parse().expect("it is an address"))
+        Access::Operators.check(&request, listener.parse().expect("it is an address"), None)
     }
 
     #[test]

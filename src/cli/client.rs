@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::{ConfigFile, Ended};
-use crate::config::{self, Overrides, Process};
+use crate::config::{self, AdminToken, Overrides, Process};
 
 /// No answer is longer; who sends more is no instance of ours.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -42,6 +42,13 @@ impl Instance {
             _ => {}
         }
         Ok(address)
+    }
+
+    /// What the instance wants to be shown. Where a variable says it, the file is not looked at.
+    pub(super) fn token(&self) -> Result<Option<AdminToken>, Ended> {
+        let is_said = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
+        let file = self.file.config.as_deref().filter(|_| !is_said);
+        config::admin_token(file, &Process).map_err(Ended::Config)
     }
 }
 
@@ -77,20 +84,29 @@ pub(super) async fn ask(
     address: SocketAddr,
     method: Method,
     path: &str,
+    token: Option<&AdminToken>,
     limit: Duration,
 ) -> Result<(StatusCode, Value), Unanswered> {
-    let asked = tokio::time::timeout(limit, exchange(address, method, path)).await;
+    let asked = tokio::time::timeout(limit, exchange(address, method, path, token)).await;
     asked.unwrap_or(Err(Unanswered::TimedOut))
 }
 
-async fn exchange(address: SocketAddr, method: Method, path: &str) -> Result<(StatusCode, Value), Unanswered> {
+async fn exchange(
+    address: SocketAddr,
+    method: Method,
+    path: &str,
+    token: Option<&AdminToken>,
+) -> Result<(StatusCode, Value), Unanswered> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::ConnectionRefused => Unanswered::Gone,
         _ => Unanswered::Broken(error.into()),
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let request =
-        Request::builder().method(method).uri(path).header(HOST, address.to_string()).body(Empty::<Bytes>::new())?;
+    let mut request = Request::builder().method(method).uri(path).header(HOST, address.to_string());
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+    }
+    let request = request.body(Empty::<Bytes>::new())?;
     let exchange = async move {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Unanswered::Broken)?.to_bytes();

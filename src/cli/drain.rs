@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{self, Instance, Unanswered};
 use super::{Ended, block_on, print};
-use crate::config;
+use crate::config::{self, AdminToken};
 
 /// Both answers are made from memory.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -30,20 +30,23 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
     let address = arguments.instance.address()?;
-    block_on(async { drain(address, arguments.wait).await.map_err(|error| Ended::Other(error.into())) })?;
+    let token = arguments.instance.token()?;
+    block_on(async {
+        drain(address, token.as_ref(), arguments.wait).await.map_err(|error| Ended::Other(error.into()))
+    })?;
     print("drained\n")
 }
 
-async fn drain(address: SocketAddr, wait: Duration) -> Result<(), String> {
+async fn drain(address: SocketAddr, token: Option<&AdminToken>, wait: Duration) -> Result<(), String> {
     let deadline = Instant::now() + wait;
-    let told = client::ask(address, Method::POST, PATH, ANSWER_MAX).await;
+    let told = client::ask(address, Method::POST, PATH, token, ANSWER_MAX).await;
     let instance = match told.map_err(|error| format!("{address}: {error}"))? {
         (status, body) if status.is_success() => body["instance"].clone(),
         (status, body) => return Err(format!("{address} answers {status} {body}")),
     };
     let mut running = Value::Null;
     loop {
-        match client::ask(address, Method::GET, PATH, ANSWER_MAX).await {
+        match client::ask(address, Method::GET, PATH, token, ANSWER_MAX).await {
             Err(Unanswered::Gone) => return Ok(()),
             // Another one is there already: ours is gone.
             Ok((_, body)) if body["instance"].is_string() && body["instance"] != instance => return Ok(()),

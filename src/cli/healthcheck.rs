@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::client::{self, Instance};
 use super::{Ended, block_on, print};
 
-/// Readiness asks the store, which has a time limit of its own; who takes longer than this is not ready.
+/// Readiness is told within a second; who takes longer than this is not ready.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(instance: &Instance) -> Result<(), Ended> {
@@ -23,7 +23,7 @@ pub(super) fn run(instance: &Instance) -> Result<(), Ended> {
 
 /// Why it is not ready; nothing if it is.
 async fn reasons_against(address: SocketAddr) -> Vec<String> {
-    let (status, body) = match client::ask(address, Method::GET, "/readyz", ANSWER_MAX).await {
+    let (status, body) = match client::ask(address, Method::GET, "/readyz", None, ANSWER_MAX).await {
         Ok(answer) => answer,
         Err(error) => return vec![format!("{address}: {error}")],
     };

@@ -5,14 +5,15 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, ForwardKey, InFlight, KeySource, Route};
+use super::{Config, ForwardKey, InFlight, KeySource, Route, StoreDown};
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
 /// password; the warnings are for the caller.
 pub fn describe(config: &Config) -> String {
     let mut lines = Lines::default();
-    lines.row("listen", &format!("{}, admin on {}", config.listen, config.admin.listen));
+    let token = if config.admin.token.is_some() { " with a token" } else { "" };
+    lines.row("listen", &format!("{}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     lines.row("store", &config.store.location.to_string());
     lines.row("service", &config.service);
@@ -59,6 +60,9 @@ fn describe_route(lines: &mut Lines, route: &Route) {
         [(Verdict::Store, "  stored"), (Verdict::Release, "  released"), (Verdict::Unknown, "  unknown")]
     {
         lines.row(label, &statuses(&route.statuses, verdict));
+    }
+    if route.store_down == StoreDown::Bypass {
+        lines.row("  store down", "forwarded unguarded");
     }
     let on_unknown = match route.on_unknown {
         OnUnknown::Hold => "hold".into(),

@@ -81,8 +81,10 @@ pub const TOP: &[KeyDoc] = &[
 ];
 
 /// The keys of `[admin]`.
-pub const ADMIN: &[KeyDoc] =
-    &[KeyDoc::new("listen", Text, r#""127.0.0.1:8081""#, "address and port for operators and probes")];
+pub const ADMIN: &[KeyDoc] = &[
+    KeyDoc::new("listen", Text, r#""127.0.0.1:8081""#, "address and port for operators and probes"),
+    KeyDoc::new("token", Text, r#""""#, "what operators show; needed unless the listener is loopback"),
+];
 
 /// The keys of `[store]`.
 pub const STORE: &[KeyDoc] = &[
@@ -164,6 +166,12 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::new("max_request_body", Size, r#""1MiB""#, "a larger request is refused"),
     KeyDoc::new("max_response_body", Size, r#""1MiB""#, "a larger response reaches the first client and is not kept"),
     KeyDoc::new(
+        "store_down",
+        Choice(&["reject", "bypass"]),
+        r#""reject""#,
+        "what a request gets whose key the store cannot reserve: 503, or it is forwarded unguarded",
+    ),
+    KeyDoc::new(
         "max_age",
         Text,
         r#""""#,
@@ -217,6 +225,7 @@ pub(super) fn home(name: &str) -> Option<&'static str> {
         ("at the top of the file, before the first table", TOP),
         ("in `[[routes]]` or `[defaults]`", DEFAULTS),
         ("in `[[routes]]`", ROUTE),
+        ("in `[admin]`", ADMIN),
         ("in `[store]`", STORE),
         ("in `lease` of `[store]`", LEASE),
         ("in `[telemetry]`", TELEMETRY),

@@ -56,6 +56,8 @@ pub struct Route {
     pub ttl: Duration,
     /// How long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.
     pub remember: Option<Duration>,
+    /// What becomes of a request whose key the store cannot reserve.
+    pub store_down: StoreDown,
     /// How old a request may be, by its own word.
     pub max_age: Option<Duration>,
     /// The key as the service sees it.
@@ -157,4 +159,13 @@ pub enum ForwardKey {
     None,
     /// As the client sent it.
     Same,
+}
+
+/// What becomes of a request whose key the store cannot reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreDown {
+    /// It is forwarded, and nothing guards it.
+    Bypass,
+    /// 503.
+    Reject,
 }

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use super::keys;
 use super::reader::{Found, Section};
-use super::route::{InFlight, Mode, Route, Space};
+use super::route::{InFlight, Mode, Route, Space, StoreDown};
 use super::upstream::Upstream;
 use super::{Pass, fingerprint, key, scope, statuses, units};
 use crate::domain::fingerprint::Secrets;
@@ -146,6 +146,11 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         _ => None,
     });
     let remember = section.duration_above_zero("remember");
+    let store_down = section.choice("store_down", |word| match word {
+        "bypass" => Some(StoreDown::Bypass),
+        "reject" => Some(StoreDown::Reject),
+        _ => None,
+    });
     let max_age = section.parsed("max_age", |text| match text {
         "" => Ok(None),
         text => units::duration(text).map(Some),
@@ -199,6 +204,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         quiet_after: context.lease_expiry? + reconcile_after?.value,
         ttl: ttl?.value,
         remember: remember.filter(|_| after_ttl.as_ref().is_some_and(|refuse| refuse.value)).map(|time| time.value),
+        store_down: store_down?.value,
         max_age: max_age?.value,
         forward_key: forward_key?.value,
         max_request_body: max_request_body?.value,

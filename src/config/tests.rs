@@ -301,11 +301,20 @@ fn a_secret_is_long_enough_and_its_successor_is_there() {
 }
 
 #[test]
-fn the_listeners_are_apart_and_the_admins_is_loopback() {
+fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
     one_problem(
         "[admin]\nlisten = '0.0.0.0:8081'",
-        "3:10: admin.listen: `0.0.0.0:8081` is no loopback address: without a token",
+        "3:10: admin.listen: `0.0.0.0:8081` is no loopback address, and there is no `admin.token`",
     );
+    let open = "[admin]\nlisten = '0.0.0.0:8081'\ntoken = '";
+    assert!(config(&format!("{open}0123456789abcdef'")).admin.token.is_some_and(|token| token.is(b"0123456789abcdef")));
+    one_problem(&format!("{open}0123456789abcde'"), "4:9: admin.token: is too short to be secret: 16 characters");
+    one_problem(&format!("{open}0123456789 abcdef'"), "4:9: admin.token: has characters that cannot be sent");
+    let outside = Written::default().with_variable("ONCEGATE_ADMIN_TOKEN", "fedcba9876543210");
+    let config_outside = load_in(outside, &format!("{UPSTREAM}{open}0123456789abcdef'")).expect("it loads");
+    let token = config_outside.admin.token.expect("there is one");
+    assert!(token.is(b"fedcba9876543210") && !token.is(b"0123456789abcdef"), "the variable counts for more");
+    assert!(!format!("{token:?}").contains("fedc"));
     one_problem("listen = '127.0.0.1:8081'", "2:10: listen: `listen` and `admin.listen` are the same address");
     config("listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'");
 }
@@ -372,6 +381,22 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 }
 
 mod routes;
+
+#[test]
+fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {
+    let find = |text: &str, surroundings: Written| {
+        let found = admin_token(Some("f".as_ref()), &surroundings.with_file("f", text));
+        found.map(|token| token.map(|token| token.reveal().to_owned()))
+    };
+    let file = "secret = '${NOT_THERE}'\nadmin.listen = 'nowhere'\nadmin.token = '${file:/run/t}'";
+    let token = "0123456789abcdef";
+    assert_eq!(find("", Written::default()), Ok(None));
+    assert_eq!(find(file, Written::default().with_file("/run/t", "0123456789abcdef\n")), Ok(Some(token.into())));
+    let variable = Written::default().with_variable("ONCEGATE_ADMIN_TOKEN", token);
+    assert_eq!(find("", variable), Ok(Some(token.into())));
+    let problems = find(file, Written::default()).expect_err("the file is not there");
+    assert!(problems.to_string().starts_with("f:3:15: admin.token"), "{problems}");
+}
 
 #[test]
 fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {

@@ -9,10 +9,10 @@ use toml::de::DeTable;
 use tracing_subscriber::EnvFilter;
 
 use super::problem::{Problem, Problems, position};
-use super::reader::{Found, Outside, Reader, Section, Text};
+use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
-use super::{Admin, Config, Location, Log, LogFormat, Overrides, Store};
+use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, admin};
 use crate::domain::fingerprint::{Secret, Secrets};
 
 /// 128 bits, if they are random; a body with little in it could be found by trying all shorter ones.
@@ -44,14 +44,35 @@ pub(super) fn admin_listen(
     overrides: &Overrides,
     surroundings: &dyn Surroundings,
 ) -> Result<SocketAddr, Problems> {
+    of_admin(file, surroundings, |section| {
+        let say = Say { overrides, surroundings };
+        let outside = say.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
+        admin::address(&section.with_outside(outside)).map(|found| found.value)
+    })
+}
+
+pub(super) fn admin_token(
+    file: Option<&Path>,
+    surroundings: &dyn Surroundings,
+) -> Result<Option<AdminToken>, Problems> {
+    of_admin(file, surroundings, |section| {
+        let say = Say { overrides: &Overrides::default(), surroundings };
+        admin::token(&section.with_outside(say.variable("token", "ONCEGATE_ADMIN_TOKEN")))
+    })
+}
+
+/// One thing of `[admin]`, whatever the rest of the file is.
+fn of_admin<T>(
+    file: Option<&Path>,
+    surroundings: &dyn Surroundings,
+    read: impl FnOnce(Section<'_>) -> Option<T>,
+) -> Result<T, Problems> {
     let name = file.map(|file| file.display().to_string());
     let text = text_of(file, &name, surroundings)?;
     let table = parse(&text, &name)?;
     let reader = Reader::new(name.as_deref(), &text, surroundings);
-    let say = Say { overrides, surroundings };
-    let outside = say.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
-    match admin(&reader.top(table.get_ref()).table("admin").with_outside(outside), &None) {
-        Some(admin) => Ok(admin.listen),
+    match read(reader.top(table.get_ref()).table("admin")) {
+        Some(found) => Ok(found),
         None => Err(reader.into_problems().expect("whatever is missing was said to be a problem")),
     }
 }
@@ -121,8 +142,9 @@ fn read<'a>(
     let drain_delay = top.duration("drain_delay");
     let drain_timeout = top.duration_above_zero("drain_timeout");
     let problem_base = top.parsed("problem_base", problem_base);
-    let outside = say.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
-    let admin = admin(&top.table("admin").with_outside(outside), &listen);
+    let mut outside = say.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
+    outside.extend(say.variable("token", "ONCEGATE_ADMIN_TOKEN"));
+    let admin = admin::read(&top.table("admin").with_outside(outside), &listen);
     let outside = say.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
     let store = store(&top.table("store").with_outside(outside));
     let log = log(&top.table("telemetry").with_outside(say.variable("log", "ONCEGATE_LOG")));
@@ -159,22 +181,6 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
     }
     warnings
-}
-
-fn admin(section: &Section<'_>, listen: &Option<Found<SocketAddr>>) -> Option<Admin> {
-    let found = section.parsed("listen", |text| match socket(text)? {
-        address if address.ip().is_loopback() => Ok(address),
-        _ => Err("is no loopback address: without a token, which this version does not have, whoever reaches this \
-                  listener may do everything; write `127.0.0.1:8081`"
-            .into()),
-    })?;
-    if let Some(listen) = listen
-        && listen.value == found.value
-        && listen.value.port() != 0
-    {
-        section.reader().problem((&listen.place).max(&found.place), "`listen` and `admin.listen` are the same address");
-    }
-    Some(Admin { listen: found.value })
 }
 
 fn store(section: &Section<'_>) -> Option<Store> {
@@ -257,7 +263,7 @@ fn secret(section: &Section<'_>, text: Text) -> Option<Option<Secret>> {
     }
 }
 
-fn socket(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn socket(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "is no address and port: write `127.0.0.1:8080`, `[::1]:8080`, or `0.0.0.0:8080` for every interface".into()
     })

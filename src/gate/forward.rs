@@ -16,7 +16,7 @@ use super::said::Said;
 use super::settle::{Attempt, Filed, file};
 use super::status::Told;
 use super::tenure::Moment;
-use super::underway::Entry;
+use super::underway::{Entry, Standing};
 use super::{Gate, Stamp, forwarded_key, oversize};
 use crate::body::Body;
 use crate::config::Route;
@@ -62,19 +62,29 @@ impl Gate {
         begun: Moment,
         stamp: &Stamp,
     ) -> Result<Response<Body>, Refusal> {
-        let Guarded { ask, head, body, origin, guard, .. } = guarded;
-        let Guard { route, upstream, pace } = guard;
-        let (ttl, record, token, number) = (route.ttl, lease.id, lease.token, lease.attempt);
-        let mut request = request(head, body, &origin, &lease);
-        forwarded_key::put(request.headers_mut(), &route, &ask.key);
-        let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
         // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
         // The lease alone would not do: it may have been lost and renewed in between, and the key be another's by now.
         if !self.shared.tenure.may_start() || begun.elapsed() > self.shared.send_within() {
-            let (lease, entry) = attempt.end();
-            file(&self.shared, lease.release(ttl), entry).await;
+            file(&self.shared, lease.release(guarded.route().ttl), entry).await;
             return Err(Refusal::StoreUnavailable);
         }
+        self.send(guarded, lease, entry, stamp).await
+    }
+
+    /// The same, whether there is a reservation or not.
+    pub(super) async fn send(
+        &self,
+        guarded: Guarded,
+        lease: Lease,
+        entry: Entry,
+        stamp: &Stamp,
+    ) -> Result<Response<Body>, Refusal> {
+        let Guarded { ask, head, body, origin, guard, .. } = guarded;
+        let Guard { route, upstream, pace } = guard;
+        let (ttl, record, token, number) = (route.ttl, lease.id, lease.token, lease.attempt);
+        let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
+        forwarded_key::put(request.headers_mut(), &route, &ask.key);
+        let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
         attempt.sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
@@ -110,6 +120,7 @@ impl Gate {
                         None => live(response, Told::Unstored, stamp),
                     },
                     Filed::Unstored => live(response, Told::Unstored, stamp),
+                    Filed::Bypassed => live(response, told, stamp),
                 })
             }
             Outcome::NeverSent => {
@@ -143,21 +154,23 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         match file(&self.shared, settlement, entry).await {
             Filed::Fenced(record) => stored(record, token, stamp).ok_or(refusal),
-            Filed::Done { .. } | Filed::Unstored => Err(refusal),
+            Filed::Bypassed | Filed::Done { .. } | Filed::Unstored => Err(refusal),
         }
     }
 }
 
-/// The request as the service gets it.
-fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: &Lease) -> Request<Body> {
+/// The request as the service gets it. Without a lease there is no reservation that it could complete.
+fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: Option<&Lease>) -> Request<Body> {
     let mut request = Request::new(Body::whole(body));
     *request.method_mut() = head.method;
     *request.uri_mut() = head.uri;
     let mut headers = head.headers;
     fields::towards_service(&mut headers, origin);
     fields::ask_for_identity(&mut headers);
-    headers.insert(fields::RESERVATION, reservation(lease));
-    headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
+    if let Some(lease) = lease {
+        headers.insert(fields::RESERVATION, reservation(lease));
+        headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
+    }
     *request.headers_mut() = headers;
     request
 }

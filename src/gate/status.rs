@@ -5,6 +5,8 @@ use http::HeaderValue;
 /// The values of `Oncegate-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
+    /// Forwarded unguarded, because the store could not reserve.
+    Bypassed,
     /// This request was the first attempt, or the next one; the response is stored.
     Executed,
     /// Another request with this key is running.
@@ -29,6 +31,7 @@ impl Told {
     /// The field's value.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bypassed => "bypassed",
             Self::Executed => "executed",
             Self::InFlight => "in-flight",
             Self::Mismatch => "mismatch",

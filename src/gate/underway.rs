@@ -15,7 +15,7 @@ impl Underway {
     /// living request is ever taken for a stray.
     pub fn enter(self: &Arc<Self>, token: Token) -> Entry {
         self.lock().insert(token);
-        Entry { underway: Arc::clone(self), token }
+        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved }
     }
 
     /// Those underway at this moment.
@@ -39,9 +39,32 @@ impl Underway {
 pub struct Entry {
     underway: Arc<Underway>,
     token: Token,
+    standing: Standing,
+}
+
+/// What the store knows of an attempt that is underway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It was never asked: there is nothing to settle.
+    Absent,
+    /// The reservation failed, and may have been committed all the same, or may be yet.
+    InDoubt,
+    /// Reserved, or about to be.
+    Reserved,
 }
 
 impl Entry {
+    /// The same attempt, of which the store knows something else than usual.
+    pub fn standing_as(mut self, standing: Standing) -> Self {
+        self.standing = standing;
+        self
+    }
+
+    /// What the store knows of it.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// The attempt's end is not durable, and nobody tries any more. It counts as underway for as long as this process
     /// lives: out of the table it would be taken for one that was never sent, and released. The sweeper makes it unknown.
     pub fn stay(self) {

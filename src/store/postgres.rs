@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::row::{Found, millis, state_after};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::State;
@@ -26,7 +26,7 @@ use failure::Failure;
 use lanes::Desk;
 use statements::{Find, Reserve, Settle, TakeOver};
 
-pub(super) use schema::{migrate, pending};
+pub(super) use schema::{migrate, newest_step, pending};
 
 mod connect;
 mod failure;
@@ -144,6 +144,15 @@ impl Store for Postgres {
     fn ping(&self) -> Pending<'_, ()> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
+    }
+
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        let deadline = self.deadline();
+        let asked = Arc::new((service, rules));
+        Box::pin(persist(deadline, Patience::Always, move |_| {
+            let asked = asked.clone();
+            async move { upkeep::rules(&self.upkeep, &asked.0, &asked.1, deadline).await }
+        }))
     }
 }
 

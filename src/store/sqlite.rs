@@ -7,6 +7,7 @@
 //! Time is read once for each transaction.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,13 +17,14 @@ use tokio::time::Instant;
 use super::batch::NoAnswer;
 use super::row::{body_bytes, millis};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::scope::Salt;
 use writer::{Failure, Inbox};
 
 pub(super) use file::{migrate, pending};
+pub(super) use schema::newest_step;
 
 mod file;
 mod schema;
@@ -127,6 +129,10 @@ impl Store for Sqlite {
     // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.
     fn ping(&self) -> Pending<'_, ()> {
         self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
+    }
+
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        self.call(Urgency::Ordinary, 0, move |db, _| statements::rules(db, &service, &rules))
     }
 }
 

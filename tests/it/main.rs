@@ -12,6 +12,10 @@ mod policies;
 mod framing;
 mod framing_guard;
 
+mod admin;
+mod bypass;
+
+mod store_away;
 mod store_contract;
 mod store_postgres;
 mod store_schema;

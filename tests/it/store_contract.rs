@@ -58,6 +58,7 @@ on_both! {
         a_remembered_key_is_forgotten_in_the_end,
         a_store_that_works_answers_a_ping,
         the_salt_stays_what_it_was,
+        what_found_keys_is_told_where_it_has_changed,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

@@ -1,27 +1,13 @@
 //! The store that is not there, not ours, or gone in the middle.
 
-use std::net::SocketAddr;
-
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
-use crate::harness::relay::Relay;
+use crate::harness::relay::remote;
 use crate::harness::{
     Answer, Hold, PATIENCE, Proxy, Response, Setup, Store, Upstream, World, eventually, on_both_stores,
 };
 
-/// A PostgreSQL at the end of a wire that can be cut.
-async fn remote(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
-    let store = Store::postgres().await;
-    let url = store.url();
-    let (user, place) = url.split_once('@').unwrap();
-    let (address, database) = place.split_once('/').unwrap();
-    let wire = Relay::to(address.parse::<SocketAddr>().unwrap()).await;
-    let through = format!("{user}@{}/{database}", wire.address);
-    let world = World::with(store, |setup| more(setup.through(&through).store("timeout = \"500ms\""))).await;
-    (world, wire)
-}
-
-fn is_unavailable(refusal: &Response) {
+pub fn is_unavailable(refusal: &Response) {
     assert_eq!(refusal.outcome(), (503, "store-unavailable".to_owned()));
     assert_eq!((refusal.told(), refusal.problem()["retry"].as_str()), (Some("rejected"), Some("same_key")));
     assert!(refusal.field("retry-after").unwrap().parse::<u64>().unwrap() >= 1);

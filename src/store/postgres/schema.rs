@@ -19,6 +19,11 @@ const STEPS: &[Step] = &[
     Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/postgres/0002_operators.sql") },
 ];
 
+/// See [`crate::store::schema()`].
+pub(crate) fn newest_step() -> &'static str {
+    STEPS.last().expect("there is a first step").name
+}
+
 /// `ON CONFLICT` and the rest of what we use came before; older ones get no fixes any more.
 const VERSION_MIN: i32 = 130_000;
 

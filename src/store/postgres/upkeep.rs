@@ -13,13 +13,14 @@ use super::failure::Failure;
 use crate::domain::attempt::{InstanceId, Token};
 use crate::domain::record::RecordId;
 use crate::domain::response::Corrupt;
-use crate::store::Swept;
 use crate::store::row;
+use crate::store::{Rule, Swept};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = include_str!("sql/reap.sql");
 const RENEW: &str = include_str!("sql/renew.sql");
 const RETIRE: &str = include_str!("sql/retire.sql");
+const RULES: &str = include_str!("sql/rules.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 
@@ -84,6 +85,20 @@ pub(super) async fn ping(pool: &Pool, deadline: Instant) -> Result<(), Failure> 
         Some(true) => Ok(()),
         _ => Err(Failure::Refused(Arc::from(Box::from("the server takes no writes")))),
     }
+}
+
+pub(super) async fn rules(pool: &Pool, service: &str, rules: &[Rule], deadline: Instant) -> Result<Vec<Rule>, Failure> {
+    let (routes, finds): (Vec<&str>, Vec<&str>) = rules.iter().map(|rule| (&*rule.route, &*rule.finds)).unzip();
+    let parameters: [Parameter<'_>; 3] = [
+        (/* service */ &service, Type::TEXT),
+        (/* route */ &routes, Type::TEXT_ARRAY),
+        (/* finds */ &finds, Type::TEXT_ARRAY),
+    ];
+    let rule = |row: &Row| {
+        let route: &str = row.try_get("route").map_err(column)?;
+        Ok(Rule { route: route.into(), finds: row.try_get("finds").map_err(column)? })
+    };
+    query(pool, deadline, RULES, &parameters).await?.iter().map(rule).collect()
 }
 
 async fn query(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {

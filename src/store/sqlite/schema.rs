@@ -18,6 +18,11 @@ const STEPS: &[Step] = &[
     Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/sqlite/0002_operators.sql") },
 ];
 
+/// See [`crate::store::schema()`].
+pub(crate) fn newest_step() -> &'static str {
+    STEPS.last().expect("there is a first step").name
+}
+
 /// Brings the schema up to date, or refuses it, and reads the salt. A database in memory has no path, and always begins
 /// with nothing.
 pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -> Result<Salt, OpenError> {

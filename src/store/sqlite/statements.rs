@@ -1,5 +1,6 @@
 //! The statements, inside a transaction that somebody else begins and commits.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
@@ -9,7 +10,7 @@ use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::{Ask, RecordId, Reservation};
 use crate::domain::response::Corrupt;
 use crate::store::row::{self, Found, millis, state_after};
-use crate::store::{Seen, Settled, Swept};
+use crate::store::{Rule, Seen, Settled, Swept};
 
 const EXPIRE: &str = include_str!("sql/expire.sql");
 const FIND: &str = include_str!("sql/find.sql");
@@ -18,6 +19,8 @@ const REAP: &str = include_str!("sql/reap.sql");
 const RENEW: &str = include_str!("sql/renew.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RETIRE: &str = include_str!("sql/retire.sql");
+const RULE: &str = include_str!("sql/rule.sql");
+const RULES: &str = include_str!("sql/rules.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
@@ -192,6 +195,21 @@ pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure
     db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)
+}
+
+pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Vec<Rule>, Failure> {
+    let mut changed = Vec::new();
+    for Rule { route, finds } in rules {
+        let named = named_params! { ":service": service, ":route": &**route };
+        let before: Option<String> = db.prepare_cached(RULE)?.query_row(named, |row| row.get(0)).optional()?;
+        if before.as_ref() == Some(finds) {
+            continue;
+        }
+        let written = named_params! { ":service": service, ":route": &**route, ":finds": finds };
+        db.prepare_cached(RULES)?.execute(written)?;
+        changed.extend(before.map(|finds| Rule { route: Arc::clone(route), finds }));
+    }
+    Ok(changed)
 }
 
 fn fresh(ask: &Ask, attempt: u32) -> Reservation {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use oncegate::store::{self, Location, Settings};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
@@ -71,7 +72,7 @@ pub struct Cluster {
 }
 
 /// Makes the cluster, starts it, says so, and waits for its standard input to end: then it takes everything down and
-/// away. Interrupts go to it too, when they go to the whole terminal, and are none of its business.
+/// away; one that was frozen too. Interrupts go to it too, when they go to the whole terminal, and are none of its business.
 ///
 /// Making is not synced: what does not outlive this process need not outlive the machine. What the tests write is.
 const GUARDIAN: &str = r#"
@@ -83,6 +84,7 @@ bin=$1 home=$2 options=$3
 } </dev/null >"$home/made" 2>&1 &&
   echo started || { cat "$home/made" "$home/log" | tr '\n' ' '; echo; }
 cat >/dev/null
+kill -CONT "$(head -n 1 "$home/data/postmaster.pid")" 2>/dev/null
 "$bin/pg_ctl" stop -D "$home/data" -m immediate >/dev/null 2>&1
 rm -rf "$home"
 "#;
@@ -137,6 +139,29 @@ impl Cluster {
         self.control(&["stop", "-m", "immediate"]);
     }
 
+    /// Stops all of its processes where they are: connections stand, and nothing comes over them.
+    pub fn freeze(&self) {
+        // The first one makes the others: once it stands, there will be no more of them.
+        let first = self.postmaster();
+        kill_process(first, Signal::STOP).unwrap();
+        for process in children(first) {
+            let _ = kill_process(process, Signal::STOP);
+        }
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) {
+        let first = self.postmaster();
+        for process in children(first).into_iter().chain([first]) {
+            let _ = kill_process(process, Signal::CONT);
+        }
+    }
+
+    fn postmaster(&self) -> Pid {
+        let file = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
+        Pid::from_raw(file.lines().next().unwrap().parse().unwrap()).unwrap()
+    }
+
     /// Starts it again on its port, and waits until it has recovered.
     pub fn restart(&self) {
         self.control(&["start", "-w", "-l", &self.home.join("log").to_string_lossy(), "-o", &self.options]);
@@ -174,6 +199,18 @@ impl Drop for Cluster {
         drop(self.guardian.stdin.take());
         drop(self.guardian.wait());
     }
+}
+
+/// The processes whose parent this is.
+fn children(parent: Pid) -> Vec<Pid> {
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in brackets may have anything in it; state and parent follow it.
+        let parent_of = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()?;
+        (parent.as_raw_nonzero().get() == parent_of).then_some(())
+    };
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    all.filter(|pid| is_child(pid).is_some()).filter_map(Pid::from_raw).collect()
 }
 
 async fn connect(url: &str) -> Client {

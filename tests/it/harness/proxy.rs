@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ pub struct Proxy {
 pub struct Setup {
     store_url: String,
     top: Vec<String>,
+    admin: Vec<String>,
     store: Vec<String>,
     defaults: Vec<String>,
     routes: Vec<String>,
@@ -53,6 +54,7 @@ impl Proxy {
         Setup {
             store_url: store_url.to_owned(),
             top: Vec::new(),
+            admin: Vec::new(),
             store: Vec::new(),
             defaults: Vec::new(),
             routes: Vec::new(),
@@ -125,6 +127,12 @@ impl Proxy {
         self.process.signal(signal);
     }
 
+    /// From now on each write to a file fails.
+    pub fn loses_its_disk(&self) {
+        let limit = Rlimit { current: Some(1), maximum: Some(1) };
+        prlimit(Some(self.process.pid), Resource::Fsize, limit).unwrap();
+    }
+
     /// Asks it to drain, and returns its exit code.
     pub async fn stop(&self) -> Option<i32> {
         self.signal(Signal::TERM);
@@ -150,6 +158,12 @@ impl Setup {
     /// Lines at the top of the file.
     pub fn top(mut self, lines: &str) -> Self {
         self.top.push(lines.to_owned());
+        self
+    }
+
+    /// Lines under `[admin]`.
+    pub fn admin(mut self, lines: &str) -> Self {
+        self.admin.push(lines.to_owned());
         self
     }
 
@@ -180,7 +194,8 @@ impl Setup {
     pub fn text(&self) -> String {
         let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
         text.push_str(&self.top.join("\n"));
-        text.push_str("\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        text.push_str("\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n", self.admin.join("\n")));
         text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
         for route in &self.routes {
@@ -288,9 +303,10 @@ impl Process {
 }
 
 fn spawn(file: &Path, wrapper: &[OsString]) -> Child {
-    let mut words = wrapper.iter().cloned().chain([env!("CARGO_BIN_EXE_oncegate").into()]);
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words);
+    // A write over the limit is to fail, as on a bad disk, and not to end the process: see `loses_its_disk`.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+    command.args(wrapper).arg(env!("CARGO_BIN_EXE_oncegate"));
     command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));

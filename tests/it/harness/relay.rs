@@ -7,6 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::{Setup, Store, World};
+
 /// Hands bytes on, both ways, as long as it is whole.
 pub struct Relay {
     /// Where to connect instead.
@@ -21,6 +23,18 @@ enum State {
     /// Nothing moves, and nobody is told.
     Silent,
     Whole,
+}
+
+/// A proxy whose PostgreSQL is at the end of a wire that can be cut, and has half a second to answer.
+pub async fn remote(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
+    let store = Store::postgres().await;
+    let url = store.url();
+    let (user, place) = url.split_once('@').unwrap();
+    let (address, database) = place.split_once('/').unwrap();
+    let wire = Relay::to(address.parse::<SocketAddr>().unwrap()).await;
+    let through = format!("{user}@{}/{database}", wire.address);
+    let world = World::with(store, |setup| more(setup.through(&through).store("timeout = \"500ms\""))).await;
+    (world, wire)
 }
 
 impl Relay {

@@ -9,7 +9,7 @@ use oncegate::domain::attempt::InstanceId;
 use oncegate::downstream::{self, framing::Limits};
 use oncegate::gate::tenure::Tenure;
 use oncegate::gate::{Gate, Shared};
-use oncegate::store;
+use oncegate::store::{self, Breaker, Store as _};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -65,7 +65,7 @@ async fn gate(setup: &Setup) -> Gate {
     let file = folder.path().join("oncegate.toml");
     std::fs::write(&file, setup.text()).unwrap();
     let config = config::load(Some(&file), &Overrides::default(), &config::Process).unwrap();
-    let store = store::open(&(&config.store).into()).await.unwrap();
+    let store = Breaker::around(store::open(&(&config.store).into()).await.unwrap());
     Gate::new(Arc::new(Shared {
         salt: store.salt(),
         tenure: Tenure::new(InstanceId::from_random(1), config.store.expiry),
@@ -76,6 +76,8 @@ async fn gate(setup: &Setup) -> Gate {
         giving_up: CancellationToken::new(),
         paces: Default::default(),
         config: Arc::new(config),
+        breaker: store.clone(),
+        bypassed: Default::default(),
         store,
     }))
 }

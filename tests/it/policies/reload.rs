@@ -232,3 +232,26 @@ async fn a_hangup_right_after_the_start_is_not_lost() {
         proxy.logs("the running one stays").await;
     }
 }
+
+on_both_stores!(a_restart_that_changes_what_finds_keys_warns);
+async fn a_restart_that_changes_what_finds_keys_warns(store: Store) {
+    const WARNED: &str = "in another way than when it was last started";
+    let guards = |lines: &'static str| {
+        move |setup: Setup| setup.route(&route("pay", lines)).route(&route("look", "mode = \"observe\""))
+    };
+    let mut world = World::with(store, guards("")).await;
+    world.pay("k-1").send().await;
+    let warned = |world: &World| -> Vec<String> {
+        let lines = world.proxy.logged().into_iter().filter(|line| line["message"].as_str().unwrap().contains(WARNED));
+        lines.map(|line| format!("{} {}", line["route"], line["changed"])).collect()
+    };
+    world.restart_as(guards("ttl = \"1h\"\nkey = { required = true }")).await;
+    assert_eq!(warned(&world), [""; 0], "nothing of that finds a key");
+    assert_eq!(world.pay("k-1").send().await.told(), Some("replayed"));
+    world.restart_as(guards("space = \"service\"\nkey = { header = \"X-Key\" }")).await;
+    let told = warned(&world);
+    assert!(told.len() == 1 && told[0].starts_with("\"pay\""), "{told:?}");
+    assert!(told[0].contains("space: path -> service") && told[0].contains("x-key"), "{told:?}");
+    world.restart_as(guards("space = \"service\"\nkey = { header = \"X-Key\" }")).await;
+    assert_eq!(warned(&world), [""; 0], "it is told once");
+}

@@ -164,6 +164,9 @@ async fn what_changes_something_may_be_refused_where_nothing_guards_it() {
         assert_eq!(world.proxy.client().request(method, "/else").send().await.status, 201, "{method}");
     }
     assert_eq!(told(world.pay("k-1")).await, "executed");
+    // A route guards it, and asks for no key.
+    let keyless = world.post("/pay").body("x").send().await;
+    assert_eq!((keyless.status, keyless.told()), (201, None));
     assert_eq!(world.post("/off").body("x").send().await.status, 201);
     assert_eq!(told(world.post("/look").body("x")).await, "observed");
 }

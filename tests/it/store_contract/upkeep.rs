@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use oncegate::domain::attempt::{Ending, InstanceId};
 use oncegate::domain::record::{Ask, Reservation};
 use oncegate::domain::scope::Scope;
-use oncegate::store::{Seen, Settled};
+use oncegate::store::{Rule, Seen, Settled};
 
 use crate::harness::world::{DAY, World, ask, completion, response, settlement, token, us};
 
@@ -149,4 +149,23 @@ pub async fn a_remembered_key_is_forgotten_in_the_end(world: World) {
     let again = Ask { token: token(), ..ask.clone() };
     let taken = world.store().take_over(again, Seen::from(&record)).await.unwrap();
     assert!(matches!(taken, Reservation::Fresh(lease) if lease.attempt == 1));
+}
+
+pub async fn what_found_keys_is_told_where_it_has_changed(mut world: World) {
+    let rule = |route: &str, finds: &str| Rule { route: route.into(), finds: finds.to_owned() };
+    let [pay, refund] = [rule("pay", "by path"), rule("refund", "by path")];
+    let both = vec![pay.clone(), refund.clone()];
+    let rules = async |world: &World, service: &str, rules: &[Rule]| {
+        world.store().rules(service.into(), rules.to_vec()).await.unwrap()
+    };
+    assert_eq!(rules(&world, "shop", &both).await, [], "nothing was known of them");
+    assert_eq!(rules(&world, "shop", &both).await, []);
+    assert_eq!(rules(&world, "shop", &[]).await, []);
+    world.reopen().await;
+    let changed = [rule("pay", "by service"), refund.clone(), rule("new", "by path")];
+    assert_eq!(rules(&world, "bar", &changed).await, [], "another service has its own");
+    assert_eq!(rules(&world, "shop", &changed).await, [pay]);
+    assert_eq!(rules(&world, "shop", &changed).await, [], "the change is told once");
+    assert_eq!(rules(&world, "shop", &both).await, [rule("pay", "by service")]);
+    assert_eq!(rules(&world, "shop", &[rule("refund", "by \u{e9} \"'\\")]).await, [refund]);
 }

@@ -1,0 +1,253 @@
+//! A store that does not answer is not waited for again and again.
+//!
+//! After some failures in a row whatever would begin something is told at once that the store is unavailable, until the
+//! store has answered again. What ends attempts, keeps leases and puts things in order always goes through: it has
+//! waited long enough for its turn, and nobody is held up by it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use super::{Pending, Rule, Seen, Settled, Store, StoreError, Swept};
+use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::record::{Ask, Record, RecordId, Reservation};
+use crate::domain::scope::Salt;
+use crate::telemetry::logs::causes;
+
+/// How many failures in a row open it. One row that somebody holds, or one lost connection, makes a few of them; a store
+/// that has answered nobody so many times will not answer the next one either.
+const FAILURES_MAX: u32 = 5;
+
+/// Between two probes: none before the first, which finds a store that has only hiccuped within milliseconds, and then
+/// growing up to what a client that was told to come again waits at least.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_CAP: Duration = Duration::from_secs(1);
+
+/// A store behind a breaker.
+pub struct Breaker {
+    store: Arc<dyn Store>,
+    state: Mutex<State>,
+    /// Where it probes: what asks may be on a runtime that ends before.
+    runtime: Handle,
+    me: Weak<Self>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of what begins something, in a row.
+    failures: u32,
+    /// Grows whenever it opens: what was asked before and fails after tells nothing new.
+    period: u64,
+    is_open: bool,
+    /// Since when nothing was answered; `None` as long as the last answer was one.
+    silent_since: Option<Instant>,
+    /// Before the next probe. It grows over openings too, until a question is answered: a store may answer probes and
+    /// nothing else.
+    pause: Duration,
+}
+
+/// How the store has answered lately, as far as anybody has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// What would begin something is refused at once.
+    pub is_open: bool,
+    /// How long ago it was that the first of all calls since the last answer failed; `None` if the last one was answered.
+    pub silent_for: Option<Duration>,
+}
+
+/// Why a call was not made.
+#[derive(Debug)]
+struct Open;
+
+impl fmt::Display for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it has failed repeatedly, and is not asked before it answers a probe")
+    }
+}
+
+impl std::error::Error for Open {}
+
+/// Whether a call failed before the store was asked: then it has certainly not been executed.
+pub fn was_not_asked(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(cause) if cause.is::<Open>())
+}
+
+impl Breaker {
+    /// Around a store; to be made on the runtime that is to probe it.
+    pub fn around(store: Arc<dyn Store>) -> Arc<Self> {
+        let runtime = Handle::current();
+        Arc::new_cyclic(|me| Self { store, state: Mutex::default(), runtime, me: me.clone() })
+    }
+
+    /// How the store has answered lately.
+    pub fn health(&self) -> Health {
+        let state = self.lock();
+        Health { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
+    }
+
+    /// Asks what begins something, unless it is open.
+    fn begin<'a, T: 'a>(&'a self, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
+        Box::pin(async move {
+            let period = {
+                let state = self.lock();
+                if state.is_open {
+                    return Err(StoreError::Unavailable(Box::new(Open)));
+                }
+                state.period
+            };
+            let answer = ask().await;
+            match failure(&answer) {
+                None => self.answered(0),
+                Some(error) => self.failed(error, Some(period)),
+            }
+            answer
+        })
+    }
+
+    /// Asks, come what may.
+    fn pass<'a, T: 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
+        Box::pin(async move {
+            let answer = call.await;
+            match failure(&answer) {
+                // That it does this does not prove that it does everything: the next failure opens again.
+                None if self.lock().is_open => self.answered(FAILURES_MAX - 1),
+                None => self.lock().silent_since = None,
+                Some(error) => self.failed(error, None),
+            }
+            answer
+        })
+    }
+
+    /// The store has answered; so many failures still count.
+    fn answered(&self, failures: u32) {
+        let mut state = self.lock();
+        state.failures = failures;
+        if failures == 0 {
+            state.pause = Duration::ZERO;
+        }
+        let away = state.silent_since.take().map(|since| since.elapsed());
+        if std::mem::take(&mut state.is_open) {
+            drop(state);
+            let away_ms = away.map_or(0, |away| away.as_millis() as u64);
+            tracing::warn!(away_ms, "the store answers again");
+        }
+    }
+
+    /// `period` is that of a call whose failure counts.
+    fn failed(&self, error: &StoreError, period: Option<u64>) {
+        let mut state = self.lock();
+        state.silent_since.get_or_insert_with(Instant::now);
+        if state.is_open || period != Some(state.period) {
+            return;
+        }
+        state.failures += 1;
+        if state.failures >= FAILURES_MAX {
+            state.is_open = true;
+            state.period += 1;
+            let period = state.period;
+            drop(state);
+            tracing::warn!(
+                cause = causes(error),
+                "{error}, time and again: what needs it is refused at once until it answers"
+            );
+            self.runtime.spawn(probe(self.me.clone(), period));
+        }
+    }
+
+    /// Whether it is still open since then.
+    fn is_open_since(&self, period: u64) -> bool {
+        let state = self.lock();
+        state.is_open && state.period == period
+    }
+
+    /// The pause before the next probe.
+    fn next_pause(&self) -> Duration {
+        let mut state = self.lock();
+        let pause = state.pause;
+        state.pause = (pause * 2).clamp(PAUSE_FIRST, PAUSE_CAP);
+        pause
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whole between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks one ping after the other until the store has answered something, or nobody has it any more.
+async fn probe(breaker: Weak<Breaker>, period: u64) {
+    loop {
+        let Some(pause) = breaker.upgrade().map(|breaker| breaker.next_pause()) else { return };
+        sleep(pause).await;
+        let Some(breaker) = breaker.upgrade() else { return };
+        if !breaker.is_open_since(period) {
+            return;
+        }
+        // An answer closes it.
+        drop(breaker.ping().await);
+    }
+}
+
+/// The failure that says something about the store as a whole: a row that cannot be read is an answer.
+fn failure<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
+    match answer {
+        Err(error @ (StoreError::TimedOut | StoreError::Unavailable(_))) => Some(error),
+        Ok(_) | Err(StoreError::Corrupt(_)) => None,
+    }
+}
+
+impl Store for Breaker {
+    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
+        self.begin(|| self.store.reserve(ask))
+    }
+
+    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
+        self.begin(move || self.store.take_over(ask, from))
+    }
+
+    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
+        self.pass(self.store.settle(settlement))
+    }
+
+    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
+        self.begin(move || self.store.find(id))
+    }
+
+    fn salt(&self) -> Salt {
+        self.store.salt()
+    }
+
+    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
+        self.pass(self.store.renew(instance, expiry))
+    }
+
+    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
+        self.pass(self.store.retire(instance))
+    }
+
+    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
+        self.pass(self.store.sweep(expiry, limit))
+    }
+
+    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+        self.pass(self.store.standing(instance, older_than))
+    }
+
+    fn reap(&self, limit: u32) -> Pending<'_, u64> {
+        self.pass(self.store.reap(limit))
+    }
+
+    fn ping(&self) -> Pending<'_, ()> {
+        self.pass(self.store.ping())
+    }
+
+    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        self.pass(self.store.rules(service, rules))
+    }
+}
+
+#[cfg(test)]
+mod tests;

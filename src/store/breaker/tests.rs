@@ -1,0 +1,209 @@
+//! With a store that answers, or does not, at a word; its time is the test's.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct Moody {
+    is_away: AtomicBool,
+    /// Everything but pings fails.
+    only_pings: AtomicBool,
+    pings: AtomicU32,
+    finds: AtomicU32,
+}
+
+impl Moody {
+    fn answer<'a, T: Send + 'a>(&'a self, fails: bool, answer: T) -> Pending<'a, T> {
+        Box::pin(async move {
+            if fails || self.is_away.load(Ordering::SeqCst) {
+                sleep(TIMEOUT).await;
+                return Err(StoreError::TimedOut);
+            }
+            Ok(answer)
+        })
+    }
+}
+
+impl Store for Moody {
+    fn reserve(&self, _: Ask) -> Pending<'_, Reservation> {
+        unreachable!("what begins something is asked like `find`")
+    }
+
+    fn take_over(&self, _: Ask, _: Seen) -> Pending<'_, Reservation> {
+        unreachable!("what begins something is asked like `find`")
+    }
+
+    fn settle(&self, _: Settlement) -> Pending<'_, Settled> {
+        unreachable!("what always passes is asked like `renew`")
+    }
+
+    fn find(&self, _: RecordId) -> Pending<'_, Option<Record>> {
+        self.finds.fetch_add(1, Ordering::SeqCst);
+        self.answer(self.only_pings.load(Ordering::SeqCst), None)
+    }
+
+    fn salt(&self) -> Salt {
+        Salt::new([0; 32])
+    }
+
+    fn renew(&self, _: InstanceId, _: Duration) -> Pending<'_, SystemTime> {
+        self.answer(false, SystemTime::UNIX_EPOCH)
+    }
+
+    fn retire(&self, _: InstanceId) -> Pending<'_, ()> {
+        self.answer(false, ())
+    }
+
+    fn sweep(&self, _: Duration, _: u32) -> Pending<'_, Vec<Swept>> {
+        self.answer(false, Vec::new())
+    }
+
+    fn standing(&self, _: InstanceId, _: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+        self.answer(false, Vec::new())
+    }
+
+    fn reap(&self, _: u32) -> Pending<'_, u64> {
+        self.answer(false, 0)
+    }
+
+    fn rules(&self, _: Arc<str>, _: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+        self.answer(false, Vec::new())
+    }
+
+    fn ping(&self) -> Pending<'_, ()> {
+        self.pings.fetch_add(1, Ordering::SeqCst);
+        self.answer(false, ())
+    }
+}
+
+fn behind_a_breaker() -> (Arc<Moody>, Arc<Breaker>) {
+    let store = Arc::new(Moody::default());
+    (store.clone(), Breaker::around(store))
+}
+
+async fn find(breaker: &Breaker) -> Result<Option<Record>, StoreError> {
+    breaker.find(RecordId::from_stored(&[7; 32]).unwrap()).await
+}
+
+async fn fail(breaker: &Breaker, times: u32) {
+    for _ in 0..times {
+        assert!(matches!(find(breaker).await, Err(StoreError::TimedOut)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_some_failures_in_a_row_nobody_waits_for_the_store() {
+    let (store, breaker) = behind_a_breaker();
+    store.is_away.store(true, Ordering::SeqCst);
+    fail(&breaker, FAILURES_MAX).await;
+    let begun = Instant::now();
+    for _ in 0..100 {
+        let error = find(&breaker).await.unwrap_err();
+        assert!(was_not_asked(&error), "{error:?}");
+    }
+    assert_eq!((begun.elapsed(), store.finds.load(Ordering::SeqCst)), (Duration::ZERO, FAILURES_MAX));
+    assert!(breaker.health().is_open);
+    assert_eq!(breaker.health().silent_for, Some(TIMEOUT * (FAILURES_MAX - 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_an_answer_comes_between_do_not_add_up() {
+    let (store, breaker) = behind_a_breaker();
+    for _ in 0..3 {
+        store.is_away.store(true, Ordering::SeqCst);
+        fail(&breaker, FAILURES_MAX - 1).await;
+        store.is_away.store(false, Ordering::SeqCst);
+        find(&breaker).await.unwrap();
+    }
+    assert_eq!(breaker.health(), Health { is_open: false, silent_for: None });
+    assert_eq!(store.pings.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_probe_at_a_time_goes_out_until_the_store_answers() {
+    let (store, breaker) = behind_a_breaker();
+    store.is_away.store(true, Ordering::SeqCst);
+    fail(&breaker, FAILURES_MAX).await;
+    sleep(Duration::from_secs(60)).await;
+    let pings = store.pings.load(Ordering::SeqCst);
+    assert!((18..=24).contains(&pings), "each takes two seconds and then a pause of up to one: {pings}");
+    store.is_away.store(false, Ordering::SeqCst);
+    let back = Instant::now();
+    while find(&breaker).await.is_err() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // One that was under way, and a pause.
+    assert!(back.elapsed() <= TIMEOUT + PAUSE_CAP, "{:?}", back.elapsed());
+    let pings = store.pings.load(Ordering::SeqCst);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(store.pings.load(Ordering::SeqCst), pings, "nobody probes what answers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_a_lease_always_passes_and_its_answer_closes() {
+    let (store, breaker) = behind_a_breaker();
+    store.is_away.store(true, Ordering::SeqCst);
+    fail(&breaker, FAILURES_MAX).await;
+    let renew = || breaker.renew(InstanceId::from_stored(1), TIMEOUT);
+    assert!(matches!(renew().await, Err(StoreError::TimedOut)), "it was asked, and did not answer");
+    store.is_away.store(false, Ordering::SeqCst);
+    renew().await.unwrap();
+    assert_eq!(breaker.health(), Health { is_open: false, silent_for: None });
+    find(&breaker).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_probes_and_nothing_else_is_tried_once_and_ever_more_seldom() {
+    let (store, breaker) = behind_a_breaker();
+    store.only_pings.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(60) {
+        drop(find(&breaker).await);
+        sleep(Duration::from_millis(1)).await;
+    }
+    let finds = store.finds.load(Ordering::SeqCst);
+    assert!((20..=30).contains(&finds), "{FAILURES_MAX} at first, then one in each round: {finds}");
+    store.only_pings.store(false, Ordering::SeqCst);
+    sleep(PAUSE_CAP * 2).await;
+    find(&breaker).await.unwrap();
+    store.is_away.store(true, Ordering::SeqCst);
+    fail(&breaker, FAILURES_MAX).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_before_it_opened_and_fails_after_tells_nothing_new() {
+    let (store, breaker) = behind_a_breaker();
+    store.is_away.store(true, Ordering::SeqCst);
+    let asked = |after: u64| {
+        let breaker = breaker.clone();
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(after)).await;
+            find(&breaker).await
+        })
+    };
+    let first: Vec<_> = (0..FAILURES_MAX).map(|_| asked(0)).collect();
+    let late: Vec<_> = (0..FAILURES_MAX).map(|_| asked(1_500)).collect();
+    for call in first {
+        call.await.unwrap().unwrap_err();
+    }
+    store.is_away.store(false, Ordering::SeqCst);
+    // Closed by an answer while the late ones still wait.
+    breaker.renew(InstanceId::from_stored(1), TIMEOUT).await.unwrap();
+    for call in late {
+        assert!(matches!(call.await.unwrap(), Err(StoreError::TimedOut)));
+    }
+    assert!(!breaker.health().is_open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_nobody_has_any_more_lets_its_store_go() {
+    let (store, breaker) = behind_a_breaker();
+    store.is_away.store(true, Ordering::SeqCst);
+    fail(&breaker, FAILURES_MAX).await;
+    drop(breaker);
+    sleep(TIMEOUT + PAUSE_CAP).await;
+    assert_eq!(Arc::strong_count(&store), 1);
+}
