@@ -49,6 +49,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ends an attempt. Taken whatever the key has become meanwhile, as long as the attempt is the newest and nothing
     /// is completed; the same settlement again changes nothing and is [`Settled::Fenced`] by itself.
+    ///
+    /// Where the key has no record, and the end is one that must not be forgotten ([`Settlement::to_restore`]), the record
+    /// is written whole: a failover may have lost the reservation. Its times count from then.
     fn settle(&self, settlement: Settlement) -> Pending<'_, Settled>;
 
     /// The key's record, if it has one.
@@ -109,7 +112,7 @@ pub enum Settled {
         expires_at: Option<SystemTime>,
     },
     /// Nothing was changed: somebody else has decided (or this very settlement, earlier). Here is the record as it
-    /// stands, `None` if it is gone.
+    /// stands, `None` if it is gone and nothing is lost with it.
     Fenced(Option<Record>),
 }
 

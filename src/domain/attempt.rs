@@ -1,9 +1,10 @@
 //! Who may execute: instances, attempts and their tokens.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::RecordId;
+use super::record::{Ask, RecordId};
 use super::response::StoredResponse;
 
 /// One running proxy process. Its lease, and with it the right to start attempts, lives in the store under this number.
@@ -73,12 +74,10 @@ impl fmt::Debug for Token {
 }
 
 /// The right to run one attempt. Not `Clone`, and ending the attempt takes it: an attempt cannot be settled in two ways.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Lease {
-    /// Whose attempt.
-    pub id: RecordId,
-    /// Which attempt, beyond doubt.
-    pub token: Token,
+    /// What was asked, and is now had: whose attempt it is and, by its token, which one beyond doubt.
+    pub ask: Arc<Ask>,
     /// Which attempt, for people and for the upstream: 1 for the first.
     pub attempt: u32,
 }
@@ -86,21 +85,22 @@ pub struct Lease {
 impl Lease {
     /// The whole response is in; it is to be replayed for `ttl`.
     pub fn complete(self, response: StoredResponse, ttl: Duration) -> Settlement {
-        self.settle(Ending::Completed { response, ttl, remember: None })
+        self.end(Ending::Completed { response, ttl, remember: None })
     }
 
     /// The attempt is known not to have executed (or its status is one to release); forgotten after `ttl`.
     pub fn release(self, ttl: Duration) -> Settlement {
-        self.settle(Ending::Retryable { ttl })
+        self.end(Ending::Retryable { ttl })
     }
 
     /// The upstream may have acted; nobody knows.
     pub fn unknown(self) -> Settlement {
-        self.settle(Ending::Unknown)
+        self.end(Ending::Unknown)
     }
 
-    fn settle(self, ending: Ending) -> Settlement {
-        Settlement { id: self.id, token: self.token, ending }
+    /// However it ended.
+    pub fn end(self, ending: Ending) -> Settlement {
+        Settlement { id: self.ask.id, token: self.ask.token, ending, lease: Some(Arc::new(self)) }
     }
 }
 
@@ -113,9 +113,26 @@ pub struct Settlement {
     pub token: Token,
     /// How it ended.
     pub ending: Ending,
+    /// What it ran under, as its row was made of that; `None` for a stray, of which only the name is known.
+    lease: Option<Arc<Lease>>,
 }
 
 impl Settlement {
+    /// A reservation that nobody waited for: of what stands in the store only its name is known, and that nothing was sent.
+    pub fn of_stray(id: RecordId, token: Token, ttl: Duration) -> Self {
+        Self { id, token, ending: Ending::Retryable { ttl }, lease: None }
+    }
+
+    /// The attempt whose row is to be written anew should the store have none. It had one before the first byte was sent,
+    /// so a store without it has lost what it acknowledged. `None` where nothing is lost with it: a key to be tried again
+    /// is as good as one that was never seen.
+    pub fn to_restore(&self) -> Option<&Lease> {
+        match self.ending {
+            Ending::Completed { .. } | Ending::Unknown => self.lease.as_deref(),
+            Ending::Retryable { .. } => None,
+        }
+    }
+
     /// How long it is worth storing, from its attempt's end; `None` where it never lapses.
     pub fn ttl(&self) -> Option<Duration> {
         match self.ending {

@@ -1,5 +1,6 @@
 //! Arm: go upstream although the store cannot reserve, where the route says so. Nothing guards such a request.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::Response;
@@ -71,7 +72,7 @@ impl Gate {
         tracing::warn!(record = %guarded.ask.id, route = %guarded.route().name, key = guarded.ask.key.prefix(),
             cause = lacking.error().and_then(|error| causes(error)), "the store cannot reserve; the request is forwarded unguarded");
         let stamp = stamp.clone().bypassed();
-        let lease = Lease { id: guarded.ask.id, token: guarded.ask.token, attempt: 1 };
+        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1 };
         let sent = self.send(guarded, lease, entry.standing_as(lacking.standing()), &stamp).await;
         Ok(sent.unwrap_or_else(|refusal| refuse(refusal, &self.live().config, &stamp)))
     }

@@ -81,7 +81,7 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         let Guarded { ask, head, body, origin, guard, .. } = guarded;
         let Guard { route, upstream, pace } = guard;
-        let (ttl, record, token, number) = (route.ttl, lease.id, lease.token, lease.attempt);
+        let (ttl, record, token, number) = (route.ttl, lease.ask.id, lease.ask.token, lease.attempt);
         let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
         forwarded_key::put(request.headers_mut(), &route, &ask.key);
         let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
@@ -179,7 +179,7 @@ fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: Option<&Le
 /// tokens; the token is the right to it.
 fn reservation(lease: &Lease) -> HeaderValue {
     let hex: String =
-        lease.id.as_bytes().iter().chain(lease.token.as_bytes()).map(|byte| format!("{byte:02x}")).collect();
+        lease.ask.id.as_bytes().iter().chain(lease.ask.token.as_bytes()).map(|byte| format!("{byte:02x}")).collect();
     HeaderValue::from_str(&hex).expect("hex is plain ASCII")
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::underway::{Entry, Standing};
-use crate::domain::attempt::{Ending, Lease, Settlement};
+use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::record::Record;
 use crate::store::{Settled, StoreError};
 use crate::telemetry::logs::causes;
@@ -30,10 +30,6 @@ pub enum Filed {
 /// Between two tries of a settlement that failed: at once after a hiccup, and seldom enough in an outage.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_CAP: Duration = Duration::from_secs(5);
-
-/// How long a reservation that failed is looked for, to be settled: a server that was frozen, or a statement that waited
-/// for a lock, commits it late. What commits even later stays closed until the sweeper makes it unknown.
-const COMMITTED_LATE_MAX: Duration = Duration::from_secs(60);
 
 /// Writes an attempt's end down, before its answer goes out.
 pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) -> Filed {
@@ -60,8 +56,6 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
     if entry.standing() == Standing::Absent {
         return;
     }
-    // What nothing was sent of may be taken for a stray, whenever it turns up.
-    let may_turn_up = entry.standing() == Standing::InDoubt && !matches!(settlement.ending, Ending::Retryable { .. });
     let shared_in_task = Arc::clone(shared);
     shared.tracker.spawn(async move {
         let shared = shared_in_task;
@@ -75,14 +69,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
                 }
             }
             match shared.store.settle(settlement.clone()).await {
-                // Not there, or not yet. Out of the table its token would be taken for one that was never sent.
-                Ok(Settled::Fenced(None)) if may_turn_up => {
-                    if begun.elapsed() > COMMITTED_LATE_MAX || shared.draining.is_cancelled() {
-                        return entry.stay();
-                    }
-                    pause = (pause * 2).min(RETRY_CAP);
-                }
-                // It was never made, and nothing is to be remembered.
+                // It was never made, and nothing is to be remembered. Should it come yet, it may be taken for a stray.
                 Ok(Settled::Fenced(None)) if entry.standing() == Standing::InDoubt => return,
                 Ok(_) => {
                     drop(entry);

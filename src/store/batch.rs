@@ -162,7 +162,8 @@ impl<Q, A> Job<Q, A> {
 
 impl<Q: Weighed + Send + 'static, A: Send + 'static> Waiting for Job<Q, A> {
     fn abandoned(&self) -> bool {
-        self.back.is_closed()
+        // Past its deadline it may not have left yet, but it will not look at an answer any more.
+        self.back.is_closed() || Instant::now() >= self.deadline
     }
 
     fn bytes(&self) -> usize {

@@ -24,7 +24,7 @@ use crate::domain::record::State;
 use crate::domain::scope::Salt;
 use failure::Failure;
 use lanes::Desk;
-use statements::{Find, Reserve, Settle, TakeOver};
+use statements::{Find, Reserve, Restore, Settle, TakeOver};
 
 pub(super) use schema::{migrate, newest_step, pending};
 
@@ -42,6 +42,9 @@ const LANES: usize = 2;
 /// How often a key may vanish between being lost and being looked at. A reaper would have to hit it each time.
 const ROUNDS_MAX: usize = 3;
 
+/// Over how many connections a call is tried of which nothing was sent. Where there is no server, that takes no time.
+const CONNECTIONS_MAX: usize = 3;
+
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
     salt: Salt,
@@ -53,6 +56,8 @@ pub(super) struct Postgres {
     settle: Desk<Settle>,
     /// What a settlement reads back goes the same way.
     find_settled: Desk<Find>,
+    /// And what has to be written anew.
+    restore: Desk<Restore>,
     /// A lease that is renewed late loses attempts, so nothing else waits here.
     lease: Pool,
     upkeep: Pool,
@@ -71,6 +76,7 @@ pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, Ope
         find: Desk::open(&pools.begin, LANES),
         settle: Desk::open(&pools.settle, LANES),
         find_settled: Desk::open(&pools.settle, 1),
+        restore: Desk::open(&pools.settle, 1),
         lease: pools.lease,
         upkeep: pools.upkeep,
     })
@@ -102,7 +108,7 @@ impl Store for Postgres {
     fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::InDoubt, move |_| async move {
-            Ok(self.find.ask(Find(id), deadline).await??.map(|found| found.record))
+            Ok(self.find.ask(Find { id, doubt: false }, deadline).await??.map(|found| found.record))
         }))
     }
 
@@ -167,7 +173,7 @@ impl Postgres {
             if self.reserve.ask(Reserve(ask.clone()), deadline).await? {
                 return Ok(fresh(&ask, 1));
             }
-            if let Some(found) = self.find.ask(Find(ask.id), deadline).await?? {
+            if let Some(found) = self.find.ask(Find { id: ask.id, doubt }, deadline).await?? {
                 return Ok(taken(&ask, found.record, doubt));
             }
         }
@@ -186,7 +192,7 @@ impl Postgres {
             if let Some(attempt) = self.take_over.ask(TakeOver(ask.clone(), from), deadline).await?? {
                 return Ok(fresh(&ask, attempt));
             }
-            match self.find.ask(Find(ask.id), deadline).await?? {
+            match self.find.ask(Find { id: ask.id, doubt }, deadline).await?? {
                 // Nothing stands against it but somebody's open transaction.
                 Some(found) if may_be_taken(&found.record, from) => pauses.next().await,
                 Some(found) => return Ok(taken(&ask, found.record, doubt)),
@@ -209,9 +215,17 @@ impl Postgres {
             if let Some(expires_at) = self.settle.ask(question, deadline).await?? {
                 return Ok(Settled::Done { expires_at });
             }
-            let Some(Found { record, expires_at }) = self.find_settled.ask(Find(settlement.id), deadline).await??
-            else {
-                return Ok(Settled::Fenced(None));
+            let found = self.find_settled.ask(Find { id: settlement.id, doubt }, deadline).await??;
+            let Some(Found { record, expires_at }) = found else {
+                if settlement.to_restore().is_none() {
+                    return Ok(Settled::Fenced(None));
+                }
+                if let Some(expires_at) = self.restore.ask(Restore(settlement.clone()), deadline).await?? {
+                    tracing::warn!(record = %settlement.id, "the store had lost this key; its attempt's end is stored anew");
+                    return Ok(Settled::Done { expires_at });
+                }
+                // Somebody was faster: who?
+                continue;
             };
             let ours = record.token == settlement.token;
             match record.state.name() {
@@ -229,12 +243,12 @@ impl Postgres {
     }
 }
 
-fn fresh(ask: &Ask, attempt: u32) -> Reservation {
-    Reservation::Fresh(Lease { id: ask.id, token: ask.token, attempt })
+fn fresh(ask: &Arc<Ask>, attempt: u32) -> Reservation {
+    Reservation::Fresh(Lease { ask: ask.clone(), attempt })
 }
 
 /// Somebody was here before; or we were, in a try whose answer got lost.
-fn taken(ask: &Ask, record: Record, doubt: bool) -> Reservation {
+fn taken(ask: &Arc<Ask>, record: Record, doubt: bool) -> Reservation {
     if doubt && record.token == ask.token && matches!(record.state, State::InFlight) {
         return fresh(ask, record.attempt);
     }
@@ -265,8 +279,8 @@ fn may_be_taken(record: &Record, from: Seen) -> bool {
 enum Patience {
     /// Whatever happened: it does no harm twice, and not having done it does.
     Always,
-    /// Only where it may have been done, as nobody can act on "perhaps"; and once more where a connection broke while it
-    /// was being made.
+    /// Only where it may have been done, as nobody can act on "perhaps"; and a few times where a connection broke while it
+    /// was being made, or led to a server that takes no writes any more.
     InDoubt,
 }
 
@@ -279,22 +293,24 @@ async fn persist<T, F>(
 where
     F: Future<Output = Result<T, Failure>> + Send,
 {
-    let (mut doubt, mut first) = (false, true);
+    let (mut doubt, mut tries) = (false, 0);
     let mut pauses = Pauses::new();
     loop {
         let failure = match once(doubt).await {
             Ok(done) => return Ok(done),
             Err(failure) => failure,
         };
+        tries += 1;
         doubt |= failure.in_doubt();
         let again = match patience {
             Patience::Always => !failure.is_final(),
-            Patience::InDoubt => !failure.is_final() && (doubt || (first && matches!(failure, Failure::Unsent(_)))),
+            Patience::InDoubt => {
+                !failure.is_final() && (doubt || (tries < CONNECTIONS_MAX && failure.wants_another_connection()))
+            }
         };
         if !again || Instant::now() + pauses.length >= deadline {
             return Err(failure.into());
         }
-        first = false;
         pauses.next().await;
     }
 }

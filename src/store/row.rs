@@ -121,6 +121,38 @@ pub fn state_after(ending: &Ending) -> &'static str {
     }
 }
 
+/// An ending as its columns have it.
+pub struct Terms<'a> {
+    /// Until it is forgotten, where it ever is.
+    pub ttl_ms: Option<i64>,
+    /// For how long past that it is remembered.
+    pub remember_ms: Option<i64>,
+    /// The response's status.
+    pub status: Option<i16>,
+    /// The response's fields.
+    pub fields: Option<Vec<u8>>,
+    /// The response's body.
+    pub body: Option<&'a [u8]>,
+}
+
+impl<'a> Terms<'a> {
+    /// What becomes of a row that ends so.
+    pub fn of(ending: &'a Ending) -> Self {
+        let nothing = Self { ttl_ms: None, remember_ms: None, status: None, fields: None, body: None };
+        match ending {
+            Ending::Completed { response, ttl, remember } => Self {
+                ttl_ms: Some(millis(*ttl)),
+                remember_ms: remember.map(millis),
+                status: Some(response.status.as_u16().cast_signed()),
+                fields: Some(response.encode_fields()),
+                body: response.body.as_deref(),
+            },
+            Ending::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
+            Ending::Unknown => nothing,
+        }
+    }
+}
+
 /// What an ending weighs: its response's body. The fields are small beside a body that is worth counting.
 pub fn body_bytes(ending: &Ending) -> usize {
     match ending {

@@ -86,10 +86,12 @@ fn system_clock() -> i64 {
 
 impl Store for Sqlite {
     fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
+        let ask = Arc::new(ask);
         self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &ask))
     }
 
     fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
+        let ask = Arc::new(ask);
         self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &ask, from))
     }
 
@@ -177,7 +179,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
-    use crate::domain::attempt::{Ending, Settlement};
+    use crate::domain::attempt::Settlement;
     use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
     use crate::domain::key::{Key, Limits, Syntax};
     use crate::domain::scope::Scope;
@@ -222,8 +224,7 @@ mod tests {
         later(1);
         assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
 
-        let ending = Ending::Retryable { ttl: second };
-        store.settle(Settlement { id: ask.id, token: ask.token, ending }).await.unwrap();
+        store.settle(Settlement::of_stray(ask.id, ask.token, second)).await.unwrap();
         later(999);
         assert!(!store.find(ask.id).await.unwrap().unwrap().past_ttl);
         assert_eq!(store.reap(10).await.unwrap(), 0);

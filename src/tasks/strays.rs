@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Pass, Task};
-use crate::domain::attempt::{Lease, Token};
+use crate::domain::attempt::{Settlement, Token};
 use crate::gate::Shared;
 use crate::store::StoreError;
 
@@ -43,7 +43,7 @@ impl Task for Strays {
         let strays = standing.into_iter().filter(|(_, token)| stood.contains(token) && !running.contains(token));
         for (id, token) in strays {
             tracing::info!(record = %id, "a reservation came after its request had given up; it is released");
-            store.settle(Lease { id, token, attempt: 0 }.release(TTL)).await?;
+            store.settle(Settlement::of_stray(id, token, TTL)).await?;
         }
         Ok(Pass::Idle)
     }

@@ -1,16 +1,25 @@
 //! What every store promises. Each sentence is held against each store.
 
 mod attempts;
+mod losses;
 mod rows;
 mod takeovers;
 mod upkeep;
 
-/// Each sentence becomes a test for each store. One that is left out here is never used, which the compiler tells.
+/// Each sentence becomes a test for each store, and one for PostgreSQL behind PgBouncer in transaction mode. One that is left out here is never used, which the compiler tells.
 macro_rules! on_both {
     ($($chapter:ident { $($sentence:ident,)* })*) => {
         mod postgres {
             use crate::harness::world::World;
             $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(World::postgres().await).await })*)*
+        }
+        mod pgbouncer {
+            use crate::harness::world::World;
+            $($(#[tokio::test] async fn $sentence() {
+                if let Some(world) = World::pgbouncer().await {
+                    super::$chapter::$sentence(world).await
+                }
+            })*)*
         }
         mod sqlite {
             use crate::harness::world::World;
@@ -34,7 +43,6 @@ on_both! {
         the_same_settlement_again_changes_nothing,
         two_settlements_at_once_leave_one_of_them,
         a_superseded_attempt_settles_nothing,
-        settling_what_is_not_there_says_so,
         a_late_completion_is_taken_from_unknown_and_from_retryable,
         a_thousand_attempts_at_once_all_end,
         what_was_acknowledged_is_there_after_reopening,
@@ -59,6 +67,14 @@ on_both! {
         a_store_that_works_answers_a_ping,
         the_salt_stays_what_it_was,
         what_found_keys_is_told_where_it_has_changed,
+    }
+    losses {
+        a_completion_whose_row_was_lost_is_stored_whole,
+        an_unknown_outcome_whose_row_was_lost_stays_unknown,
+        what_may_be_tried_again_is_not_written_anew,
+        whoever_came_after_the_loss_is_not_overwritten,
+        of_many_who_settle_or_reserve_a_lost_key_at_once_one_has_it,
+        what_was_stored_anew_is_forgotten_like_the_rest,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

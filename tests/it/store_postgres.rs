@@ -1,6 +1,8 @@
 //! What the PostgreSQL store promises beyond the contract: many proxies on one database.
 
+mod failover;
 mod faults;
+mod pooler;
 
 use std::time::{Duration, Instant};
 

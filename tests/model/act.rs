@@ -80,6 +80,7 @@ impl Oncegate {
             What::SettleBehind => {
                 if let Step::Behind { outcome } = request(world, who).step {
                     self.settle(world, who, outcome.state(who));
+                    world.life.filed |= outcome == Outcome::Answered;
                 }
                 request(world, who).step = Step::Ended;
             }
@@ -108,6 +109,18 @@ impl Oncegate {
                     // The store has carried out by then what it was asked, or never does.
                     world.requests[usize::from(record.token)].pending = None;
                 }
+                // Nor is what was asked before this state, and with it the TTL, began.
+                let now = world.record.map(|record| (record.token, record.state));
+                let recent = |asked: &Statement| match asked {
+                    Statement::Reserve => true,
+                    Statement::TakeOver(seen) => {
+                        now.is_some_and(|(token, state)| seen.token == token && state.is_named_as(seen.state))
+                    }
+                    Statement::Settle(_) => false,
+                };
+                for request in &mut world.requests {
+                    request.pending = request.pending.filter(recent);
+                }
             }
             What::Reap => self.put(world, None),
             What::ServiceCompletes => drop(self.settle(world, who, State::Completed(Body::Said(who)))),
@@ -115,6 +128,10 @@ impl Oncegate {
                 self.rewrite(world, |record| record.state = State::Completed(Body::Said(record.token)));
             }
             What::ReconciledNotExecuted => self.rewrite(world, |record| record.state = State::Retryable),
+            What::Forget => {
+                world.left.losses -= 1;
+                self.put(world, None);
+            }
             What::Risk => {
                 world.left.risks -= 1;
                 self.rewrite(world, |record| record.state = State::Retryable);
@@ -199,6 +216,7 @@ impl Oncegate {
     fn file(&self, world: &mut World, token: Token) {
         let Step::Settling { outcome, doubt } = request(world, token).step else { return };
         let written = self.settle(world, token, outcome.state(token));
+        world.life.filed |= outcome == Outcome::Answered;
         if written {
             match outcome {
                 Outcome::Answered => self.tell(world, token, Told::Executed, Some(Body::Heard(token))),

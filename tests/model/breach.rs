@@ -26,10 +26,12 @@ pub enum Breach {
     IllegalStep,
     /// "Nothing has happened" was said of a request that has been sent.
     FalseDenial,
+    /// A key began anew after the store had answered the settlement of a response.
+    Forgotten,
 }
 
 impl Breach {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SecondEffect,
         Self::Superseded,
         Self::Differing,
@@ -39,6 +41,7 @@ impl Breach {
         Self::ForeignToken,
         Self::IllegalStep,
         Self::FalseDenial,
+        Self::Forgotten,
     ];
 
     /// The promise, as a property of every world that can be reached.
@@ -53,6 +56,7 @@ impl Breach {
             Self::ForeignToken => ("token made the body", |_, world| !world.breaches.has(Self::ForeignToken)),
             Self::IllegalStep => ("legal steps", |_, world| !world.breaches.has(Self::IllegalStep)),
             Self::FalseDenial => ("denials are true", |_, world| !world.breaches.has(Self::FalseDenial)),
+            Self::Forgotten => ("filed is not forgotten", |_, world| !world.breaches.has(Self::Forgotten)),
         };
         Property::always(name, holds)
     }
@@ -117,4 +121,6 @@ pub enum Weakness {
     ForgottenBeforeStored,
     /// The TTL ends what is in flight or unknown, too.
     TtlOnOpen,
+    /// A settlement whose row is gone is dropped.
+    LostIsLost,
 }

@@ -31,9 +31,16 @@ mod protocol;
 mod state;
 mod store;
 
-const NO_FAULTS: Left = Left { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0 };
-const ONE_OF_EACH: Left = Left { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0 };
+const NO_FAULTS: Left = Left { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0 };
+const ONE_OF_EACH: Left = Left { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0 };
 
+/// One fault is all that most of them need.
+const LAPSE: Left = Left { lapses: 1, ..NO_FAULTS };
+const DOUBT: Left = Left { doubts: 1, ..NO_FAULTS };
+const LOSS: Left = Left { losses: 1, ..NO_FAULTS };
+
+/// What a store allows that loses what it has acknowledged.
+const OF_LOSS: [Breach; 2] = [Breach::SecondEffect, Breach::Superseded];
 /// What is allowed by whoever lets an unknown attempt be followed by another.
 const OF_RETRYING: [Breach; 1] = [Breach::SecondEffect];
 /// What is allowed by whoever says "not executed" without knowing.
@@ -133,10 +140,22 @@ fn only_who_takes_the_risk_of_it_has_two_effects_and_never_two_answers() {
     assert!(way.iter().any(|Action(what, _)| *what == What::Risk), "{way:?}");
 }
 
+/// A reservation that the store has lost is nobody's: who comes before its attempt ends becomes the next one.
+#[test]
+fn after_a_loss_there_may_be_two_effects_but_what_is_settled_is_never_forgotten() {
+    let bounds = Left { ttls: 0, losses: 1, ..ONE_OF_EACH };
+    assert_holds(but(hold(2, 2, bounds), &OF_LOSS));
+    assert_holds(but(service_completes(hold(2, 2, LOSS)), &OF_LOSS));
+    assert_holds(but(hold(3, 3, LOSS), &OF_LOSS));
+    way_to(Breach::SecondEffect, hold(2, 2, LOSS));
+    assert_found(Weakness::LostIsLost, Breach::Forgotten, hold(2, 2, LOSS));
+}
+
 #[test]
 fn everything_that_can_happen_does_and_every_answer_is_given() {
     let bounds = Left { risks: 1, ttls: 0, ..ONE_OF_EACH };
-    let models = [hold(3, 3, NO_FAULTS), service_completes(hold(2, 2, bounds)), hold(2, 1, ONE_OF_EACH)];
+    let models =
+        [hold(2, 2, LOSS), hold(3, 3, NO_FAULTS), service_completes(hold(2, 2, bounds)), hold(2, 1, ONE_OF_EACH)];
     let (mut done, mut told) = (0, 0);
     for model in models {
         let checker = explore(but(model, &OF_RISK));
@@ -187,10 +206,6 @@ fn from_everywhere_a_way_leads_to_a_settled_key() {
         assert!(stuck.is_none(), "nothing leads on from {stuck:?}");
     }
 }
-
-/// A lapse is all that they need.
-const LAPSE: Left = Left { lapses: 1, ..NO_FAULTS };
-const DOUBT: Left = Left { doubts: 1, ..NO_FAULTS };
 
 #[test]
 fn a_settlement_needs_the_newest_attempts_token_and_an_open_key() {

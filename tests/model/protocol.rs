@@ -68,6 +68,8 @@ kinds! {
         ServiceCompletes, ReconciledExecuted, ReconciledNotExecuted,
         /// An operator says "not executed", at their own risk.
         Risk,
+        /// A failover: the store loses a reservation that it has acknowledged.
+        Forget,
     }
 }
 
@@ -93,6 +95,7 @@ impl What {
                 | Self::TtlEnds
                 | Self::Reap
                 | Self::Risk
+                | Self::Forget
         )
     }
 }
@@ -273,9 +276,18 @@ impl Oncegate {
                 may(What::Risk);
             }
         }
+        if record.state == State::InFlight && world.left.losses > 0 {
+            may(What::Forget);
+        }
         let ends = matches!(record.state, State::Completed(_) | State::Retryable) || self.is(Weakness::TtlOnOpen);
         // A request's call of the store does not outlast a TTL.
         let still_asks = matches!(attempt.step, Step::Asking { .. } | Step::Taking { .. });
+        // Nor does another's, from a look before this state, and its TTL, began.
+        let outlasts = |request: &Request| match request.step {
+            Step::Taking { seen, .. } => seen.token != record.token || !record.state.is_named_as(seen.state),
+            _ => false,
+        };
+        let still_asks = still_asks || world.requests.iter().any(outlasts);
         if ends && !still_asks && !record.past_ttl && world.left.ttls > 0 {
             may(What::TtlEnds);
         }

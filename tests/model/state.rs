@@ -182,6 +182,8 @@ pub struct Left {
     pub doubts: u8,
     pub ttls: u8,
     pub risks: u8,
+    /// Reservations that the store has acknowledged and loses.
+    pub losses: u8,
 }
 
 /// The key's present life, one TTL long, as an observer of everything sees it.
@@ -194,6 +196,8 @@ pub struct Life {
     pub told: Option<Body>,
     /// Whether somebody has got it as the first.
     pub first: bool,
+    /// Whether the store has answered a settlement with a response in it.
+    pub filed: bool,
 }
 
 impl World {
@@ -205,7 +209,7 @@ impl World {
             requests: [request; REQUESTS],
             proxies: [Proxy { lease: true, strays: Strays::Idle }; PROXIES],
             left,
-            life: Life { number: 0, effects: [0; 2], told: None, first: false },
+            life: Life { number: 0, effects: [0; 2], told: None, first: false, filed: false },
             breaches: Breaches::default(),
         }
     }
@@ -246,16 +250,18 @@ impl World {
             if request.step != Step::Ended {
                 continue;
             }
+            let may_be_free = newest.is_none() || self.left.ttls > 0 || self.left.losses > 0;
             let possible = match request.pending {
-                Some(Statement::Reserve) => self.record.is_none() || self.left.ttls > 0,
-                Some(Statement::TakeOver(seen)) => newest == Some(seen.token),
-                Some(Statement::Settle(_)) => newest == Some(token),
+                Some(Statement::Reserve) => may_be_free,
+                // What was lost can be written anew.
+                Some(Statement::TakeOver(seen)) => newest == Some(seen.token) || may_be_free,
+                Some(Statement::Settle(outcome)) => newest == Some(token) || (may_be_free && outcome.is_restored()),
                 None => false,
             };
             if !possible {
                 (request.pending, request.at) = (None, GONE);
             }
-            if newest != Some(token) && request.upstream != Upstream::Arrived {
+            if newest != Some(token) && request.pending.is_none() && request.upstream != Upstream::Arrived {
                 (request.upstream, request.life) = (Upstream::Nothing, 0);
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::breach::{Breach, Weakness};
 use crate::protocol::{OnUnknown, Oncegate};
-use crate::state::{Body, Outcome, Record, Seen, State, Token, Upstream, World};
+use crate::state::{Body, Life, Outcome, Record, Seen, State, Token, Upstream, World};
 
 impl Outcome {
     /// What a settlement of it makes of the key.
@@ -13,6 +13,11 @@ impl Outcome {
             Self::Declined | Self::Abandoned | Self::NeverSent => State::Retryable,
             Self::Broken => State::Unknown,
         }
+    }
+
+    /// Whether a settlement of it that finds no row writes one.
+    pub fn is_restored(self) -> bool {
+        matches!(self, Self::Answered | Self::Broken)
     }
 }
 
@@ -32,6 +37,8 @@ impl Oncegate {
     pub fn insert(&self, world: &mut World, token: Token) -> bool {
         let free = world.record.is_none();
         if free {
+            let same_life = world.life.number == self.bounds.ttls - world.left.ttls;
+            world.breaches.note(Breach::Forgotten, same_life && world.life.filed);
             self.begin(world, token, true);
         }
         free
@@ -59,8 +66,7 @@ impl Oncegate {
 
     fn begin(&self, world: &mut World, token: Token, new_life: bool) {
         if new_life {
-            world.life.number = self.bounds.ttls - world.left.ttls;
-            (world.life.told, world.life.first) = (None, false);
+            self.count_lives(world);
         }
         let request = &mut world.requests[usize::from(token)];
         request.life = world.life.number;
@@ -69,9 +75,27 @@ impl Oncegate {
         self.put(world, Some(Record { token, instance, state, past_ttl: false, quiet: false }));
     }
 
-    /// Ends an attempt: by the newest one's token, and where nothing is completed.
+    /// A row where there was none: in a new life if a TTL has ended. One that the store has lost is no end of a life, and
+    /// what was promised in it is promised.
+    fn count_lives(&self, world: &mut World) {
+        let number = self.bounds.ttls - world.left.ttls;
+        if world.life.number != number {
+            world.life = Life { number, told: None, first: false, filed: false, ..world.life };
+        }
+    }
+
+    /// Ends an attempt: by the newest one's token, and where nothing is completed. Where there is no row, a response or
+    /// an unknown outcome is written as a whole one.
     pub fn settle(&self, world: &mut World, token: Token, state: State) -> bool {
-        let Some(record) = world.record else { return false };
+        let Some(record) = world.record else {
+            let restores = state != State::Retryable && !self.is(Weakness::LostIsLost);
+            if restores {
+                let instance = world.requests[usize::from(token)].at;
+                self.count_lives(world);
+                self.put(world, Some(Record { token, instance, state, past_ttl: false, quiet: false }));
+            }
+            return restores;
+        };
         let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
         let open = !record.state.is_completed() || self.weakness == Some(Weakness::SettleOverCompleted);
         let fits = newest && open && !record.state.is_named_as(state);
@@ -101,7 +125,9 @@ impl Oncegate {
     fn is_legal(&self, old: Option<Record>, new: Option<Record>) -> bool {
         let (old, new) = match (old, new) {
             (None, None) => return true,
-            (None, Some(new)) => return new.state == State::InFlight,
+            // Reserved, or written anew.
+            (None, Some(new)) => return new.state != State::Retryable,
+            (Some(old), None) if self.bounds.losses > 0 && old.state == State::InFlight => return true,
             (Some(old), None) => return old.past_ttl && !matches!(old.state, State::InFlight | State::Unknown),
             (Some(old), Some(new)) => (old, new),
         };

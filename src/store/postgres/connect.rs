@@ -123,9 +123,7 @@ impl Held {
                 Err(Failure::Unsent(Arc::from(without_detail(source))))
             }
             Ok(Err(source)) => Err(Failure::Unsent(Arc::new(source))),
-            Err(_) => Err(Failure::Unsent(Arc::<dyn Error + Send + Sync>::from(Box::from(
-                "no connection to the store became free in time",
-            )))),
+            Err(_) => Err(too_late()),
         }
     }
 
@@ -133,12 +131,17 @@ impl Held {
         self.object.as_ref().expect("it is taken out only when the guard goes")
     }
 
-    /// Waits for the statement's answer, and decides what becomes of the connection.
+    /// Waits for the statement's answer, and decides what becomes of the connection. Past the deadline nothing is sent:
+    /// connecting may have taken all the time there was, and a time limit alone would let the first bytes out.
     pub async fn finish<T>(
         mut self,
         deadline: Instant,
         statement: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Failure> {
+        if Instant::now() >= deadline {
+            drop(self.object.take());
+            return Err(too_late());
+        }
         let answer = timeout_at(deadline, statement(self.client())).await;
         match answer {
             Err(_) => Err(Failure::TimedOut),
@@ -147,16 +150,19 @@ impl Held {
                 Ok(answer)
             }
             Ok(Err(error)) => {
-                // Read-only is what a primary has become that is one no more: the next connection finds the new one.
-                let stale = error.code() == Some(&tokio_postgres::error::SqlState::READ_ONLY_SQL_TRANSACTION);
                 let failure = Failure::from(error);
-                if !failure.in_doubt() && !stale {
+                // Read-only is what a primary has become that is one no more: the next connection finds the new one.
+                if !failure.in_doubt() && !failure.wants_another_connection() {
                     drop(self.object.take());
                 }
                 Err(failure)
             }
         }
     }
+}
+
+fn too_late() -> Failure {
+    Failure::Unsent(Arc::<dyn Error + Send + Sync>::from(Box::from("no connection to the store became free in time")))
 }
 
 impl Drop for Held {

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use super::connect::Held;
 use super::failure::Failure;
 use crate::domain::record::RecordId;
-use crate::store::batch::{self, Queue, Weighed};
+use crate::store::batch::{self, Queue, Waiting, Weighed};
 
 /// How often a batch that lost a conflict is sent again. In READ COMMITTED, with rows in one order, there should be none.
 const CONFLICTS_MAX: usize = 3;
@@ -95,7 +95,7 @@ async fn serve<S: Statement>(pool: &Pool, batch: Vec<Job<S>>) {
     let mut parts = vec![batch];
     let mut conflicts = 0;
     while let Some(mut part) = parts.pop() {
-        match send(pool, &part).await {
+        match send(pool, &mut part).await {
             Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
             Err(Failure::Row(_)) if part.len() > 1 => {
                 parts.push(part.split_off(part.len() / 2));
@@ -110,9 +110,16 @@ async fn serve<S: Statement>(pool: &Pool, batch: Vec<Job<S>>) {
     }
 }
 
-async fn send<S: Statement>(pool: &Pool, batch: &[Job<S>]) -> Result<Vec<S::Answer>, Failure> {
-    // Whoever asked last waits longest; the others leave by themselves.
-    let deadline = batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now);
+/// Sends what is still wanted of a batch, once there is a connection to send it on: whoever gave up meanwhile has been
+/// told that nothing came of it, or asks again.
+async fn send<S: Statement>(pool: &Pool, batch: &mut Vec<Job<S>>) -> Result<Vec<S::Answer>, Failure> {
+    let held = Held::get(pool, last(batch)).await?;
+    batch.retain(|job| !job.abandoned());
     let questions: Vec<&S> = batch.iter().map(|job| &job.question).collect();
-    Held::get(pool, deadline).await?.finish(deadline, async |client| S::run(client, &questions).await).await
+    held.finish(last(batch), async |client| S::run(client, &questions).await).await
+}
+
+/// Whoever asked last waits longest; the others leave by themselves.
+fn last<S: Statement>(batch: &[Job<S>]) -> Instant {
+    batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now)
 }

@@ -13,15 +13,17 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::lanes::Statement;
-use crate::domain::attempt::{Ending, Settlement};
+use crate::domain::attempt::Settlement;
 use crate::domain::record::{Ask, RecordId};
 use crate::domain::response::Corrupt;
 use crate::store::Seen;
 use crate::store::batch::Weighed;
-use crate::store::row::{self, Found, body_bytes, millis, state_after};
+use crate::store::row::{self, Found, Terms, body_bytes, millis, state_after};
 
+const CATCH_UP: &str = include_str!("sql/catch_up.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
+const RESTORE: &str = include_str!("sql/restore.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
 const SETTLE_AROUND: &str = include_str!("sql/settle_around.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
@@ -32,6 +34,11 @@ const OVERHEAD_BYTES: usize = 256;
 /// A column of one statement's input.
 fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     questions.iter().map(|question| value(question)).collect()
+}
+
+/// The same, of what was made from the questions.
+fn each<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+    all.iter().map(value).collect()
 }
 
 /// Reserves a key that has no record. Answers whether it did.
@@ -120,7 +127,12 @@ impl Statement for TakeOver {
 }
 
 /// Looks a record up.
-pub(super) struct Find(pub RecordId);
+pub(super) struct Find {
+    pub id: RecordId,
+    /// Whether an earlier try of the same call may have written what is found. Then it is told only once it is as durable
+    /// as if that try had been answered.
+    pub doubt: bool,
+}
 
 impl Weighed for Find {
     fn bytes(&self) -> usize {
@@ -134,19 +146,25 @@ impl Statement for Find {
     const DISTINCT: bool = false;
 
     fn id(&self) -> RecordId {
-        self.0
+        self.id
     }
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids = column(questions, |q| q.0.as_bytes().as_slice());
+        let mut ids = column(questions, |q| q.id.as_bytes().as_slice());
         ids.dedup(); // they are sorted
         let mut found = HashMap::new();
         for row in client.query_typed(FIND, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await? {
             found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(&row));
         }
-        Ok(questions.iter().map(|q| found.get(q.0.as_bytes().as_slice()).cloned().transpose()).collect())
+        if questions.iter().any(|q| q.doubt) {
+            client.query_typed(CATCH_UP, &[]).await?;
+        }
+        Ok(questions.iter().map(|q| found.get(q.id.as_bytes().as_slice()).cloned().transpose()).collect())
     }
 }
+
+/// When the record will be forgotten, where it was written and where it ever is.
+type Ended = Result<Option<Option<SystemTime>>, Corrupt>;
 
 /// Ends an attempt. Answers when the record will be forgotten, or `None` where nothing was changed.
 pub(super) struct Settle {
@@ -162,7 +180,7 @@ impl Weighed for Settle {
 }
 
 impl Statement for Settle {
-    type Answer = Result<Option<Option<SystemTime>>, Corrupt>;
+    type Answer = Ended;
 
     // Several sources for one row: which of them the row gets would be anybody's guess.
     const DISTINCT: bool = true;
@@ -172,31 +190,16 @@ impl Statement for Settle {
     }
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let response = |q: &'_ &Self| match &q.settlement.ending {
-            Ending::Completed { response, .. } => Some(response.clone()),
-            Ending::Retryable { .. } | Ending::Unknown => None,
-        };
-        let responses: Vec<_> = questions.iter().map(response).collect();
-        let statuses: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.status.as_u16().cast_signed())).collect();
-        let fields: Vec<_> = responses.iter().map(|r| r.as_ref().map(|r| r.encode_fields())).collect();
-        let bodies: Vec<_> = responses.iter().map(|r| r.as_ref().and_then(|r| r.body.as_deref())).collect();
-        let ttl = |q: &Self| match &q.settlement.ending {
-            Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(millis(*ttl)),
-            Ending::Unknown => None,
-        };
-        let remember = |q: &Self| match &q.settlement.ending {
-            Ending::Completed { remember, .. } => remember.map(millis),
-            Ending::Retryable { .. } | Ending::Unknown => None,
-        };
+        let terms = column(questions, |q| Terms::of(&q.settlement.ending));
         let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
             (/* id */ &column(questions, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(questions, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* state */ &column(questions, |q| state_after(&q.settlement.ending)), Type::TEXT_ARRAY),
-            (/* ttl_ms */ &column(questions, ttl), Type::INT8_ARRAY),
-            (/* status */ &statuses, Type::INT2_ARRAY),
-            (/* fields */ &fields, Type::BYTEA_ARRAY),
-            (/* body */ &bodies, Type::BYTEA_ARRAY),
-            (/* remember_ms */ &column(questions, remember), Type::INT8_ARRAY),
+            (/* ttl_ms */ &each(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
+            (/* status */ &each(&terms, |t| t.status), Type::INT2_ARRAY),
+            (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
+            (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
+            (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
         ];
         let held = questions.iter().any(|q| q.held);
         let rows = match client.query_typed(if held { SETTLE_AROUND } else { SETTLE }, &parameters).await {
@@ -206,16 +209,70 @@ impl Statement for Settle {
             }
             rows => rows?,
         };
-        let mut settled = HashMap::new();
-        for row in rows {
-            settled.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, Option<i64>>("expires_at_ms")?);
-        }
-        let expiry = |q: &&Self| {
-            let expires_at_ms = settled.get(q.settlement.id.as_bytes().as_slice())?;
-            Some(expires_at_ms.map(row::time).transpose())
-        };
-        Ok(questions.iter().map(|q| expiry(q).transpose()).collect())
+        expiries(&rows, questions.iter().map(|q| q.settlement.id))
     }
+}
+
+/// Writes the row of an attempt anew, whole and ended. Answers as [`Settle`] does; `None` where somebody has a row.
+///
+/// Asked only of settlements that have something [`to_restore`](Settlement::to_restore): the others are left out.
+pub(super) struct Restore(pub Arc<Settlement>);
+
+impl Weighed for Restore {
+    fn bytes(&self) -> usize {
+        let names = self.0.to_restore().map_or(0, |lost| lost.ask.space.len() + lost.ask.key.as_bytes().len());
+        OVERHEAD_BYTES + names + body_bytes(&self.0.ending)
+    }
+}
+
+impl Statement for Restore {
+    type Answer = Ended;
+
+    // Each is told for itself whether it was the one.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let lost: Vec<_> = questions.iter().filter_map(|q| Some((q.0.to_restore()?, &q.0.ending))).collect();
+        let asks = each(&lost, |(lease, _)| &*lease.ask);
+        let recipes = each(&asks, |ask| ask.recipe.to_stored());
+        let terms = each(&lost, |(_, ending)| Terms::of(ending));
+        let parameters: [(&(dyn ToSql + Sync), Type); 18] = [
+            (/* id */ &each(&asks, |ask| ask.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &each(&asks, |ask| &*ask.service), Type::TEXT_ARRAY),
+            (/* scope */ &each(&asks, |ask| ask.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* space */ &each(&asks, |ask| &ask.space[..]), Type::BYTEA_ARRAY),
+            (/* key */ &each(&asks, |ask| ask.key.as_bytes()), Type::BYTEA_ARRAY),
+            (/* route */ &each(&asks, |ask| &*ask.route), Type::TEXT_ARRAY),
+            (/* recipe */ &recipes, Type::TEXT_ARRAY),
+            (/* fingerprint */ &each(&asks, |ask| ask.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* instance */ &each(&asks, |ask| ask.instance.get()), Type::INT8_ARRAY),
+            (/* token */ &each(&asks, |ask| ask.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &each(&asks, |ask| millis(ask.time_limit)), Type::INT8_ARRAY),
+            (/* attempt */ &each(&lost, |(lease, _)| i32::try_from(lease.attempt).ok()), Type::INT4_ARRAY),
+            (/* state */ &each(&lost, |(_, ending)| state_after(ending)), Type::TEXT_ARRAY),
+            (/* ttl_ms */ &each(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
+            (/* status */ &each(&terms, |t| t.status), Type::INT2_ARRAY),
+            (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
+            (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
+            (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
+        ];
+        let rows = client.query_typed(RESTORE, &parameters).await?;
+        expiries(&rows, questions.iter().map(|q| q.0.id))
+    }
+}
+
+/// When each record will be forgotten, `None` for those of which no row came back.
+fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<Ended>, Error> {
+    let mut written = HashMap::new();
+    for row in rows {
+        written.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, Option<i64>>("expires_at_ms")?);
+    }
+    let expiry = |id: RecordId| Some(written.get(id.as_bytes().as_slice())?.map(row::time).transpose());
+    Ok(ids.map(|id| expiry(id).transpose()).collect())
 }
 
 fn decode(row: &Row) -> Result<Found, Corrupt> {

@@ -80,11 +80,7 @@ pub(super) async fn reap(pool: &Pool, limit: u32, deadline: Instant) -> Result<u
 }
 
 pub(super) async fn ping(pool: &Pool, deadline: Instant) -> Result<(), Failure> {
-    let rows = query(pool, deadline, PING, &[]).await?;
-    match rows.first().map(|row| row.try_get::<_, bool>("writable").map_err(column)).transpose()? {
-        Some(true) => Ok(()),
-        _ => Err(Failure::Refused(Arc::from(Box::from("the server takes no writes")))),
-    }
+    execute(pool, deadline, PING, &[]).await.map(drop)
 }
 
 pub(super) async fn rules(pool: &Pool, service: &str, rules: &[Rule], deadline: Instant) -> Result<Vec<Rule>, Failure> {

@@ -9,7 +9,7 @@ use super::writer::Failure;
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::{Ask, RecordId, Reservation};
 use crate::domain::response::Corrupt;
-use crate::store::row::{self, Found, millis, state_after};
+use crate::store::row::{self, Found, Terms, millis, state_after};
 use crate::store::{Rule, Seen, Settled, Swept};
 
 const EXPIRE: &str = include_str!("sql/expire.sql");
@@ -18,6 +18,7 @@ const ORPHANS: &str = include_str!("sql/orphans.sql");
 const REAP: &str = include_str!("sql/reap.sql");
 const RENEW: &str = include_str!("sql/renew.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
+const RESTORE: &str = include_str!("sql/restore.sql");
 const RETIRE: &str = include_str!("sql/retire.sql");
 const RULE: &str = include_str!("sql/rule.sql");
 const RULES: &str = include_str!("sql/rules.sql");
@@ -26,7 +27,7 @@ const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
 
-pub(super) fn reserve(db: &Connection, now: i64, ask: &Ask) -> Result<Reservation, Failure> {
+pub(super) fn reserve(db: &Connection, now: i64, ask: &Arc<Ask>) -> Result<Reservation, Failure> {
     let reserved = db.prepare_cached(RESERVE)?.execute(named_params! {
         ":id": ask.id.as_bytes(),
         ":service": &*ask.service,
@@ -49,7 +50,7 @@ pub(super) fn reserve(db: &Connection, now: i64, ask: &Ask) -> Result<Reservatio
     Ok(Reservation::Taken(found.record))
 }
 
-pub(super) fn take_over(db: &Connection, now: i64, ask: &Ask, from: Seen) -> Result<Reservation, Failure> {
+pub(super) fn take_over(db: &Connection, now: i64, ask: &Arc<Ask>, from: Seen) -> Result<Reservation, Failure> {
     let parameters = named_params! {
         ":id": ask.id.as_bytes(),
         ":route": &*ask.route,
@@ -74,28 +75,55 @@ pub(super) fn take_over(db: &Connection, now: i64, ask: &Ask, from: Seen) -> Res
 }
 
 pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<Settled, Failure> {
-    let (response, ttl, remember) = match &settlement.ending {
-        Ending::Completed { response, ttl, remember } => (Some(response), Some(*ttl), *remember),
-        Ending::Retryable { ttl } => (None, Some(*ttl), None),
-        Ending::Unknown => (None, None, None),
-    };
+    let terms = Terms::of(&settlement.ending);
     let parameters = named_params! {
         ":id": settlement.id.as_bytes(),
         ":token": settlement.token.as_bytes(),
         ":state": state_after(&settlement.ending),
-        ":ttl_ms": ttl.map(millis),
-        ":remember_ms": remember.map(millis),
-        ":status": response.map(|response| response.status.as_u16()),
-        ":fields": response.map(|response| response.encode_fields()),
-        ":body": response.and_then(|response| response.body.as_deref()),
+        ":ttl_ms": terms.ttl_ms,
+        ":remember_ms": terms.remember_ms,
+        ":status": terms.status,
+        ":fields": terms.fields,
+        ":body": terms.body,
         ":now": now,
     };
     let expires_at_ms: Option<Option<i64>> =
         db.prepare_cached(SETTLE)?.query_row(parameters, |row| row.get(0)).optional()?;
-    match expires_at_ms {
-        Some(expires_at_ms) => Ok(Settled::Done { expires_at: expires_at_ms.map(row::time).transpose()? }),
-        None => Ok(Settled::Fenced(find(db, now, settlement.id)?.map(|found| found.record))),
+    if let Some(expires_at_ms) = expires_at_ms {
+        return Ok(Settled::Done { expires_at: expires_at_ms.map(row::time).transpose()? });
     }
+    match (find(db, now, settlement.id)?, settlement.to_restore()) {
+        (None, Some(lost)) => restore(db, now, lost, &settlement.ending),
+        (found, _) => Ok(Settled::Fenced(found.map(|found| found.record))),
+    }
+}
+
+/// The whole row of an ended attempt. Nobody else writes, so nobody can be faster.
+fn restore(db: &Connection, now: i64, lost: &Lease, ending: &Ending) -> Result<Settled, Failure> {
+    let (ask, terms) = (&lost.ask, Terms::of(ending));
+    let parameters = named_params! {
+        ":id": ask.id.as_bytes(),
+        ":service": &*ask.service,
+        ":scope": ask.scope.as_bytes(),
+        ":space": &ask.space[..],
+        ":key": ask.key.as_bytes(),
+        ":route": &*ask.route,
+        ":recipe": ask.recipe.to_stored(),
+        ":fingerprint": ask.fingerprint.as_bytes(),
+        ":instance": ask.instance.get(),
+        ":token": ask.token.as_bytes(),
+        ":time_limit_ms": millis(ask.time_limit),
+        ":attempt": lost.attempt,
+        ":state": state_after(ending),
+        ":ttl_ms": terms.ttl_ms,
+        ":remember_ms": terms.remember_ms,
+        ":status": terms.status,
+        ":fields": terms.fields,
+        ":body": terms.body,
+        ":now": now,
+    };
+    let expires_at_ms: Option<i64> = db.prepare_cached(RESTORE)?.query_row(parameters, |row| row.get(0))?;
+    Ok(Settled::Done { expires_at: expires_at_ms.map(row::time).transpose()? })
 }
 
 pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<Found>, Failure> {
@@ -212,6 +240,6 @@ pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Ve
     Ok(changed)
 }
 
-fn fresh(ask: &Ask, attempt: u32) -> Reservation {
-    Reservation::Fresh(Lease { id: ask.id, token: ask.token, attempt })
+fn fresh(ask: &Arc<Ask>, attempt: u32) -> Reservation {
+    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt })
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::postgres::Database;
 
@@ -12,23 +13,44 @@ use super::postgres::Database;
 pub struct Link {
     pub url: String,
     lose: Arc<AtomicU32>,
+    open: Arc<watch::Sender<bool>>,
+    come: watch::Receiver<u32>,
 }
 
 impl Link {
     /// A wire to the database.
     pub async fn to(database: &Database) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = database.url.split(['@', '/']).nth(3).unwrap().to_owned();
-        let url = database.url.replace(&address, &listener.local_addr().unwrap().to_string());
+        let address = database.address().to_owned();
+        let url = database.at(&listener.local_addr().unwrap().to_string()).url;
         let lose = Arc::new(AtomicU32::new(0));
-        let armed = lose.clone();
+        let open = Arc::new(watch::Sender::new(true));
+        let (count, come) = watch::channel(0);
+        let (armed, opened) = (lose.clone(), open.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
+                count.send_modify(|count| *count += 1);
+                let _ = opened.subscribe().wait_for(|open| *open).await;
                 let far = TcpStream::connect(&address).await.unwrap();
                 tokio::spawn(carry(near, far, armed.clone()));
             }
         });
-        Self { url, lose }
+        Self { url, lose, open, come }
+    }
+
+    /// From now on new connections wait at the door.
+    pub fn close_the_door(&self) {
+        self.open.send_replace(false);
+    }
+
+    /// Waits until somebody has come to the door since it was last waited for.
+    pub async fn knocked(&mut self) {
+        self.come.changed().await.unwrap();
+    }
+
+    /// Lets in whoever waits, and everybody else.
+    pub fn open_the_door(&self) {
+        self.open.send_replace(true);
     }
 
     /// The next so many answers are lost, and with each its connection. What was asked has been done by then.

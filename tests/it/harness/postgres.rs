@@ -56,6 +56,16 @@ pub struct Database {
 }
 
 impl Database {
+    /// Where its server listens.
+    pub fn address(&self) -> &str {
+        self.url.split(['@', '/']).nth(3).unwrap()
+    }
+
+    /// The same behind another address, or behind several.
+    pub fn at(&self, addresses: &str) -> Self {
+        Self { url: self.url.replace(self.address(), addresses), name: self.name.clone() }
+    }
+
     /// A connection of the test's own, beside whatever the store has.
     pub async fn client(&self) -> Client {
         connect(&self.url).await
@@ -71,15 +81,19 @@ pub struct Cluster {
     guardian: Child,
 }
 
+/// How the guardian makes a cluster's data.
+const EMPTY: &str =
+    r#""$bin/initdb" --no-sync --username=postgres --auth=trust --encoding=UTF8 --locale=C --pgdata="$home/data""#;
+
 /// Makes the cluster, starts it, says so, and waits for its standard input to end: then it takes everything down and
 /// away; one that was frozen too. Interrupts go to it too, when they go to the whole terminal, and are none of its business.
 ///
 /// Making is not synced: what does not outlive this process need not outlive the machine. What the tests write is.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
-bin=$1 home=$2 options=$3
+bin=$1 home=$2 options=$3 make=$4
 {
-  "$bin/initdb" --no-sync --username=postgres --auth=trust --encoding=UTF8 --locale=C --pgdata="$home/data" &&
+  eval "$make" &&
   "$bin/pg_ctl" start -w -t 60 -D "$home/data" -l "$home/log" -o "$options"
 } </dev/null >"$home/made" 2>&1 &&
   echo started || { cat "$home/made" "$home/log" | tr '\n' ' '; echo; }
@@ -92,11 +106,24 @@ rm -rf "$home"
 impl Cluster {
     /// Makes a cluster in a directory of its own and starts it on a free port of 127.0.0.1.
     pub fn start(options: &str) -> Self {
-        // Between looking for a port and taking it somebody else may be faster.
-        (0..5).find_map(|_| Self::try_start(options)).expect("of five ports one is still free when it is taken")
+        Self::made_by(EMPTY, options)
     }
 
-    fn try_start(options: &str) -> Option<Self> {
+    /// Makes a standby of it that follows it from now on, asynchronously.
+    pub fn standby(&self) -> Self {
+        let copy = format!(
+            r#""$bin/pg_basebackup" --no-sync -c fast -X stream -R -h 127.0.0.1 -p {} -U postgres -D "$home/data""#,
+            self.port
+        );
+        Self::made_by(&copy, "")
+    }
+
+    fn made_by(make: &str, options: &str) -> Self {
+        // Between looking for a port and taking it somebody else may be faster.
+        (0..5).find_map(|_| Self::try_start(make, options)).expect("of five ports one is still free when it is taken")
+    }
+
+    fn try_start(make: &str, options: &str) -> Option<Self> {
         let (bin, owner) = (binaries(), owner());
         let home = tempfile::Builder::new().prefix("oncegate-postgres-").tempdir().unwrap().keep();
         if let Some((uid, gid)) = owner {
@@ -111,7 +138,7 @@ impl Cluster {
         let mut guardian = as_owner(Path::new("sh"), owner)
             .args(["-c", GUARDIAN, "guardian"])
             .args([&bin, &home])
-            .arg(&options)
+            .args([&options, make])
             .current_dir(&home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -167,6 +194,30 @@ impl Cluster {
         self.control(&["start", "-w", "-l", &self.home.join("log").to_string_lossy(), "-o", &self.options]);
     }
 
+    /// Kills its first process with signal 9, which takes the others with it.
+    pub fn kill9(&self) {
+        let pid = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
+        let pid = Pid::from_raw(pid.lines().next().unwrap().parse().unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+
+    /// Makes a primary of a standby, and waits until it is one.
+    pub fn promote(&self) {
+        self.control(&["promote", "-w"]);
+    }
+
+    /// Changes its configuration, for the sessions that are there too.
+    pub async fn configure(&self, setting: &str) {
+        let client = connect(&self.url("postgres")).await;
+        client.batch_execute(&format!("alter system set {setting}")).await.unwrap();
+        client.batch_execute("select pg_reload_conf()").await.unwrap();
+    }
+
+    /// The same database, here. With another's address before it, it is a list of hosts.
+    pub fn same(&self, database: &Database) -> Database {
+        Database { url: self.url(&database.name), name: database.name.clone() }
+    }
+
     async fn create(&self, template: &str) -> Database {
         static COUNTER: AtomicU32 = AtomicU32::new(1);
         let name = format!("test_{}", COUNTER.fetch_add(1, Ordering::Relaxed));
@@ -220,7 +271,7 @@ async fn connect(url: &str) -> Client {
 }
 
 /// Who the server runs as: it refuses root.
-fn owner() -> Option<(u32, u32)> {
+pub(super) fn owner() -> Option<(u32, u32)> {
     let id = |flags: &[&str]| -> Option<u32> {
         let output = Command::new("id").args(flags).output().unwrap();
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().parse().unwrap())
@@ -231,7 +282,7 @@ fn owner() -> Option<(u32, u32)> {
     })
 }
 
-fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
+pub(super) fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
     let mut command = Command::new(program);
     if let Some((uid, gid)) = owner {
         command.uid(uid).gid(gid);

@@ -15,6 +15,7 @@ use oncegate::domain::scope::Scope;
 use oncegate::store::{self, Location, Settings, Settled, Store};
 use tempfile::TempDir;
 
+use super::pgbouncer;
 use super::postgres::{self, Database};
 
 /// Whoever asks, unless the test says otherwise. Its lease is never taken.
@@ -43,6 +44,14 @@ impl World {
         let settings = postgres::settings(&database.url);
         let store = Some(store::open(&settings).await.unwrap());
         Self { settings, store, home: Home::Postgres(database) }
+    }
+
+    /// In a PostgreSQL database behind PgBouncer in transaction mode, where that is installed.
+    pub async fn pgbouncer() -> Option<Self> {
+        let database = postgres::database().await;
+        let settings = postgres::settings(&pgbouncer::shared(&database).await?.to(&database).url);
+        let store = Some(store::open(&settings).await.unwrap());
+        Some(Self { settings, store, home: Home::Postgres(database) })
     }
 
     /// In a SQLite file.
@@ -225,5 +234,5 @@ pub fn completion(ask: &Ask, body: &[u8]) -> Settlement {
 
 /// The attempt of an ask, ended.
 pub fn settlement(ask: &Ask, ending: Ending) -> Settlement {
-    Settlement { id: ask.id, token: ask.token, ending }
+    Lease { ask: Arc::new(ask.clone()), attempt: 1 }.end(ending)
 }

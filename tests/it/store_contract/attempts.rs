@@ -15,7 +15,7 @@ use crate::harness::world::{DAY, World, again, ask, ask_of, completion, fresh, r
 pub async fn a_key_without_a_record_is_reserved_for_its_first_attempt(world: World) {
     let ask = ask("k");
     let lease = world.reserve(&ask).await;
-    assert_eq!((lease.id, lease.token, lease.attempt), (ask.id, ask.token, 1));
+    assert_eq!((lease.ask.id, lease.ask.token, lease.attempt), (ask.id, ask.token, 1));
 }
 
 pub async fn of_a_hundred_who_reserve_a_key_at_once_one_gets_it(world: World) {
@@ -24,7 +24,7 @@ pub async fn of_a_hundred_who_reserve_a_key_at_once_one_gets_it(world: World) {
     let (mut winners, mut seen) = (Vec::new(), Vec::new());
     for reservation in reservations {
         match reservation.unwrap() {
-            Reservation::Fresh(lease) => winners.push(lease.token),
+            Reservation::Fresh(lease) => winners.push(lease.ask.token),
             Reservation::Taken(record) => seen.push(record.token),
         }
     }
@@ -183,10 +183,6 @@ pub async fn a_superseded_attempt_settles_nothing(world: World) {
         assert_eq!((record.state.name(), record.token, record.attempt), ("in_flight", second.token, 2));
     }
     world.settle(completion(&second, b"")).await;
-}
-
-pub async fn settling_what_is_not_there_says_so(world: World) {
-    assert!(world.settle_late(completion(&ask("k"), b"")).await.is_none());
 }
 
 pub async fn a_late_completion_is_taken_from_unknown_and_from_retryable(world: World) {

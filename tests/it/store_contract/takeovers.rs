@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{Ending, Settlement};
+use oncegate::domain::attempt::Ending;
 use oncegate::domain::fingerprint::{BodyRule, Fingerprint, Plan, Recipe};
 use oncegate::domain::record::{Ask, Reservation};
 use oncegate::store::Seen;
@@ -20,7 +20,7 @@ pub async fn of_many_who_take_a_key_over_at_once_one_gets_it(world: World) {
     let (mut winners, mut found) = (Vec::new(), Vec::new());
     for reservation in reservations {
         match reservation.unwrap() {
-            Reservation::Fresh(lease) => winners.push((lease.token, lease.attempt)),
+            Reservation::Fresh(lease) => winners.push((lease.ask.token, lease.attempt)),
             Reservation::Taken(record) => found.push((record.token, record.attempt)),
         }
     }
@@ -33,7 +33,7 @@ pub async fn the_next_attempt_counts_on_and_brings_its_own_terms(world: World) {
     world.reserve(&first).await;
     for (number, belief) in [(2, Ending::Unknown), (3, Ending::Retryable { ttl: DAY })] {
         let last = world.find(&first).await;
-        world.settle(Settlement { id: first.id, token: last.token, ending: belief }).await;
+        world.settle(settlement(&Ask { token: last.token, ..first.clone() }, belief)).await;
         let next = Ask {
             recipe: Recipe::new(Plan { body: BodyRule::None, query: true, ..Plan::default() }, None),
             fingerprint: Fingerprint::from_stored(&[number; 32]).unwrap(),
@@ -42,7 +42,7 @@ pub async fn the_next_attempt_counts_on_and_brings_its_own_terms(world: World) {
         };
         let seen = Seen::from(&world.find(&first).await);
         let lease = fresh(world.store().take_over(next.clone(), seen).await.unwrap());
-        assert_eq!((lease.token, lease.attempt), (next.token, number.into()));
+        assert_eq!((lease.ask.token, lease.attempt), (next.token, number.into()));
         let record = world.find(&first).await;
         assert_eq!((record.token, record.attempt, record.state.name()), (next.token, number.into(), "in_flight"));
         assert_eq!((record.recipe, record.fingerprint), (next.recipe, next.fingerprint));
@@ -112,5 +112,5 @@ pub async fn taking_over_what_is_gone_reserves_it(world: World) {
     let ask = ask("k");
     let seen = Seen { token: token(), state: "retryable", past_ttl: true };
     let lease = fresh(world.store().take_over(ask.clone(), seen).await.unwrap());
-    assert_eq!((lease.token, lease.attempt), (ask.token, 1));
+    assert_eq!((lease.ask.token, lease.attempt), (ask.token, 1));
 }

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::attempt::{Ending, Lease};
+use oncegate::domain::attempt::{Ending, Settlement};
 use oncegate::domain::record::{Ask, Reservation, State};
 use oncegate::store::{self, Seen, Settings, Settled, Store, StoreError};
 
 use crate::harness::link::Link;
-use crate::harness::postgres::{self, Cluster};
+use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::world::{DAY, World, again, ask, completion, fresh, settlement, us};
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
@@ -21,7 +21,7 @@ async fn connections_that_are_killed_cost_nobody_their_answer() {
             tokio::time::sleep(Duration::from_millis(i * 3)).await;
             let ask = ask(&format!("k-{i}"));
             let lease = fresh(world.store().reserve(ask.clone()).await.unwrap());
-            assert_eq!((lease.token, lease.attempt), (ask.token, 1));
+            assert_eq!((lease.ask.token, lease.attempt), (ask.token, 1));
             world.settle(completion(&ask, b"paid")).await;
         }
     }));
@@ -35,7 +35,7 @@ async fn connections_that_are_killed_cost_nobody_their_answer() {
     join(attempts, killer).await;
 }
 
-const KILL: &str = "select pg_terminate_backend(pid) from pg_stat_activity
+pub const KILL: &str = "select pg_terminate_backend(pid) from pg_stat_activity
   where datname = current_database() and application_name = 'oncegate'";
 
 #[tokio::test]
@@ -47,14 +47,14 @@ async fn a_reservation_whose_session_is_killed_is_made_all_the_same() {
     let ask = ask("k");
     let reservation = world.store().reserve(ask.clone());
     let meddler = async {
-        waiting(&world).await;
+        waiting(world.database()).await;
         let killer = world.database().client().await;
         killer.batch_execute(KILL).await.unwrap();
-        waiting(&world).await;
+        waiting(world.database()).await;
         client.batch_execute("rollback").await.unwrap();
     };
     let (reservation, ()) = join(reservation, meddler).await;
-    assert_eq!(fresh(reservation.unwrap()).token, ask.token);
+    assert_eq!(fresh(reservation.unwrap()).ask.token, ask.token);
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn what_was_done_while_its_answer_was_lost_is_known_by_its_token() {
         // Without losses at first, so that there is a connection to lose.
         let reserved = ask(&format!("k-{losses}"));
         link.lose_answers(losses);
-        assert_eq!(fresh(store.reserve(reserved.clone()).await.unwrap()).token, reserved.token);
+        assert_eq!(fresh(store.reserve(reserved.clone()).await.unwrap()).ask.token, reserved.token);
 
         link.lose_answers(losses);
         let Settled::Done { expires_at } = store.settle(completion(&reserved, b"")).await.unwrap() else { panic!() };
@@ -82,7 +82,7 @@ async fn what_was_done_while_its_answer_was_lost_is_known_by_its_token() {
                 fresh(store.take_over(next.clone(), seen).await.unwrap())
             }
         };
-        assert_eq!((lease.token, lease.attempt), (next.token, losses + 1));
+        assert_eq!((lease.ask.token, lease.attempt), (next.token, losses + 1));
         link.lose_answers(losses);
         assert!(matches!(store.settle(lease.unknown()).await.unwrap(), Settled::Done { expires_at: None }));
         seen = store.find(first.id).await.unwrap().as_ref().map(Seen::from);
@@ -96,8 +96,8 @@ async fn what_was_done_while_its_answer_was_lost_is_known_by_its_token() {
 }
 
 /// Waits until a statement of the store waits for a lock.
-async fn waiting(world: &World) {
-    let client = world.database().client().await;
+pub async fn waiting(database: &Database) {
+    let client = database.client().await;
     eventually(async || {
         let blocked = "select count(*) from pg_stat_activity
           where datname = current_database() and application_name = 'oncegate' and wait_event_type = 'Lock'";
@@ -141,8 +141,7 @@ async fn while_a_table_is_locked_calls_end_in_time_and_afterwards_all_is_well() 
     eventually(async || {
         let standing = store.standing(us(), Duration::ZERO).await.unwrap();
         for (id, token) in &standing {
-            let lease = Lease { id: *id, token: *token, attempt: 1 };
-            drop(store.settle(lease.release(DAY)).await.unwrap());
+            drop(store.settle(Settlement::of_stray(*id, *token, DAY)).await.unwrap());
         }
         standing.is_empty()
     })
@@ -188,7 +187,7 @@ async fn a_row_that_somebody_holds_holds_up_nobody_else() {
         client.batch_execute("rollback").await.unwrap();
     };
     let (((), taken_over), ()) = join(join(held_ends, taken_over), others).await;
-    assert_eq!(fresh(taken_over.unwrap()).token, next.token);
+    assert_eq!(fresh(taken_over.unwrap()).ask.token, next.token);
     assert_eq!(world.find(held).await.state.name(), "completed");
 }
 
@@ -303,4 +302,75 @@ async fn a_restart_of_the_server_costs_no_settlement() {
     cluster.restart();
     assert!(matches!(settled.await.unwrap().unwrap(), Settled::Done { .. }));
     fresh(store.reserve(ask("after")).await.unwrap());
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_is_not_sent_when_the_connection_comes() {
+    let world = World::postgres().await;
+    let mut link = Link::to(world.database()).await;
+    let store = store::open(&postgres::settings(&link.url)).await.unwrap();
+    link.knocked().await;
+    link.close_the_door();
+    let gone = ask("gone");
+    // It leaves while it waits for the connection, and with time left: the connection comes in time.
+    let leaving = tokio::spawn({
+        let (store, gone) = (store.clone(), gone.clone());
+        async move { store.reserve(gone).await }
+    });
+    link.knocked().await;
+    leaving.abort();
+    assert!(leaving.await.unwrap_err().is_cancelled());
+    link.open_the_door();
+    // What is asked after it, over the same connections, comes after it.
+    for number in 0..50 {
+        fresh(store.reserve(ask(&format!("k-{number}"))).await.unwrap());
+    }
+    assert!(store.find(gone.id).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
+    let cluster = Cluster::start("");
+    let database = cluster.empty_database().await;
+    let settings = Settings { timeout: Duration::from_secs(20), ..postgres::settings(&database.url) };
+    let store = store::open(&settings).await.unwrap();
+    let client = database.client().await;
+    let reserve = |ask: &Ask| {
+        let (store, ask) = (store.clone(), ask.clone());
+        tokio::spawn(async move { store.reserve(ask).await })
+    };
+    let names = async |names: &str| {
+        cluster.configure(&format!("synchronous_standby_names = '{names}'")).await;
+        let current = "select count(*) from pg_settings where name = 'synchronous_standby_names' and setting = ";
+        eventually(async || number(&client, &format!("{current}'{names}'")).await == 1).await;
+    };
+    let committing = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+
+    // Its session is ended while the commit waits for a standby that does not come: from then on it can be seen.
+    names("nobody").await;
+    let cut_off = ask("cut-off");
+    let reservation = reserve(&cut_off);
+    eventually(async || number(&client, committing).await == 1).await;
+    let row = "select count(*) from oncegate.keys";
+    assert_eq!(number(&client, row).await, 0);
+    client.batch_execute(KILL).await.unwrap();
+    eventually(async || number(&client, row).await == 1).await;
+    // But it is not told until the standby must have it.
+    eventually(async || number(&client, committing).await == 1).await;
+    assert!(!reservation.is_finished());
+    names("").await;
+    let lease = fresh(reservation.await.unwrap().unwrap());
+    assert_eq!((lease.ask.token, lease.attempt), (cut_off.token, 1));
+
+    // The server crashes in the middle of it.
+    names("nobody").await;
+    let crashed = ask("crashed");
+    let reservation = reserve(&crashed);
+    eventually(async || number(&client, committing).await == 1).await;
+    client.batch_execute("alter system reset synchronous_standby_names").await.unwrap();
+    tokio::task::block_in_place(|| {
+        cluster.crash();
+        cluster.restart();
+    });
+    assert_eq!(fresh(reservation.await.unwrap().unwrap()).ask.token, crashed.token);
 }

@@ -1,4 +1,8 @@
 -- find: records by id. A statement of its own: one snapshot cannot show the row that an insert has just lost to.
+with here as materialized (
+  -- A server that takes no writes shows records as they were. It refuses a lock on nothing, and the connection goes.
+  select from oncegate.instances where false for update
+)
 select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
        (date_part('epoch', clock_timestamp() - k.reserved_at) * 1000)::bigint as running_ms,
        (date_part('epoch', k.deadline - clock_timestamp()) * 1000)::bigint as deadline_in_ms,
@@ -10,3 +14,4 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
        k.status, k.fields, k.body
   from unnest($1::bytea[]) as wanted (id)
   join oncegate.keys as k on k.id = wanted.id
+ where not exists (select from here)

@@ -1,0 +1,121 @@
+//! A real PgBouncer in transaction mode before a test's PostgreSQL: on a free port, for this process alone, and never the
+//! one that its package may have started.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use tokio::sync::OnceCell;
+use tokio_postgres::{Client, NoTls};
+
+use super::postgres::{Database, as_owner, owner};
+use super::{PATIENCE, eventually};
+
+/// A running PgBouncer. Its end is this value's end.
+pub struct Bouncer {
+    port: u16,
+    /// Its standard input is a pipe that ends with this process, however that ends.
+    guardian: Child,
+}
+
+/// Starts it, starts it anew for each line that it reads, and takes everything away when there are no more.
+const GUARDIAN: &str = r#"
+trap '' INT HUP TERM
+program=$1 home=$2
+start() { "$program" "$home/pgbouncer.ini" >>"$home/log" 2>&1 </dev/null & pid=$!; }
+start
+while read -r _; do kill -9 $pid; wait $pid; start; done
+kill -9 $pid
+rm -rf "$home"
+"#;
+
+/// The one before the cluster that the tests share; `None`, said loudly, where PgBouncer is not installed.
+pub async fn shared(database: &Database) -> Option<&'static Bouncer> {
+    static SHARED: OnceCell<Option<Bouncer>> = OnceCell::const_new();
+    SHARED.get_or_init(|| Bouncer::before(database)).await.as_ref()
+}
+
+impl Bouncer {
+    /// One of one's own before a database's server; `None`, said loudly, where PgBouncer is not installed.
+    pub async fn before(database: &Database) -> Option<Self> {
+        let Some(program) = program() else {
+            eprintln!("skipped: pgbouncer is not installed (apt-get install pgbouncer)");
+            return None;
+        };
+        let home = tempfile::Builder::new().prefix("oncegate-pgbouncer-").tempdir().unwrap().keep();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (host, server) = database.address().split_once(':').unwrap();
+        // Round robin: two statements in a row find two sessions.
+        let ini = format!(
+            "[databases]\n* = host={host} port={server} user=postgres\n\
+             [pgbouncer]\npool_mode = transaction\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
+             auth_type = any\nadmin_users = postgres\nserver_round_robin = 1\nmax_client_conn = 1000\ndefault_pool_size = 16\n\
+             server_login_retry = 0.1\n"
+        );
+        fs::write(home.join("pgbouncer.ini"), ini).unwrap();
+        if let Some((uid, gid)) = owner() {
+            chown(&home, Some(uid), Some(gid)).unwrap();
+        }
+        let guardian = as_owner(Path::new("sh"), owner())
+            .args(["-c", GUARDIAN, "guardian"])
+            .args([&program, &home])
+            .current_dir(&home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let bouncer = Self { port, guardian };
+        bouncer.is_up().await;
+        Some(bouncer)
+    }
+
+    /// The way to a database through it.
+    pub fn to(&self, database: &Database) -> Database {
+        database.at(&format!("127.0.0.1:{}", self.port))
+    }
+
+    /// Drops all its connections of a database, its clients' and the server's, and takes new ones.
+    pub async fn drop_connections(&self, database: &Database) {
+        let console = self.console().await.unwrap();
+        console.batch_execute(&format!("KILL {}", database.name)).await.unwrap();
+        console.batch_execute(&format!("RESUME {}", database.name)).await.unwrap();
+    }
+
+    /// Kills it with signal 9 and starts it again.
+    pub async fn restart(&mut self) {
+        let console = self.console().await.unwrap();
+        self.guardian.stdin.as_mut().unwrap().write_all(b"again\n").unwrap();
+        eventually(PATIENCE, async || console.is_closed().then_some(())).await;
+        self.is_up().await;
+    }
+
+    async fn is_up(&self) {
+        eventually(PATIENCE, async || self.console().await.ok()).await;
+    }
+
+    async fn console(&self) -> Result<Client, tokio_postgres::Error> {
+        let url = format!("postgres://postgres@127.0.0.1:{}/pgbouncer", self.port);
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        drop(self.guardian.wait());
+    }
+}
+
+fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    folders.map(|folder| folder.join("pgbouncer")).find(|program| program.exists())
+}
