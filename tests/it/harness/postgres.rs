@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use oncegate::store::{self, Location, Settings};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
@@ -142,6 +143,25 @@ impl Cluster {
         self.control(&["start", "-w", "-l", &self.home.join("log").to_string_lossy(), "-o", &self.options]);
     }
 
+    /// Stops all its processes where they are: it neither answers nor goes away. Until the value goes.
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn freeze(&self) -> Frozen {
+        let said = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
+        let postmaster = Pid::from_raw(said.lines().next().unwrap().parse().unwrap()).unwrap();
+        // First the one that makes the others.
+        kill_process(postmaster, Signal::STOP).unwrap();
+        let id = postmaster.as_raw_nonzero();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        let mut processes = vec![postmaster];
+        for child in children.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().unwrap())) {
+            // It may have ended this very moment.
+            if kill_process(child, Signal::STOP).is_ok() {
+                processes.push(child);
+            }
+        }
+        Frozen(processes)
+    }
+
     async fn create(&self, template: &str) -> Database {
         static COUNTER: AtomicU32 = AtomicU32::new(1);
         let name = format!("test_{}", COUNTER.fetch_add(1, Ordering::Relaxed));
@@ -166,6 +186,18 @@ impl Cluster {
             .status()
             .unwrap();
         assert!(status.success(), "pg_ctl {arguments:?}");
+    }
+}
+
+/// A server that stands still. It goes on when this is dropped.
+#[allow(dead_code, reason = "tests/faults needs it")]
+pub struct Frozen(Vec<Pid>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for process in self.0.iter().rev() {
+            let _ = kill_process(*process, Signal::CONT);
+        }
     }
 }
 

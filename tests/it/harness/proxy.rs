@@ -108,6 +108,11 @@ impl Proxy {
         self.process.signal(signal);
     }
 
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn pid(&self) -> Pid {
+        self.process.pid
+    }
+
     /// Asks it to drain, and returns its exit code.
     pub async fn stop(&self) -> Option<i32> {
         self.signal(Signal::TERM);
@@ -174,16 +179,22 @@ impl Setup {
 
     /// Starts it and waits until it takes requests.
     pub async fn start(&self) -> Proxy {
+        let started = self.try_start().await;
+        started.unwrap_or_else(|code| panic!("the proxy does not start: exit code {code:?} with\n{}", self.text()))
+    }
+
+    /// The same, where it may end with an exit code instead.
+    pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
         let process = Process::start(&self.text());
         let mut said = process.said.subscribe();
         let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
         tokio::select! {
             _ = said.wait_for(|lines| ready(lines).is_some()) => {}
-            code = process.ended() => panic!("the proxy does not start: exit code {code:?} with\n{}", self.text()),
+            code = process.ended() => return Err(code),
         }
         let line = ready(&process.said.borrow()).unwrap();
         let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
-        Proxy { listen: address("listen"), admin: address("admin"), process }
+        Ok(Proxy { listen: address("listen"), admin: address("admin"), process })
     }
 
     /// Starts it although it must not come up.
