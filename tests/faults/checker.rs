@@ -62,6 +62,8 @@ pub enum Rule {
     NothingAcknowledgedIsLost,
     /// When all has come to rest, each key is completed, free or unknown, and says so at once.
     EveryKeyIsDefinite,
+    /// And the store is there: one that is slow for a moment says nothing of a key, but it must stay the exception.
+    TheStoreIsBack,
     /// Every answer is one of those that Oncegate promises.
     AnswersMakeSense,
     /// Every effect was caused by a request of this history.
@@ -114,6 +116,7 @@ pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
         world.lifetime(&key, &mut found);
         world.end(&key, &mut found);
     }
+    back(history, &mut breaches);
     vacuous(history, rules, &mut breaches);
     breaches.sort_by_key(|breach| breach.rule);
     breaches
@@ -271,9 +274,9 @@ impl World<'_> {
 
     /// Has it come to rest?
     fn end(&self, key: &Key<'_>, found: &mut Found<'_>) {
-        let mut asked = false;
-        for op in key.ops.iter().filter(|op| op.last) {
-            asked = true;
+        // Whoever is told that the store is not there asks again.
+        let told: Vec<_> = key.ops.iter().filter(|op| op.last && op.meaning() != Some(Meaning::Rejected)).collect();
+        for op in &told {
             let definite = match op.meaning() {
                 Some(Meaning::First | Meaning::Replay) => true,
                 Some(Meaning::Unknown) => self.rules.policy != Policy::Retry,
@@ -283,9 +286,19 @@ impl World<'_> {
                 found.breach(Rule::EveryKeyIsDefinite, op.to_string());
             }
         }
-        if !asked {
-            found.breach(Rule::EveryKeyIsDefinite, "nobody has asked at the end");
+        if told.is_empty() {
+            found.breach(Rule::EveryKeyIsDefinite, "nobody has been told at the end");
         }
+    }
+}
+
+/// At the end one request in a hundred may find the store slow, and on a short run one.
+fn back(history: &History, breaches: &mut Vec<Breach>) {
+    let last = || history.ops.iter().filter(|op| op.last);
+    let rejected = last().filter(|op| op.meaning() == Some(Meaning::Rejected)).count();
+    if rejected > 1 && rejected * 100 > last().count() {
+        let what = format!("{rejected} of the last {} requests were rejected", last().count());
+        breaches.push(Breach { rule: Rule::TheStoreIsBack, name: None, what });
     }
 }
 

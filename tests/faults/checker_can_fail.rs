@@ -286,6 +286,15 @@ fn a_key_that_does_not_come_to_rest_is_found() {
 }
 
 #[test]
+fn a_store_that_does_not_come_back_is_found() {
+    let rejected = |id| last(id, "k", refusal(503, "rejected", "store-unavailable"));
+    let known = |id| last(id, "k", carries("replayed", 1));
+    let first = || op(1, "k", carries("executed", 1));
+    keeps(vec![first(), rejected(2), known(3)], vec![effect(1, 1, "k", 1)]);
+    breaks(vec![first(), rejected(2), rejected(3), known(4)], vec![effect(1, 1, "k", 1)], Rule::TheStoreIsBack);
+}
+
+#[test]
 fn an_answer_that_oncegate_does_not_promise_is_found() {
     let unlabelled = Answer { replayed: false, ..carries("replayed", 1) };
     let labelled = Answer { replayed: true, ..carries("executed", 1) };

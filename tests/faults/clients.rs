@@ -18,6 +18,8 @@ use crate::history::{Answer, Meaning, Name, Op};
 const RECENT: usize = 40;
 /// How often one operation is tried in a row.
 const TRIES: usize = 8;
+/// How often at the end, where the store is slow; each time counts.
+const TRIES_AT_THE_END: usize = 3;
 /// Longer than anything here takes but what is stuck.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// How many of a thousand who are told that nobody knows go and find out elsewhere; the others ask again.
@@ -85,8 +87,12 @@ impl Crowd {
             running.spawn(async move {
                 loop {
                     let Some(name) = names.lock().unwrap().pop() else { return };
-                    let body = right(&name);
-                    crowd.ask(name, body, true, PATIENCE, &mut dice).await;
+                    for _ in 0..TRIES_AT_THE_END {
+                        let told = crowd.ask(name.clone(), right(&name), true, PATIENCE, &mut dice).await;
+                        if told != Some(Meaning::Rejected) {
+                            break;
+                        }
+                    }
                 }
             });
         }

@@ -44,7 +44,7 @@ impl Fault {
             Self::Pause => {
                 let proxy = seat.proxy.lock().await;
                 proxy.signal(Signal::STOP);
-                sleep(dice.millis(1_150, 2_000)).await;
+                sleep(dice.millis(1_400, 2_100)).await;
                 proxy.signal(Signal::CONT);
             }
             Self::CrashStore => {
