@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy validate test bench demo clean
+.PHONY: help check fmt lint doc tidy validate test soak torture bench demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,17 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
 	cargo test --locked
+
+# Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
+soak: ## Proxies killed at random on both stores, one minute each; ONCEGATE_SOAK_SECONDS for longer
+	scripts/need postgresql
+	ONCEGATE_SOAK_SECONDS=$${ONCEGATE_SOAK_SECONDS:-60} \
+	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
+
+torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS for longer
+	scripts/need postgresql
+	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
+	    cargo test --locked --test faults -- whatever_breaks_together --nocapture --test-threads=1
 
 bench: ## The side-by-side benchmark: some minutes, a table on the terminal
 	scripts/need postgresql

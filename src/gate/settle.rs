@@ -27,7 +27,8 @@ pub enum Filed {
     Unstored,
 }
 
-/// Between two tries of a settlement that failed: at once after a hiccup, and seldom enough in an outage.
+/// Between two tries of a settlement that failed: at once after a hiccup, and seldom enough in an outage. No pause is
+/// longer than half a lease either, so that a lease after the store's return every key is settled, swept or free.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
@@ -60,6 +61,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
     shared.tracker.spawn(async move {
         let shared = shared_in_task;
         let (mut pause, begun) = (RETRY_FIRST, Instant::now());
+        let longest = RETRY_CAP.min(shared.tenure.expiry() / 2);
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -85,7 +87,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
                     tracing::error!(record = %settlement.id, "an attempt's end could not be stored within its TTL");
                     return entry.stay();
                 }
-                Err(_) => pause = (pause * 2).min(RETRY_CAP),
+                Err(_) => pause = (pause * 2).min(longest),
             }
         }
     });

@@ -1,5 +1,7 @@
 //! The store that is not there, not ours, or gone in the middle.
 
+use std::time::Duration;
+
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
 use crate::harness::relay::remote;
@@ -165,6 +167,29 @@ async fn a_response_that_cannot_be_stored_goes_out_marked_and_is_stored_later() 
         assert_eq!(again.body, first.body);
         assert_eq!(world.upstream.calls(), 1);
     }
+}
+
+#[tokio::test]
+async fn after_an_outage_of_many_leases_a_response_is_stored_within_one() {
+    let (world, wire) = remote(Setup::short_leases).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.has_executed(1).await;
+    wire.cut();
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().told(), Some("unstored"));
+    // The longer it has been tried, the longer the pauses are.
+    tokio::time::sleep(Duration::from_millis(5_300)).await;
+    wire.mend();
+    let mended = tokio::time::Instant::now();
+    let again = eventually(PATIENCE, async || {
+        Some(world.pay("k-1").send().await).filter(|answer| !matches!(answer.status, 409 | 503))
+    });
+    assert_eq!(again.await.told(), Some("replayed"));
+    // A lease, and two sweeps, and what a busy machine takes.
+    assert!(mended.elapsed() < Duration::from_millis(2_000), "{:?}", mended.elapsed());
+    assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]

@@ -133,6 +133,11 @@ impl Proxy {
         prlimit(Some(self.process.pid), Resource::Fsize, limit).unwrap();
     }
 
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn pid(&self) -> Pid {
+        self.process.pid
+    }
+
     /// Asks it to drain, and returns its exit code.
     pub async fn stop(&self) -> Option<i32> {
         self.signal(Signal::TERM);

@@ -1,4 +1,4 @@
-//! A wire between the proxy and its store that can be cut, or go silent.
+//! A wire between the proxy and what it talks to that can be cut, or go silent.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -67,13 +67,17 @@ impl Relay {
 async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>) {
     let mut cut = state.subscribe();
     let both = async {
-        let far = TcpStream::connect(target).await.unwrap();
+        // Where nobody listens, nobody is reached through it either.
+        let Ok(far) = TcpStream::connect(target).await else { return };
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
-        tokio::join!(hand_on(near_read, far_write, state.subscribe()), hand_on(far_read, near_write, state.subscribe()))
+        tokio::join!(
+            hand_on(near_read, far_write, state.subscribe()),
+            hand_on(far_read, near_write, state.subscribe())
+        );
     };
     tokio::select! {
-        _ = both => {}
+        () = both => {}
         _ = cut.wait_for(|state| *state == State::Cut) => {}
     }
 }

@@ -1,0 +1,323 @@
+//! A checker that finds nothing proves nothing: for each rule a history that breaks it, written by hand.
+
+use std::time::Duration;
+
+use crate::checker::{Policy, Rule, Rules, check};
+use crate::history::{Answer, Attempt, Effect, History, Name, Op};
+
+fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn name(key: &str) -> Name {
+    Name { caller: "ann".to_owned(), key: key.to_owned() }
+}
+
+fn hold() -> Rules {
+    Rules { policy: Policy::Hold, quotas: vec![("kill".to_owned(), 1)] }
+}
+
+fn with(policy: Policy) -> Rules {
+    Rules { policy, ..hold() }
+}
+
+/// An answer that carries an effect.
+fn carries(told: &str, effect: u64) -> Answer {
+    Answer {
+        status: 201,
+        told: told.to_owned(),
+        slug: String::new(),
+        replayed: told == "replayed",
+        effect: Some(effect),
+        body: format!("effect {effect}"),
+        fields: vec![("x-effect".to_owned(), effect.to_string())],
+    }
+}
+
+fn refusal(status: u16, told: &str, slug: &str) -> Option<Answer> {
+    let (told, slug, body) = (told.to_owned(), slug.to_owned(), String::new());
+    Some(Answer { status, told, slug, replayed: false, effect: None, body, fields: Vec::new() })
+}
+
+/// Asked at its number times ten, answered five milliseconds later.
+fn op(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
+    let (invoked, returned) = (at(id * 10), at(id * 10 + 5));
+    let (name, body, answer) = (name(key), "ten".to_owned(), answer.into());
+    Op { id, name, body, proxy: 0, invoked, returned, last: false, answer }
+}
+
+fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
+    Op { last: true, ..op(id, key, answer) }
+}
+
+/// Caused by the request of that number, while it waited.
+fn effect(id: u64, op: u64, key: &str, number: u64) -> Effect {
+    let attempt = Attempt { record: format!("record of {key}"), number };
+    Effect { id, op, name: name(key), body: "ten".to_owned(), at: at(op * 10 + 2), attempt }
+}
+
+/// A key that is executed and replayed, again and again, as it should be, and whatever else.
+fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
+    let mut history = History { ops, effects, ..History::default() };
+    history.faults.insert("kill".to_owned(), 1);
+    history.ops.push(op(900, "good", carries("executed", 900)));
+    history.ops.extend((901..912).map(|number| op(number, "good", carries("replayed", 900))));
+    history.ops.push(last(912, "good", carries("replayed", 900)));
+    history.effects.push(effect(900, 900, "good", 1));
+    history
+}
+
+/// The rules that are broken, each once.
+fn broken(history: &History, rules: &Rules) -> Vec<Rule> {
+    let mut broken: Vec<_> = check(history, rules).into_iter().map(|breach| breach.rule).collect();
+    broken.dedup();
+    broken
+}
+
+fn breaks(ops: Vec<Op>, effects: Vec<Effect>, rule: Rule) {
+    let found = broken(&history(ops, effects), &hold());
+    assert!(found.contains(&rule), "{rule:?} is not among {found:?}");
+}
+
+fn keeps(ops: Vec<Op>, effects: Vec<Effect>) {
+    assert_eq!(broken(&history(ops, effects), &hold()), []);
+}
+
+#[test]
+fn a_good_history_breaks_no_rule() {
+    keeps(vec![], vec![]);
+    // Cut off, unknown, and completed by the late answer.
+    keeps(
+        vec![
+            op(1, "k", None),
+            op(2, "k", refusal(409, "in-flight", "in-flight")),
+            op(3, "k", refusal(409, "unknown", "outcome-unknown")),
+            op(4, "k", refusal(503, "rejected", "store-unavailable")),
+            last(5, "k", carries("replayed", 1)),
+        ],
+        vec![effect(1, 1, "k", 1)],
+    );
+    // Released by the service, then executed; another request is refused.
+    let other = Op { body: "eleven".to_owned(), ..op(8, "k", refusal(422, "mismatch", "key-reused")) };
+    let first = carries("executed", 2);
+    keeps(
+        vec![op(6, "k", refusal(503, "released", "")), op(7, "k", first), other, last(9, "k", carries("replayed", 2))],
+        vec![effect(2, 7, "k", 2)],
+    );
+    // Never executed, and nobody knows.
+    keeps(vec![op(1, "k", None), last(2, "k", refusal(409, "unknown", "outcome-unknown"))], vec![]);
+}
+
+#[test]
+fn a_key_that_is_executed_twice_is_found() {
+    let ops = vec![op(1, "k", None), op(2, "k", carries("executed", 2)), last(3, "k", carries("replayed", 2))];
+    breaks(ops, vec![effect(1, 1, "k", 1), effect(2, 2, "k", 2)], Rule::OneEffect);
+}
+
+#[test]
+fn an_attempt_that_is_sent_twice_is_found_under_every_policy() {
+    let ops = vec![op(1, "k", carries("executed", 2)), last(3, "k", carries("replayed", 2))];
+    let history = history(ops, vec![effect(1, 1, "k", 1), effect(2, 1, "k", 1)]);
+    for policy in [Policy::Hold, Policy::Retry] {
+        assert!(broken(&history, &with(policy)).contains(&Rule::OneEffectForAnAttempt), "{policy:?}");
+    }
+}
+
+#[test]
+fn a_second_attempt_without_an_unknown_outcome_before_it_is_found() {
+    let ops = vec![op(1, "k", None), op(30, "k", carries("executed", 2)), last(31, "k", carries("replayed", 2))];
+    let mut history = history(ops, vec![effect(1, 1, "k", 1), effect(2, 30, "k", 2)]);
+    assert_eq!(broken(&history, &with(Policy::Retry)), [Rule::OnlyWhatIsUnknownIsTakenOver]);
+    history.unknown.push(history.effects[0].attempt.clone());
+    assert_eq!(broken(&history, &with(Policy::Retry)), []);
+}
+
+#[test]
+fn a_second_attempt_while_the_first_may_run_is_found() {
+    let ops = vec![op(1, "k", None), op(30, "k", carries("executed", 2)), last(31, "k", carries("replayed", 2))];
+    let mut history = history(ops, vec![effect(1, 1, "k", 1), effect(2, 30, "k", 2)]);
+    history.unknown.push(history.effects[0].attempt.clone());
+    let quiet = |millis| with(Policy::RetryWhenQuiet(at(millis)));
+    assert_eq!(broken(&history, &quiet(291)), [Rule::NothingIsTakenOverTooSoon]);
+    assert_eq!(broken(&history, &quiet(290)), []);
+}
+
+#[test]
+fn answers_that_differ_are_found() {
+    for differ in [
+        |answer: &mut Answer| answer.body.push('!'),
+        |answer: &mut Answer| answer.fields.push(("x-effect".to_owned(), "1".to_owned())),
+        |answer: &mut Answer| answer.fields.clear(),
+    ] {
+        let mut other = carries("replayed", 1);
+        differ(&mut other);
+        let ops = vec![op(1, "k", carries("executed", 1)), op(2, "k", other), last(3, "k", carries("replayed", 1))];
+        breaks(ops, vec![effect(1, 1, "k", 1)], Rule::AnswersAreAlike);
+    }
+    let ops = vec![op(1, "k", carries("unstored", 1)), last(3, "k", carries("replayed", 2))];
+    breaks(ops, vec![effect(1, 1, "k", 1), effect(2, 1, "k", 2)], Rule::AnswersAreAlike);
+}
+
+#[test]
+fn what_only_concerns_the_unstored_answer_may_differ() {
+    let mut kept = carries("replayed", 1);
+    kept.fields.push(("idempotency-key-expires".to_owned(), "tomorrow".to_owned()));
+    keeps(vec![op(1, "k", carries("unstored", 1)), last(3, "k", kept)], vec![effect(1, 1, "k", 1)]);
+}
+
+#[test]
+fn an_answer_without_its_effect_or_before_it_is_found() {
+    let ops = || vec![op(1, "k", carries("executed", 1)), last(2, "k", carries("replayed", 1))];
+    breaks(ops(), vec![], Rule::AnAnswerHasItsEffect);
+    let late = Effect { at: at(16), ..effect(1, 1, "k", 1) };
+    breaks(ops(), vec![late], Rule::AnAnswerHasItsEffect);
+    let of_another_key = effect(1, 1, "other", 1);
+    breaks(ops(), vec![of_another_key], Rule::AnAnswerHasItsEffect);
+    let of_nothing = Answer { effect: None, ..carries("executed", 1) };
+    breaks(vec![op(1, "k", of_nothing)], vec![effect(1, 1, "k", 1)], Rule::AnAnswerHasItsEffect);
+}
+
+#[test]
+fn a_second_first_answer_is_found() {
+    for first in ["executed", "unstored"] {
+        let ops = vec![
+            op(1, "k", carries(first, 1)),
+            op(2, "k", carries("executed", 1)),
+            last(3, "k", carries("replayed", 1)),
+        ];
+        breaks(ops, vec![effect(1, 1, "k", 1)], Rule::OneFirstAnswer);
+    }
+}
+
+#[test]
+fn an_effect_of_a_request_that_was_refused_is_found() {
+    for (status, told, slug) in [
+        (503, "rejected", "store-unavailable"),
+        (503, "rejected", "draining"),
+        (502, "released", "upstream-unreachable"),
+        (503, "released", ""),
+        (409, "in-flight", "in-flight"),
+        (409, "unknown", "outcome-unknown"),
+        (422, "mismatch", "key-reused"),
+    ] {
+        // Also long after the refusal.
+        let late = Effect { at: at(500), ..effect(1, 1, "k", 1) };
+        let ops = vec![op(1, "k", refusal(status, told, slug)), last(90, "k", carries("replayed", 1))];
+        breaks(ops, vec![late], Rule::ARefusalHasNoEffect);
+    }
+    let ops = vec![op(1, "k", carries("replayed", 1)), last(3, "k", carries("replayed", 1))];
+    breaks(ops, vec![effect(1, 1, "k", 1)], Rule::ARefusalHasNoEffect);
+}
+
+#[test]
+fn an_effect_after_an_answer_is_found_under_every_policy() {
+    let ops = vec![op(1, "k", carries("executed", 1)), op(2, "k", None), last(3, "k", carries("replayed", 1))];
+    let mut history = history(ops, vec![effect(1, 1, "k", 1), effect(2, 2, "k", 2)]);
+    history.unknown.push(history.effects[0].attempt.clone());
+    assert_eq!(broken(&history, &with(Policy::Retry)), [Rule::NothingAfterAnAnswer]);
+}
+
+#[test]
+fn another_request_that_is_answered_or_executed_is_found() {
+    let other = |answer: Answer| Op { body: "eleven".to_owned(), ..op(2, "k", answer) };
+    let ops = |answer| vec![op(1, "k", carries("executed", 1)), other(answer), last(3, "k", carries("replayed", 1))];
+    breaks(ops(carries("replayed", 1)), vec![effect(1, 1, "k", 1)], Rule::AnotherRequestIsRefused);
+    let executed = Effect { body: "eleven".to_owned(), ..effect(2, 2, "k", 2) };
+    breaks(ops(carries("executed", 2)), vec![effect(1, 1, "k", 1), executed], Rule::AnotherRequestIsRefused);
+}
+
+#[test]
+fn the_same_request_that_is_taken_for_another_is_found() {
+    let misuse = || refusal(422, "mismatch", "key-reused");
+    let ops = vec![op(1, "k", carries("executed", 1)), op(2, "k", misuse()), last(3, "k", carries("replayed", 1))];
+    breaks(ops, vec![effect(1, 1, "k", 1)], Rule::TheSameRequestIsNot);
+    let ops = vec![op(1, "k", None), op(2, "k", misuse()), last(3, "k", refusal(409, "unknown", "outcome-unknown"))];
+    breaks(ops, vec![], Rule::TheSameRequestIsNot);
+}
+
+#[test]
+fn an_answer_of_another_caller_is_found() {
+    let bob = Name { caller: "bob".to_owned(), key: "k".to_owned() };
+    let ops = vec![
+        op(1, "k", carries("executed", 1)),
+        Op { name: bob.clone(), ..op(2, "k", carries("replayed", 1)) },
+        last(3, "k", carries("replayed", 1)),
+        Op { name: bob, ..last(4, "k", carries("replayed", 1)) },
+    ];
+    breaks(ops, vec![effect(1, 1, "k", 1)], Rule::CallersAreApart);
+}
+
+#[test]
+fn what_was_acknowledged_and_is_gone_is_found() {
+    for (status, told, slug) in [
+        (409, "unknown", "outcome-unknown"),
+        (409, "in-flight", "in-flight"),
+        (502, "unknown", "upstream-broken"),
+        (502, "released", "upstream-unreachable"),
+    ] {
+        for told_before in ["executed", "replayed"] {
+            let ops = vec![
+                op(1, "k", None),
+                op(2, "k", carries(told_before, 1)),
+                op(3, "k", refusal(status, told, slug)),
+                last(4, "k", carries("replayed", 1)),
+            ];
+            breaks(ops, vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+        }
+    }
+    // Executed again is lost too.
+    let ops = vec![op(1, "k", carries("executed", 1)), last(4, "k", carries("executed", 2))];
+    breaks(ops, vec![effect(1, 1, "k", 1), effect(2, 4, "k", 1)], Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
+fn a_key_that_does_not_come_to_rest_is_found() {
+    for answer in [
+        None,
+        refusal(409, "in-flight", "in-flight"),
+        refusal(503, "rejected", "store-unavailable"),
+        refusal(504, "unknown", "upstream-timeout"),
+    ] {
+        breaks(vec![op(1, "k", None), last(2, "k", answer)], vec![], Rule::EveryKeyIsDefinite);
+    }
+    breaks(vec![op(1, "k", None)], vec![], Rule::EveryKeyIsDefinite);
+    let unknown = vec![op(1, "k", None), last(2, "k", refusal(409, "unknown", "outcome-unknown"))];
+    assert_eq!(broken(&history(unknown, vec![]), &with(Policy::Retry)), [Rule::EveryKeyIsDefinite]);
+}
+
+#[test]
+fn a_store_that_does_not_come_back_is_found() {
+    let rejected = |id| last(id, "k", refusal(503, "rejected", "store-unavailable"));
+    let known = |id| last(id, "k", carries("replayed", 1));
+    let first = || op(1, "k", carries("executed", 1));
+    keeps(vec![first(), rejected(2), known(3)], vec![effect(1, 1, "k", 1)]);
+    breaks(vec![first(), rejected(2), rejected(3), known(4)], vec![effect(1, 1, "k", 1)], Rule::TheStoreIsBack);
+}
+
+#[test]
+fn an_answer_that_oncegate_does_not_promise_is_found() {
+    let unlabelled = Answer { replayed: false, ..carries("replayed", 1) };
+    let labelled = Answer { replayed: true, ..carries("executed", 1) };
+    for answer in [Some(unlabelled), Some(labelled), refusal(500, "", ""), refusal(409, "rejected", "in-flight")] {
+        breaks(vec![op(1, "k", answer)], vec![effect(1, 1, "k", 1)], Rule::AnswersMakeSense);
+    }
+}
+
+#[test]
+fn an_effect_that_nobody_caused_is_found() {
+    breaks(vec![op(1, "k", None)], vec![effect(1, 7, "k", 1)], Rule::EffectsHaveACause);
+    breaks(vec![op(1, "k", None), op(2, "other", None)], vec![effect(1, 2, "k", 1)], Rule::EffectsHaveACause);
+    let changed = Effect { body: "eleven".to_owned(), ..effect(1, 1, "k", 1) };
+    breaks(vec![op(1, "k", None)], vec![changed], Rule::EffectsHaveACause);
+}
+
+#[test]
+fn a_run_that_has_shown_nothing_is_found() {
+    let unavailable = (1..20).map(|id| op(id, "k", refusal(503, "rejected", "store-unavailable")));
+    let ops = unavailable.chain([last(20, "k", refusal(409, "unknown", "outcome-unknown"))]).collect();
+    breaks(ops, vec![], Rule::NotVacuous);
+    let mut peaceful = history(vec![], vec![]);
+    peaceful.faults.clear();
+    assert_eq!(broken(&peaceful, &hold()), [Rule::NotVacuous]);
+    assert_eq!(broken(&History::default(), &Rules { quotas: vec![], ..hold() }), [Rule::NotVacuous]);
+}
