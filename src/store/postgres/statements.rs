@@ -34,12 +34,16 @@ fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<
     questions.iter().map(|question| value(question)).collect()
 }
 
+fn path_bytes(ask: &Ask) -> usize {
+    ask.path.as_ref().map_or(0, Bytes::len)
+}
+
 /// Reserves a key that has no record. Answers whether it did.
 pub(super) struct Reserve(pub Arc<Ask>);
 
 impl Weighed for Reserve {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len()
+        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len() + path_bytes(&self.0)
     }
 }
 
@@ -55,7 +59,7 @@ impl Statement for Reserve {
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(questions, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 12] = [
             (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(questions, |q| &*q.0.service), Type::TEXT_ARRAY),
             (/* scope */ &column(questions, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -67,6 +71,7 @@ impl Statement for Reserve {
             (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
             (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut won = HashSet::new();
         for row in client.query_typed(RESERVE, &parameters).await? {
@@ -82,7 +87,7 @@ pub(super) struct TakeOver(pub Arc<Ask>, pub Seen);
 
 impl Weighed for TakeOver {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES
+        OVERHEAD_BYTES + path_bytes(&self.0)
     }
 }
 
@@ -98,7 +103,7 @@ impl Statement for TakeOver {
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let recipes = column(questions, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
             (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
@@ -109,6 +114,7 @@ impl Statement for TakeOver {
             (/* seen_token */ &column(questions, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* seen_state */ &column(questions, |q| q.1.state), Type::TEXT_ARRAY),
             (/* past_ttl */ &column(questions, |q| q.1.past_ttl), Type::BOOL_ARRAY),
+            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut attempts = HashMap::new();
         for row in client.query_typed(TAKE_OVER, &parameters).await? {

@@ -23,7 +23,7 @@ const RETIRE: &str = include_str!("sql/retire.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) async fn renew(
     pool: &Pool,
@@ -86,7 +86,7 @@ pub(super) async fn ping(pool: &Pool, deadline: Instant) -> Result<(), Failure> 
     }
 }
 
-async fn query(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
+pub(super) async fn query(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
     let held = Held::get(pool, deadline).await?;
     held.finish(deadline, async |client| client.query_typed(sql, parameters).await).await
 }
@@ -96,6 +96,6 @@ async fn execute(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parame
     held.finish(deadline, async |client| client.execute_typed(sql, parameters).await).await
 }
 
-fn column(_: tokio_postgres::Error) -> Corrupt {
+pub(super) fn column(_: tokio_postgres::Error) -> Corrupt {
     Corrupt("a column's type")
 }
