@@ -67,7 +67,9 @@ impl Lookup {
         let query = query.map(pieces).transpose()?.unwrap_or_default();
         let lookup = Self { upstream, path, query };
         if ![Place::Key, Place::Path].iter().any(|place| lookup.names(*place)) {
-            return Err(format!("names neither `{{key}}` nor `{{path}}`: its answer would be the same for all; {RIGHT}"));
+            return Err(format!(
+                "names neither `{{key}}` nor `{{path}}`: its answer would be the same for all; {RIGHT}"
+            ));
         }
         // Whatever is filled in later is as harmless as this.
         match lookup.fill_in(|_| Some(String::new())) {
@@ -129,7 +131,8 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
         };
         pieces.extend(literal(before)?);
         let place = PLACES.iter().find(|(known, _)| *known == name);
-        let (_, place) = place.ok_or("has a place that is not known: write `{key}`, `{scope}`, `{route}` or `{path}`")?;
+        let (_, place) =
+            place.ok_or("has a place that is not known: write `{key}`, `{scope}`, `{route}` or `{path}`")?;
         pieces.push(Piece::Place(*place));
         rest = after;
     }
@@ -208,12 +211,20 @@ mod tests {
             ("http://a/k/{key}", &b"k-1"[..], None, "/k/k-1"),
             ("http://a/k/{key}/x", b"a/b?c#d&e=f%2F", None, "/k/a%2Fb%3Fc%23d%26e%3Df%252F/x"),
             ("http://a/?k={key}&s={scope}", b"..", None, &format!("/?k=..&s={scope}")),
-            ("http://a?r={route}&p={path}", b"k", Some(&b"/v1/pay?a=1&b=\xff"[..]), "/?r=pay&p=%2Fv1%2Fpay%3Fa%3D1%26b%3D%FF"),
+            (
+                "http://a?r={route}&p={path}",
+                b"k",
+                Some(&b"/v1/pay?a=1&b=\xff"[..]),
+                "/?r=pay&p=%2Fv1%2Fpay%3Fa%3D1%26b%3D%FF",
+            ),
             ("http://a/{key}:refund", b"..x", None, "/..x:refund"),
         ] {
             let lookup = Lookup::parse(template).unwrap();
             assert_eq!(lookup.about(&subject(key, path)).unwrap().as_str(), asked);
-            assert_eq!(lookup.to_string().replace("http://a/?", "http://a?"), template.replace("http://a/?", "http://a?"));
+            assert_eq!(
+                lookup.to_string().replace("http://a/?", "http://a?"),
+                template.replace("http://a/?", "http://a?")
+            );
         }
     }
 

@@ -146,9 +146,7 @@ impl Store for Postgres {
     // Not tried again: a question too many is nothing beside one that nobody knows of.
     fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
         let (service, deadline) = (Arc::clone(service), self.deadline());
-        Box::pin(async move {
-            Ok(probes::claim(&self.upkeep, &service, &schedules, limit, deadline).await?)
-        })
+        Box::pin(async move { Ok(probes::claim(&self.upkeep, &service, &schedules, limit, deadline).await?) })
     }
 
     fn resolve(&self, finding: Finding) -> Pending<'_, bool> {

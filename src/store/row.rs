@@ -158,8 +158,7 @@ pub struct Resolved<'a> {
 impl<'a> From<&'a Verdict> for Resolved<'a> {
     fn from(verdict: &'a Verdict) -> Self {
         let state = verdict.state();
-        let plain =
-            Self { state, action: "resolve", absences: None, ttl_ms: None, remember_ms: None, response: None };
+        let plain = Self { state, action: "resolve", absences: None, ttl_ms: None, remember_ms: None, response: None };
         match verdict {
             Verdict::Completed { response, ttl, remember } => Self {
                 ttl_ms: Some(millis(*ttl)),
@@ -168,7 +167,9 @@ impl<'a> From<&'a Verdict> for Resolved<'a> {
                 ..plain
             },
             Verdict::Dead => Self { action: "give_up", ..plain },
-            Verdict::Open { absences } => Self { absences: Some(i32::try_from(*absences).unwrap_or(i32::MAX)), ..plain },
+            Verdict::Open { absences } => {
+                Self { absences: Some(i32::try_from(*absences).unwrap_or(i32::MAX)), ..plain }
+            }
             Verdict::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..plain },
         }
     }

@@ -77,6 +77,7 @@ impl Task for Reconciler {
         if asked.is_empty() || !tenure.may_start() || draining.is_cancelled() {
             return Ok(idle);
         }
+        // In another order each time, as each map has: no route comes always after one that has more than is asked.
         let schedules = asked.values().map(|asked| schedule(asked)).collect();
         let probes = store.claim(&config.service, schedules, AT_ONCE).await?;
         let full = probes.len() == AT_ONCE as usize;
@@ -129,7 +130,9 @@ async fn clear_up(shared: Arc<Shared>, asked: Arc<Asked>, probe: Probe) {
             shared.waiters.nudge(record);
             tell(&verdict, &probe, route, &note);
         }
-        Ok(false) => tracing::info!(%record, %route, said = words, "asked about a key that others have settled meanwhile"),
+        Ok(false) => {
+            tracing::info!(%record, %route, said = words, "asked about a key that others have settled meanwhile")
+        }
         Err(error) => {
             let cause = causes(&error);
             tracing::warn!(%record, %route, said = words, cause, "{error}; what the service said is asked again");

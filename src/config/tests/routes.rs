@@ -155,7 +155,10 @@ fn a_service_is_asked_only_where_its_url_is_written() {
 #[test]
 fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
     for (text, begins) in [
-        ("url = 'https://b/{key}'", "5:21: routes[0].reconcile.url: is https, which is not supported yet: only `http://`"),
+        (
+            "url = 'https://b/{key}'",
+            "5:21: routes[0].reconcile.url: is https, which is not supported yet: only `http://`",
+        ),
         ("url = 'http://b/{kee}'", "5:21: routes[0].reconcile.url: has a place that is not known"),
         ("url = 'http://{key}/'", "5:21: routes[0].reconcile.url: has something to fill in before its path"),
         ("every = '0s'", "5:23: routes[0].reconcile.every: `0s` is too short"),

@@ -86,7 +86,12 @@ pub(super) async fn ping(pool: &Pool, deadline: Instant) -> Result<(), Failure> 
     }
 }
 
-pub(super) async fn query(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
+pub(super) async fn query(
+    pool: &Pool,
+    deadline: Instant,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Vec<Row>, Failure> {
     let held = Held::get(pool, deadline).await?;
     held.finish(deadline, async |client| client.query_typed(sql, parameters).await).await
 }

@@ -115,7 +115,8 @@ impl World {
             self.close();
             let Location::Sqlite(path) = &self.settings.location else { unreachable!("a file's location is its path") };
             let db = rusqlite::Connection::open(path).unwrap();
-            let sql = format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
+            let sql =
+                format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
             let mut rows = db.prepare(&sql).unwrap();
             let line = |row: &rusqlite::Row<'_>| {
                 Ok((0..7).map(|column| row.get(column).unwrap()).collect::<Vec<String>>().join(" "))

@@ -276,8 +276,7 @@ pub async fn each_decision_stands_in_the_audit_with_its_reason(mut world: World)
         let id = over(key).id.to_string();
         ["shop", "reconciler", action, &id, "unknown", after, "because"].join(" ")
     };
-    let expected =
-        [line("a", "resolve", "completed"), line("b", "give_up", "dead"), line("c", "resolve", "retryable")];
+    let expected = [line("a", "resolve", "completed"), line("b", "give_up", "dead"), line("c", "resolve", "retryable")];
     assert_eq!(told, expected.into());
 }
 

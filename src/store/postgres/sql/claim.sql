@@ -11,16 +11,22 @@ due as materialized (
   select k.id, s.pause_first_ms, s.pause_cap_ms
     from unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
          as s (route, quiet_after_ms, pause_first_ms, pause_cap_ms)
-    join oncegate.keys as k on k.route = s.route
-   where k.service = $1::text
-     and k.state = 'unknown'
-     -- Before that, "not executed" could be said of what is still to be executed.
-     and k.deadline + s.quiet_after_ms * interval '1 millisecond' <= clock_timestamp()
-     and (k.probe_at is null or k.probe_at <= clock_timestamp())
-   order by k.settled_at
+   cross join lateral (
+           select u.id
+             from oncegate.keys as u
+            where u.service = $1::text
+              and u.state = 'unknown'
+              and u.route = s.route
+              -- In a subquery, because an index cannot be searched for a value that changes from row to row.
+              and coalesce(u.probe_at, u.settled_at) <= (select clock_timestamp())
+              -- Before that, "not executed" could be said of what is still to be executed.
+              and u.deadline + s.quiet_after_ms * interval '1 millisecond' <= clock_timestamp()
+            order by coalesce(u.probe_at, u.settled_at)
+            limit $6::bigint
+              -- What another claims is its to ask about.
+              for no key update of u skip locked
+         ) as k
    limit $6::bigint
-     -- What another claims is its to ask about.
-     for no key update of k skip locked
 )
 update oncegate.keys as k
    set probes = coalesce(k.probes, 0) + 1,

@@ -13,7 +13,7 @@ update keys
             and route = :route
             -- Before that, "not executed" could be said of what is still to be executed.
             and deadline + :quiet_after_ms <= :now
-            and (probe_at is null or probe_at <= :now)
-          order by settled_at
+            and coalesce(probe_at, settled_at) <= :now
+          order by coalesce(probe_at, settled_at)
           limit :limit)
 returning id, token, scope, key, route, path, probes, absences
