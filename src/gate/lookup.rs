@@ -117,7 +117,9 @@ async fn read(response: Response<Incoming>, route: &Route) -> Option<StoredRespo
     fields::towards_client(&mut head.headers);
     let (mut whole, mut trailers) = (BytesMut::new(), HeaderMap::new());
     let mut fits = true;
-    while let Some(frame) = body.frame().await.filter(|_| fits) {
+    // Of what is too large the rest is not waited for.
+    while fits {
+        let Some(frame) = body.frame().await else { break };
         match frame.ok()?.into_data() {
             Ok(data) => {
                 fits = whole.len() + data.len() <= route.max_response_body;
