@@ -22,7 +22,9 @@ use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
 use crate::store::{self, Breaker, OpenError, Store};
-use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, sweeper::Sweeper};
+use crate::tasks::{
+    self, heartbeat::Heartbeat, reaper::Reaper, reconciler::Reconciler, strays::Strays, sweeper::Sweeper,
+};
 use reload::Source;
 
 pub mod reload;
@@ -115,11 +117,11 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;
     let stops = Stops::default();
-    let beside = start_tasks(&shared, &stops);
+    let (taken, live) = watch::channel(Arc::clone(&config));
+    let beside = start_tasks(&shared, &live, &stops);
     let leaving = CancellationToken::new();
     let admin = Admin::new(Arc::clone(&shared), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
-    let (taken, live) = watch::channel(Arc::clone(&config));
     beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(
@@ -161,13 +163,16 @@ async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListene
     Ok((listener.local_addr().map_err(fail)?, listener.into_std().map_err(fail)?))
 }
 
-fn start_tasks(shared: &Arc<Shared>, stops: &Stops) -> TaskTracker {
+fn start_tasks(shared: &Arc<Shared>, live: &watch::Receiver<Arc<Config>>, stops: &Stops) -> TaskTracker {
     let store = &shared.config.store;
     let beside = TaskTracker::new();
     beside.spawn(tasks::run(Heartbeat(Arc::clone(shared)), store.heartbeat, stops.last.clone()));
     beside.spawn(tasks::run(Sweeper(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
     beside.spawn(tasks::run(Strays::new(Arc::clone(shared)), store.sweep_every, stops.tasks.clone()));
     beside.spawn(tasks::run(Reaper(Arc::clone(shared)), store.reap_every, stops.tasks.clone()));
+    let reconciler = Reconciler::new(Arc::clone(shared), live.clone());
+    let first = reconciler.period();
+    beside.spawn(tasks::run(reconciler, first, stops.tasks.clone()));
     beside
 }
 

@@ -22,6 +22,7 @@ mod healthcheck;
 mod man;
 mod migrate;
 mod openapi;
+mod reconcile;
 mod run;
 mod schema;
 
@@ -60,6 +61,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
+    /// Asks the services about settled and unknown keys, and reports where store and service disagree; changes nothing
+    Reconcile(reconcile::Arguments),
     /// Asks the running instance whether it is ready
     Healthcheck(client::Instance),
     /// Tells the running instance to drain, and waits until it has
@@ -119,6 +122,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
+        Command::Reconcile(arguments) => reconcile::run(&arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Schema => schema::run(),

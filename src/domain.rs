@@ -10,6 +10,7 @@ pub mod key;
 pub mod path;
 pub mod pattern;
 pub mod policy;
+pub mod probe;
 pub mod record;
 pub mod response;
 pub mod route_table;

@@ -41,6 +41,7 @@ pub mod decide;
 pub mod fields;
 pub mod forward;
 mod forwarded_key;
+pub mod lookup;
 pub mod observe;
 mod oversize;
 pub mod pace;

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config;
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 
@@ -77,6 +78,25 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes completed and retryable records past their TTL, oldest first, at most `limit`; returns how many.
     fn reap(&self, limit: u32) -> Pending<'_, u64>;
+
+    /// Counts a question about each of at most `limit` unknown keys of this service that are quiet and due, sets the time
+    /// of the next one, and returns what to ask about. Of several callers each gets others; one that dies costs a question.
+    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>>;
+
+    /// Writes down what came of a question, and says whether it was taken: not if the key is not unknown any more, or has
+    /// a newer attempt or, but for a response, a newer question. What changes the state stands in the audit with it.
+    fn resolve(&self, finding: Finding) -> Pending<'_, bool>;
+
+    /// The keys of these routes of this service that were settled in the last `since` and are not over: a page of them, in
+    /// the order of their ids, after this one. It looks at so many rows at most, and changes nothing.
+    fn page(
+        &self,
+        service: &Arc<str>,
+        routes: Vec<Arc<str>>,
+        since: Duration,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Pending<'_, Page>;
 
     /// Whether the store answers, and takes writes.
     fn ping(&self) -> Pending<'_, ()>;

@@ -12,6 +12,7 @@ use crate::telemetry::logs::causes;
 
 pub mod heartbeat;
 pub mod reaper;
+pub mod reconciler;
 pub mod strays;
 pub mod sweeper;
 
@@ -31,6 +32,8 @@ pub enum Pass {
     Full,
     /// Nothing is left for now.
     Idle,
+    /// Nothing is left for so long: the task's period is not always the same.
+    IdleFor(Duration),
 }
 
 /// Runs a task every `period` until told to stop. The first pass comes after a random part of the period, so that
@@ -47,6 +50,7 @@ pub async fn run(mut task: impl Task, period: Duration, stop: CancellationToken)
         wait = match run_pass(&mut task).await {
             Pass::Full => Duration::ZERO,
             Pass::Idle => period,
+            Pass::IdleFor(time) => time,
         };
     }
 }

@@ -14,8 +14,11 @@ alter table oncegate.keys
     check (state in ('completed', 'dead', 'expired', 'in_flight', 'retryable', 'unknown')) not valid,
   add constraint keys_probes_count check (probes >= 0 and absences between 0 and probes) not valid;
 
--- For the reconciler and for operators. It holds what somebody has to look at, which is little.
+-- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on oncegate.keys (service, state, settled_at) where state in ('dead', 'unknown');
+
+-- For the reconciler: the longest due first, however many are not due or nobody's to ask about.
+create index keys_due on oncegate.keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
 
 create table oncegate.audit (
   seq      bigint generated always as identity primary key,

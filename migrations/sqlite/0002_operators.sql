@@ -66,8 +66,11 @@ create index keys_in_flight on keys (instance) where state = 'in_flight';
 -- For the reaper: the oldest end of life first.
 create index keys_expiring on keys (expires_at) where expires_at is not null;
 
--- For the reconciler and for operators. It holds what somebody has to look at, which is little.
+-- For operators. It holds what somebody has to look at, which is little.
 create index keys_unsettled on keys (service, state, settled_at) where state in ('dead', 'unknown');
+
+-- For the reconciler: the longest due first, however many are not due or nobody's to ask about.
+create index keys_due on keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
 
 -- What operators and the reconciler decided about keys; written with the decision.
 create table audit (

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, ForwardKey, InFlight, KeySource, Route, StoreDown};
+use super::{Config, ForwardKey, InFlight, KeySource, Reconcile, Route, StoreDown};
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
@@ -72,10 +72,21 @@ fn describe_route(lines: &mut Lines, route: &Route) {
         }
     };
     lines.row("  on unknown", &on_unknown);
+    if let Some(reconcile) = &route.reconcile {
+        lines.row("  reconciled", &reconciled(reconcile));
+    }
     let bodies = [route.max_request_body, route.max_response_body].map(|bytes| show_size(bytes as u64));
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+fn reconciled(reconcile: &Reconcile) -> String {
+    let Reconcile { lookup, every, max_attempts, confirmations } = reconcile;
+    format!(
+        "by {lookup} every {}, given up after {max_attempts}, 404 believed after {confirmations} in a row",
+        show_duration(*every)
+    )
 }
 
 fn source(source: &KeySource) -> String {

@@ -216,8 +216,18 @@ pub const REPLAY: &[KeyDoc] =
     &[KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays")];
 
 /// The keys of a route's `reconcile`.
-pub const RECONCILE: &[KeyDoc] =
-    &[KeyDoc::new("after", Duration, r#""1m""#, "how long, past a lease, before an attempt counts as over")];
+pub const RECONCILE: &[KeyDoc] = &[
+    KeyDoc::new(
+        "url",
+        Text,
+        r#""""#,
+        "where the service says what became of a key, with `{key}`, `{scope}`, `{route}`, `{path}`; empty for nowhere",
+    ),
+    KeyDoc::new("after", Duration, r#""1m""#, "how long, past a lease, before an attempt counts as over"),
+    KeyDoc::new("every", Duration, r#""30s""#, "between the first two questions; doubled after each, to an hour"),
+    KeyDoc::new("max_attempts", Integer, "10", "questions without a verdict before it is given up"),
+    KeyDoc::new("confirmations", Integer, "2", "how often in a row the service must answer 404 to be believed"),
+];
 
 /// Where a key of that name is to be written, in words, if any table has it.
 pub(super) fn home(name: &str) -> Option<&'static str> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use super::reconcile::Reconcile;
 use super::scope::ScopeRule;
 use super::upstream::Upstream;
 use crate::domain::canonical_json::Pointer;
@@ -52,6 +53,8 @@ pub struct Route {
     pub on_unknown: OnUnknown,
     /// How long past an attempt's deadline nothing of it can be running any more: a lease, and `reconcile.after`.
     pub quiet_after: Duration,
+    /// How the service is asked what became of an attempt, where it is.
+    pub reconcile: Option<Reconcile>,
     /// How long a key is remembered from its completion.
     pub ttl: Duration,
     /// How long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.

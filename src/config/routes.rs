@@ -11,7 +11,7 @@ use super::keys;
 use super::reader::{Found, Section};
 use super::route::{InFlight, Mode, Route, Space, StoreDown};
 use super::upstream::Upstream;
-use super::{Pass, fingerprint, key, scope, statuses, units};
+use super::{Pass, fingerprint, key, reconcile, scope, statuses, units};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::pattern::Pattern;
 use crate::domain::policy::OnUnknown;
@@ -181,7 +181,8 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let max_request_body = section.parsed("max_request_body", body_size);
     let max_response_body = section.parsed("max_response_body", body_size);
     let drop_headers = section.table("replay").list("drop_headers", header_name);
-    let reconcile_after = section.table("reconcile").duration("after");
+    let reconcile = reconcile::read(&section.table("reconcile"));
+    let (quiet_after, reconcile) = reconcile?;
     Some(Route {
         name: "".into(),
         path: Pattern::default(),
@@ -201,7 +202,8 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         upstream_idle_timeout: upstream_idle_timeout?.value,
         statuses: statuses?,
         on_unknown: on_unknown?.value,
-        quiet_after: context.lease_expiry? + reconcile_after?.value,
+        quiet_after: context.lease_expiry? + quiet_after,
+        reconcile,
         ttl: ttl?.value,
         remember: remember.filter(|_| after_ttl.as_ref().is_some_and(|refuse| refuse.value)).map(|time| time.value),
         store_down: store_down?.value,

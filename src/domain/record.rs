@@ -67,6 +67,8 @@ pub struct Ask {
     pub space: Bytes,
     /// The client's name for the operation.
     pub key: Key,
+    /// The path as sent, with its query, where the service is to be asked with it.
+    pub path: Option<Bytes>,
     /// The route's name, for operators and metrics.
     pub route: Arc<str>,
     /// How `fingerprint` was made.

@@ -195,6 +195,7 @@ impl Shared {
             scope,
             space,
             key,
+            path: path(route, head),
             route: Arc::clone(&route.name),
             recipe: route.recipe.clone(),
             fingerprint,
@@ -310,6 +311,13 @@ fn space(route: &Route, head: &request::Parts) -> Bytes {
         Space::Route => Bytes::from(format!("route {}", route.name)),
         Space::Service => Bytes::from_static(b"service"),
     }
+}
+
+/// What is kept of a request's target: nothing, unless the service is to be asked with it.
+fn path(route: &Route, head: &request::Parts) -> Option<Bytes> {
+    let asks_with_it = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
+    let sent = head.uri.path_and_query().filter(|_| asks_with_it)?;
+    Some(Bytes::copy_from_slice(sent.as_str().as_bytes()))
 }
 
 fn parts<'a>(head: &'a request::Parts, body: &'a [u8]) -> Parts<'a> {

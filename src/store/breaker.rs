@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Pending, Rule, Seen, Settled, Store, StoreError, Swept};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 use crate::telemetry::logs::causes;
@@ -238,6 +239,25 @@ impl Store for Breaker {
 
     fn reap(&self, limit: u32) -> Pending<'_, u64> {
         self.pass(self.store.reap(limit))
+    }
+
+    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
+        self.pass(self.store.claim(service, schedules, limit))
+    }
+
+    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
+        self.pass(self.store.resolve(finding))
+    }
+
+    fn page(
+        &self,
+        service: &Arc<str>,
+        routes: Vec<Arc<str>>,
+        since: Duration,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Pending<'_, Page> {
+        self.pass(self.store.page(service, routes, since, after, limit))
     }
 
     fn ping(&self) -> Pending<'_, ()> {

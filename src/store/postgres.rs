@@ -20,6 +20,7 @@ use super::{
     Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
+use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::State;
 use crate::domain::scope::Salt;
 use failure::Failure;
@@ -31,6 +32,7 @@ pub(super) use schema::{migrate, newest_step, pending};
 mod connect;
 mod failure;
 mod lanes;
+mod probes;
 mod schema;
 mod statements;
 mod upkeep;
@@ -145,6 +147,33 @@ impl Store for Postgres {
     fn reap(&self, limit: u32) -> Pending<'_, u64> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::reap(&self.upkeep, limit, deadline)))
+    }
+
+    // Not tried again: a question too many is nothing beside one that nobody knows of.
+    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
+        let (service, deadline) = (Arc::clone(service), self.deadline());
+        Box::pin(async move { Ok(probes::claim(&self.upkeep, &service, &schedules, limit, deadline).await?) })
+    }
+
+    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
+        let (finding, deadline) = (Arc::new(finding), self.deadline());
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+            probes::resolve(&self.upkeep, Arc::clone(&finding), deadline)
+        }))
+    }
+
+    fn page(
+        &self,
+        service: &Arc<str>,
+        routes: Vec<Arc<str>>,
+        since: Duration,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Pending<'_, Page> {
+        let (wanted, deadline) = (Arc::new((Arc::clone(service), routes)), self.deadline());
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+            probes::page(&self.upkeep, Arc::clone(&wanted), millis(since), after, limit, deadline)
+        }))
     }
 
     fn ping(&self) -> Pending<'_, ()> {

@@ -6,8 +6,10 @@ use bytes::Bytes;
 
 use crate::domain::attempt::{Ending, Token};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
+use crate::domain::probe::{Kept, Subject, Verdict};
 use crate::domain::record::{Completed, Record, RecordId, State};
 use crate::domain::response::{Corrupt, StoredResponse};
+use crate::domain::scope::Scope;
 
 /// What `find` selects, in its order, as it comes from the store: nothing of it is believed yet.
 pub struct Row<'a> {
@@ -159,6 +161,101 @@ pub fn body_bytes(ending: &Ending) -> usize {
         Ending::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
         Ending::Retryable { .. } | Ending::Unknown => 0,
     }
+}
+
+/// The same of a reconciler's verdict.
+pub fn verdict_bytes(verdict: &Verdict) -> usize {
+    match verdict {
+        Verdict::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
+        Verdict::Dead | Verdict::Open { .. } | Verdict::Retryable { .. } => 0,
+    }
+}
+
+/// A verdict as both stores write it.
+pub struct Resolved<'a> {
+    /// The new state's name.
+    pub state: &'static str,
+    /// The audit's word for it.
+    pub action: &'static str,
+    /// How often in a row the service knew of nothing; `None` to leave it as it is.
+    pub absences: Option<i32>,
+    /// From now on.
+    pub ttl_ms: Option<i64>,
+    /// From then on.
+    pub remember_ms: Option<i64>,
+    /// Where there is one.
+    pub response: Option<&'a StoredResponse>,
+}
+
+impl<'a> From<&'a Verdict> for Resolved<'a> {
+    fn from(verdict: &'a Verdict) -> Self {
+        let state = verdict.state();
+        let plain = Self { state, action: "resolve", absences: None, ttl_ms: None, remember_ms: None, response: None };
+        match verdict {
+            Verdict::Completed { response, ttl, remember } => Self {
+                ttl_ms: Some(millis(*ttl)),
+                remember_ms: remember.map(millis),
+                response: Some(response),
+                ..plain
+            },
+            Verdict::Dead => Self { action: "give_up", ..plain },
+            Verdict::Open { absences } => {
+                Self { absences: Some(i32::try_from(*absences).unwrap_or(i32::MAX)), ..plain }
+            }
+            Verdict::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..plain },
+        }
+    }
+}
+
+/// What stands of a subject in a row, as it comes from the store.
+pub struct About<'a> {
+    /// The 32 bytes of the id.
+    pub id: &'a [u8],
+    /// The newest attempt's token.
+    pub token: &'a [u8],
+    /// Who called.
+    pub scope: &'a [u8],
+    /// The key.
+    pub key: &'a [u8],
+    /// The route's name.
+    pub route: &'a str,
+    /// The path, where it was kept.
+    pub path: Option<&'a [u8]>,
+}
+
+impl About<'_> {
+    /// The subject that it stands for.
+    ///
+    /// # Errors
+    /// [`Corrupt`] says which part does not decode.
+    pub fn decode(self) -> Result<Subject, Corrupt> {
+        Ok(Subject {
+            id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
+            token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
+            scope: Scope::from_stored(self.scope).ok_or(Corrupt("scope"))?,
+            key: Bytes::copy_from_slice(self.key),
+            route: self.route.into(),
+            path: self.path.map(Bytes::copy_from_slice),
+        })
+    }
+
+    /// The key as it was settled.
+    ///
+    /// # Errors
+    /// [`Corrupt`] says which part does not decode.
+    pub fn settled(self, state: &str, status: Option<i64>) -> Result<Kept, Corrupt> {
+        let state = ["completed", "dead", "retryable", "unknown"].into_iter().find(|known| *known == state);
+        let status = status.map(|status| u16::try_from(status).map_err(|_| Corrupt("status"))).transpose()?;
+        Ok(Kept { subject: self.decode()?, state: state.ok_or(Corrupt("state"))?, status })
+    }
+}
+
+/// A count as it stands in the store.
+///
+/// # Errors
+/// [`Corrupt`] where it is none.
+pub fn count(number: i64) -> Result<u32, Corrupt> {
+    u32::try_from(number).map_err(|_| Corrupt("a count"))
 }
 
 #[cfg(test)]

@@ -15,11 +15,12 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use super::batch::NoAnswer;
-use super::row::{body_bytes, millis};
+use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
     Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::scope::Salt;
 use writer::{Failure, Inbox};
 
@@ -27,6 +28,7 @@ pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
 mod file;
+mod probes;
 mod schema;
 mod statements;
 mod writer;
@@ -128,6 +130,30 @@ impl Store for Sqlite {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
     }
 
+    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
+        let service = Arc::clone(service);
+        self.call(Urgency::Ordinary, 0, move |db, now| probes::claim(db, now, &service, &schedules, limit))
+    }
+
+    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
+        let bytes = verdict_bytes(&finding.verdict);
+        self.call(Urgency::Ordinary, bytes, move |db, now| probes::resolve(db, now, &finding))
+    }
+
+    fn page(
+        &self,
+        service: &Arc<str>,
+        routes: Vec<Arc<str>>,
+        since: Duration,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> Pending<'_, Page> {
+        let service = Arc::clone(service);
+        self.call(Urgency::Ordinary, 0, move |db, now| {
+            probes::page(db, now, &service, &routes, millis(since), after, limit)
+        })
+    }
+
     // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.
     fn ping(&self) -> Pending<'_, ()> {
         self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
@@ -196,6 +222,7 @@ mod tests {
             scope,
             space: bytes::Bytes::new(),
             key,
+            path: None,
             route: "pay".into(),
             recipe: Recipe::new(Plan::default(), None),
             fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),

@@ -8,6 +8,7 @@ mod harness;
 
 mod journey;
 mod policies;
+mod reconcile;
 
 mod framing;
 mod framing_guard;

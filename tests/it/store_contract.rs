@@ -2,6 +2,7 @@
 
 mod attempts;
 mod losses;
+mod probes;
 mod rows;
 mod takeovers;
 mod upkeep;
@@ -75,6 +76,22 @@ on_both! {
         whoever_came_after_the_loss_is_not_overwritten,
         of_many_who_settle_or_reserve_a_lost_key_at_once_one_has_it,
         what_was_stored_anew_is_forgotten_like_the_rest,
+    }
+    probes {
+        what_is_unknown_quiet_and_due_is_claimed_and_nothing_else,
+        a_question_is_counted_when_it_is_claimed_and_the_next_comes_later_each_time,
+        of_many_who_claim_at_once_each_gets_others,
+        no_more_are_claimed_than_wanted_and_the_oldest_come_first,
+        what_is_asked_about_is_what_was_reserved,
+        a_response_completes_what_is_unknown,
+        what_was_not_executed_is_taken_over_as_any_released_key,
+        a_key_given_up_is_nobodys_to_take_and_still_takes_its_late_completion,
+        a_denial_counts_only_as_the_answer_to_the_last_question,
+        nothing_that_others_have_decided_is_changed,
+        what_is_said_of_an_attempt_counts_for_no_other,
+        each_decision_stands_in_the_audit_with_its_reason,
+        the_next_attempt_is_asked_about_anew,
+        pages_hold_what_was_settled_of_late_each_once,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

@@ -239,8 +239,12 @@ async fn no_statement_reads_the_whole_table() {
     let one = "array[null::bytea]";
     let settle = format!("({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint])");
     let take_over = format!(
-        "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false])"
+        "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false], \
+         {one})"
     );
+    let schedules = "('shop', array['pay'], array[1], array[1], array[1], 8)".to_owned();
+    let verdict = "(sha256('5'), 't', 1, 'dead', null, null, null, null, null, null, 'give_up', 'n')".to_owned();
+    let page = "('shop', array['pay'], 1000, sha256('5'), 500)".to_owned();
     for (name, values, index) in [
         ("find", format!("({id})"), "keys_pkey"),
         ("settle", settle, "keys_pkey"),
@@ -248,6 +252,9 @@ async fn no_statement_reads_the_whole_table() {
         ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),
         ("standing", "(1, 1000)".to_owned(), "keys_in_flight"),
         ("reap", "(100)".to_owned(), "keys_expiring"),
+        ("claim", schedules, "keys_due"),
+        ("resolve", verdict, "keys_pkey"),
+        ("page", page, "keys_pkey"),
     ] {
         let (_, sql) =
             sql_files("postgres").into_iter().find(|(path, _)| path.ends_with(format!("{name}.sql"))).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::breach::{Breach, Weakness};
 use crate::protocol::{OnUnknown, Oncegate, Told, What};
 use crate::state::{
-    Body, GONE, Outcome, Record, Request, Seen, State, Statement, Step, Strays, Token, Upstream, World,
+    Body, GONE, Outcome, Record, Request, Said, Seen, State, Statement, Step, Strays, Token, Upstream, World,
 };
 
 impl Oncegate {
@@ -124,6 +124,15 @@ impl Oncegate {
             }
             What::Reap => self.put(world, None),
             What::ServiceCompletes => drop(self.settle(world, who, State::Completed(Body::Said(who)))),
+            What::AskService => {
+                let Some(Record { token, .. }) = world.record else { return };
+                world.said = match request(world, token).upstream {
+                    Upstream::Executed => Said::Executed(token),
+                    _ => Said::Absent(token),
+                };
+            }
+            What::Resolve => self.resolve(world),
+            What::Dead => self.rewrite(world, |record| record.state = State::Dead),
             What::ReconciledExecuted => {
                 self.rewrite(world, |record| record.state = State::Completed(Body::Said(record.token)));
             }
@@ -177,7 +186,7 @@ impl Oncegate {
         let lapsed = world.has_lapsed(record);
         let takes = record.past_ttl
             || match record.state {
-                State::Completed(_) => false,
+                State::Completed(_) | State::Dead => false,
                 State::InFlight => lapsed && self.is(Weakness::TakeOverLapsed),
                 State::Retryable => true,
                 State::Unknown => self.may_retry(record) || self.retries_too_soon(),
@@ -193,7 +202,7 @@ impl Oncegate {
         match record.state {
             State::Completed(body) => self.tell(world, token, Told::Replayed, Some(body)),
             State::InFlight | State::Retryable => self.tell(world, token, Told::InFlight, None),
-            State::Unknown => self.tell(world, token, Told::OutcomeUnknown, None),
+            State::Dead | State::Unknown => self.tell(world, token, Told::OutcomeUnknown, None),
         }
     }
 

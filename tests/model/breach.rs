@@ -111,6 +111,10 @@ pub enum Weakness {
     PauseOutlastsQuiet,
     /// "Not executed" is believed at once.
     NotExecutedTooSoon,
+    /// What the service said of an attempt is written down whichever is the newest by then.
+    VerdictWithoutToken,
+    /// What the service said is written down although somebody else has settled the key.
+    VerdictOverSettled,
     /// `retry-when-quiet` does not wait.
     RetryBeforeQuiet,
     /// The pass over strays asks the store first, and then looks at what runs.

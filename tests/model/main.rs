@@ -254,6 +254,13 @@ fn nobody_goes_by_not_executed_before_it_can_be_known() {
 }
 
 #[test]
+fn what_the_service_says_counts_for_the_attempt_it_was_asked_about_and_while_nobody_else_has_decided() {
+    assert_found(Weakness::VerdictWithoutToken, Breach::Superseded, retry_when_quiet(3, 2, NO_FAULTS));
+    assert_found(Weakness::VerdictWithoutToken, Breach::ForeignToken, retry_when_quiet(2, 2, NO_FAULTS));
+    assert_found(Weakness::VerdictOverSettled, Breach::CompletedChanged, hold(2, 2, LAPSE));
+}
+
+#[test]
 fn the_lease_and_the_attempts_own_time_are_looked_at_right_before_the_first_byte() {
     for weakness in [Weakness::NoSecondLook, Weakness::LeaseAloneBeforeSending, Weakness::PauseOutlastsQuiet] {
         assert_found(weakness, Breach::SecondEffect, hold(2, 2, LAPSE));

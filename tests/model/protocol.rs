@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stateright::{Model, Property};
 
 use crate::breach::{Breach, Weakness};
-use crate::state::{Left, Request, State, Step, Strays, Token, Upstream, World};
+use crate::state::{Left, Request, Said, State, Step, Strays, Token, Upstream, World};
 
 /// The protocol, its bounds, and what is checked of it.
 #[derive(Debug)]
@@ -65,7 +65,11 @@ kinds! {
         /// The attempt's deadline, a lease and the time to be sure pass.
         Quiet,
         TtlEnds, Reap,
-        ServiceCompletes, ReconciledExecuted, ReconciledNotExecuted,
+        ServiceCompletes,
+        /// The reconciler asks, writes down what it hears, or has asked often enough.
+        AskService, Resolve, Dead,
+        /// An operator who knows.
+        ReconciledExecuted, ReconciledNotExecuted,
         /// An operator says "not executed", at their own risk.
         Risk,
         /// A failover: the store loses a reservation that it has acknowledged.
@@ -94,6 +98,7 @@ impl What {
                 | Self::Crash
                 | Self::TtlEnds
                 | Self::Reap
+                | Self::Dead
                 | Self::Risk
                 | Self::Forget
         )
@@ -127,7 +132,9 @@ impl Model for Oncegate {
         let mut world = *before;
         self.act(&mut world, what, who);
         self.done.fetch_or(1 << what as u64, Ordering::Relaxed);
-        Some(world.normal())
+        let world = world.normal();
+        let any = self.is(Weakness::VerdictWithoutToken) || self.is(Weakness::VerdictOverSettled);
+        Some(if any { world } else { world.without_stale_words() })
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -264,15 +271,26 @@ impl Oncegate {
         if record.state == State::InFlight && (record.quiet || world.has_lapsed(record)) {
             may(What::Sweep);
         }
-        if record.state == State::Unknown {
-            let executed = attempt.upstream == Upstream::Executed;
+        let executed = attempt.upstream == Upstream::Executed;
+        // Before it is quiet, nobody asks; but who knows that it was executed knows it at once.
+        let may_say = executed || record.quiet || self.is(Weakness::NotExecutedTooSoon);
+        if record.state == State::Unknown && may_say && world.said == Said::Nothing {
+            may(What::AskService);
+        }
+        if world.said != Said::Nothing {
+            may(What::Resolve);
+        }
+        if record.state == State::Unknown && record.quiet {
+            may(What::Dead);
+        }
+        if matches!(record.state, State::Dead | State::Unknown) {
             if executed {
                 may(What::ReconciledExecuted);
             }
             if !executed && (record.quiet || self.is(Weakness::NotExecutedTooSoon)) {
                 may(What::ReconciledNotExecuted);
             }
-            if world.left.risks > 0 {
+            if world.left.risks > 0 && record.state == State::Unknown {
                 may(What::Risk);
             }
         }

@@ -18,6 +18,8 @@ pub struct World {
     pub record: Option<Record>,
     pub requests: [Request; REQUESTS],
     pub proxies: [Proxy; PROXIES],
+    /// What the service has said and the reconciler has not written down yet.
+    pub said: Said,
     pub left: Left,
     pub life: Life,
     pub breaches: Breaches,
@@ -35,10 +37,20 @@ pub struct Record {
     pub quiet: bool,
 }
 
+/// What the service says of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Said {
+    Nothing,
+    Executed(Token),
+    Absent(Token),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     InFlight,
     Completed(Body),
+    /// Asking has been given up.
+    Dead,
     Retryable,
     Unknown,
 }
@@ -208,6 +220,7 @@ impl World {
             record: None,
             requests: [request; REQUESTS],
             proxies: [Proxy { lease: true, strays: Strays::Idle }; PROXIES],
+            said: Said::Nothing,
             left,
             life: Life { number: 0, effects: [0; 2], told: None, first: false, filed: false },
             breaches: Breaches::default(),
@@ -236,8 +249,18 @@ impl World {
 
     /// Nothing is open: no request waits, and the next one gets a stored answer or becomes the next attempt.
     pub fn is_settled(&self) -> bool {
-        let open = |record: &Record| matches!(record.state, State::InFlight | State::Unknown);
+        let open = |record: &Record| matches!(record.state, State::Dead | State::InFlight | State::Unknown);
         !self.record.as_ref().is_some_and(open) && !self.requests.iter().any(Request::is_running)
+    }
+
+    /// The same world without what was said of an attempt that is not the newest any more, or has its response.
+    pub fn without_stale_words(mut self) -> Self {
+        if let Said::Executed(token) | Said::Absent(token) = self.said
+            && self.record.is_none_or(|record| record.token != token || matches!(record.state, State::Completed(_)))
+        {
+            self.said = Said::Nothing;
+        }
+        self
     }
 
     /// The same world with everything forgotten that can make no difference any more, and the proxies numbered in the

@@ -1,9 +1,9 @@
-//! The store's statements, as `reserve.sql`, `take_over.sql`, `settle.sql` and `sweep.sql` have them, and whoever watches
+//! The store's statements, as `reserve.sql`, `take_over.sql`, `settle.sql`, `resolve.sql` and `sweep.sql` have them, and whoever watches
 //! the row.
 
 use crate::breach::{Breach, Weakness};
 use crate::protocol::{OnUnknown, Oncegate};
-use crate::state::{Body, Life, Outcome, Record, Seen, State, Token, Upstream, World};
+use crate::state::{Body, Life, Outcome, Record, Said, Seen, State, Token, Upstream, World};
 
 impl Outcome {
     /// What a settlement of it makes of the key.
@@ -49,7 +49,7 @@ impl Oncegate {
         let Some(record) = world.record else { return false };
         let as_seen = record.token == seen.token && record.state.is_named_as(seen.state);
         let allowed = match record.state {
-            State::InFlight => false,
+            State::Dead | State::InFlight => false,
             State::Completed(_) => seen.past_ttl,
             State::Retryable | State::Unknown => true,
         };
@@ -62,6 +62,21 @@ impl Oncegate {
             self.begin(world, token, seen.past_ttl);
         }
         fits
+    }
+
+    /// `resolve.sql`: what the service has said, while the key is unknown and the attempt is the newest.
+    pub fn resolve(&self, world: &mut World) {
+        let (token, state) = match std::mem::replace(&mut world.said, Said::Nothing) {
+            Said::Executed(token) => (token, State::Completed(Body::Said(token))),
+            Said::Absent(token) => (token, State::Retryable),
+            Said::Nothing => return,
+        };
+        let Some(record) = world.record else { return };
+        let newest = record.token == token || self.weakness == Some(Weakness::VerdictWithoutToken);
+        let open = record.state == State::Unknown || self.weakness == Some(Weakness::VerdictOverSettled);
+        if newest && open {
+            self.put(world, Some(Record { state, ..record }));
+        }
     }
 
     fn begin(&self, world: &mut World, token: Token, new_life: bool) {
@@ -126,15 +141,17 @@ impl Oncegate {
         let (old, new) = match (old, new) {
             (None, None) => return true,
             // Reserved, or written anew.
-            (None, Some(new)) => return new.state != State::Retryable,
+            (None, Some(new)) => return !matches!(new.state, State::Dead | State::Retryable),
             (Some(old), None) if self.bounds.losses > 0 && old.state == State::InFlight => return true,
-            (Some(old), None) => return old.past_ttl && !matches!(old.state, State::InFlight | State::Unknown),
+            (Some(old), None) => {
+                return old.past_ttl && !matches!(old.state, State::Dead | State::InFlight | State::Unknown);
+            }
             (Some(old), Some(new)) => (old, new),
         };
         let next_attempt = new.state == State::InFlight;
         let same_attempt = new.token == old.token && !next_attempt;
         match old.state {
-            State::InFlight => same_attempt,
+            State::Dead | State::InFlight => same_attempt,
             // A late settlement counts, and one that says "unknown" takes nothing back that was promised.
             State::Retryable => same_attempt || next_attempt,
             State::Unknown => same_attempt || (next_attempt && self.may_retry(&old)),

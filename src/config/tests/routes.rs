@@ -142,3 +142,30 @@ fn what_passes_unguarded_takes_its_timeouts_from_defaults() {
     assert_eq!((pass.connect_timeout, pass.upstream_idle_timeout), (Duration::from_secs(1), Duration::from_secs(9)));
     assert_eq!(pass.upstream.to_string(), "http://127.0.0.1:3000");
 }
+
+#[test]
+fn a_service_is_asked_only_where_its_url_is_written() {
+    let reconcile = |text: &str| config(&route(&format!("reconcile = {{ {text} }}"))).routes[0].reconcile.clone();
+    assert_eq!(reconcile("every = '1s', max_attempts = 3, confirmations = 3"), None);
+    let asked = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
+    assert_eq!(asked.lookup.to_string(), "http://b:1/k?k={key}");
+    assert_eq!((asked.every, asked.max_attempts, asked.confirmations), (Duration::from_secs(30), 3, 2));
+}
+
+#[test]
+fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
+    for (text, begins) in [
+        (
+            "url = 'https://b/{key}'",
+            "5:21: routes[0].reconcile.url: is https, which is not supported yet: only `http://`",
+        ),
+        ("url = 'http://b/{kee}'", "5:21: routes[0].reconcile.url: has a place that is not known"),
+        ("url = 'http://{key}/'", "5:21: routes[0].reconcile.url: has something to fill in before its path"),
+        ("every = '0s'", "5:23: routes[0].reconcile.every: `0s` is too short"),
+        ("max_attempts = 0", "5:30: routes[0].reconcile.max_attempts: must be 1 to"),
+        ("confirmations = 0", "5:31: routes[0].reconcile.confirmations: must be 1 to"),
+        ("max_attempts = 1", "5:30: routes[0].reconcile.max_attempts: `confirmations` (2) must not be over"),
+    ] {
+        one_problem(&route(&format!("reconcile = {{ {text} }}")), begins);
+    }
+}

@@ -69,6 +69,18 @@ impl Store for Moody {
         self.answer(false, 0)
     }
 
+    fn claim(&self, _: &Arc<str>, _: Vec<Schedule>, _: u32) -> Pending<'_, Vec<Probe>> {
+        self.answer(false, Vec::new())
+    }
+
+    fn resolve(&self, _: Finding) -> Pending<'_, bool> {
+        self.answer(false, true)
+    }
+
+    fn page(&self, _: &Arc<str>, _: Vec<Arc<str>>, _: Duration, _: Option<RecordId>, _: u32) -> Pending<'_, Page> {
+        unreachable!("what always passes is asked like `renew`")
+    }
+
     fn rules(&self, _: Arc<str>, _: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
         self.answer(false, Vec::new())
     }

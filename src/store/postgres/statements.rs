@@ -41,12 +41,16 @@ fn each<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     all.iter().map(value).collect()
 }
 
+fn path_bytes(ask: &Ask) -> usize {
+    ask.path.as_ref().map_or(0, Bytes::len)
+}
+
 /// Reserves a key that has no record. Answers whether it did.
 pub(super) struct Reserve(pub Arc<Ask>);
 
 impl Weighed for Reserve {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len()
+        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len() + path_bytes(&self.0)
     }
 }
 
@@ -62,7 +66,7 @@ impl Statement for Reserve {
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(questions, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 12] = [
             (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(questions, |q| &*q.0.service), Type::TEXT_ARRAY),
             (/* scope */ &column(questions, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -74,6 +78,7 @@ impl Statement for Reserve {
             (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
             (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut won = HashSet::new();
         for row in client.query_typed(RESERVE, &parameters).await? {
@@ -89,7 +94,7 @@ pub(super) struct TakeOver(pub Arc<Ask>, pub Seen);
 
 impl Weighed for TakeOver {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES
+        OVERHEAD_BYTES + path_bytes(&self.0)
     }
 }
 
@@ -105,7 +110,7 @@ impl Statement for TakeOver {
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let recipes = column(questions, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
             (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
@@ -116,6 +121,7 @@ impl Statement for TakeOver {
             (/* seen_token */ &column(questions, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* seen_state */ &column(questions, |q| q.1.state), Type::TEXT_ARRAY),
             (/* past_ttl */ &column(questions, |q| q.1.past_ttl), Type::BOOL_ARRAY),
+            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut attempts = HashMap::new();
         for row in client.query_typed(TAKE_OVER, &parameters).await? {
@@ -240,7 +246,7 @@ impl Statement for Restore {
         let asks = each(&lost, |(lease, _)| &*lease.ask);
         let recipes = each(&asks, |ask| ask.recipe.to_stored());
         let terms = each(&lost, |(_, ending)| Terms::of(ending));
-        let parameters: [(&(dyn ToSql + Sync), Type); 18] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 19] = [
             (/* id */ &each(&asks, |ask| ask.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &each(&asks, |ask| &*ask.service), Type::TEXT_ARRAY),
             (/* scope */ &each(&asks, |ask| ask.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -259,6 +265,7 @@ impl Statement for Restore {
             (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
             (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
             (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
+            (/* path */ &each(&asks, |ask| ask.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, questions.iter().map(|q| q.0.id))

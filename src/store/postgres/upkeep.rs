@@ -24,7 +24,7 @@ const RULES: &str = include_str!("sql/rules.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) async fn renew(
     pool: &Pool,
@@ -97,7 +97,12 @@ pub(super) async fn rules(pool: &Pool, service: &str, rules: &[Rule], deadline: 
     query(pool, deadline, RULES, &parameters).await?.iter().map(rule).collect()
 }
 
-async fn query(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Failure> {
+pub(super) async fn query(
+    pool: &Pool,
+    deadline: Instant,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Vec<Row>, Failure> {
     let held = Held::get(pool, deadline).await?;
     held.finish(deadline, async |client| client.query_typed(sql, parameters).await).await
 }
@@ -107,6 +112,6 @@ async fn execute(pool: &Pool, deadline: Instant, sql: &str, parameters: &[Parame
     held.finish(deadline, async |client| client.execute_typed(sql, parameters).await).await
 }
 
-fn column(_: tokio_postgres::Error) -> Corrupt {
+pub(super) fn column(_: tokio_postgres::Error) -> Corrupt {
     Corrupt("a column's type")
 }

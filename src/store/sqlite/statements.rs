@@ -34,6 +34,7 @@ pub(super) fn reserve(db: &Connection, now: i64, ask: &Arc<Ask>) -> Result<Reser
         ":scope": ask.scope.as_bytes(),
         ":space": &ask.space[..],
         ":key": ask.key.as_bytes(),
+        ":path": ask.path.as_deref(),
         ":route": &*ask.route,
         ":recipe": ask.recipe.to_stored(),
         ":fingerprint": ask.fingerprint.as_bytes(),
@@ -53,6 +54,7 @@ pub(super) fn reserve(db: &Connection, now: i64, ask: &Arc<Ask>) -> Result<Reser
 pub(super) fn take_over(db: &Connection, now: i64, ask: &Arc<Ask>, from: Seen) -> Result<Reservation, Failure> {
     let parameters = named_params! {
         ":id": ask.id.as_bytes(),
+        ":path": ask.path.as_deref(),
         ":route": &*ask.route,
         ":recipe": ask.recipe.to_stored(),
         ":fingerprint": ask.fingerprint.as_bytes(),
@@ -107,6 +109,7 @@ fn restore(db: &Connection, now: i64, lost: &Lease, ending: &Ending) -> Result<S
         ":scope": ask.scope.as_bytes(),
         ":space": &ask.space[..],
         ":key": ask.key.as_bytes(),
+        ":path": ask.path.as_deref(),
         ":route": &*ask.route,
         ":recipe": ask.recipe.to_stored(),
         ":fingerprint": ask.fingerprint.as_bytes(),
@@ -154,11 +157,11 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
     })
 }
 
-fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]>, Failure> {
+pub(super) fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]>, Failure> {
     row.get_ref(column)?.as_blob_or_null().map_err(|_| Corrupt("a column's type").into())
 }
 
-fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failure> {
+pub(super) fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failure> {
     row.get_ref(column)?.as_str().map_err(|_| Corrupt("a column's type").into())
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -55,6 +56,8 @@ pub struct Call {
     pub fields: Fields,
     pub body: Vec<u8>,
     pub trailers: Fields,
+    /// When it had come whole.
+    pub at: Instant,
 }
 
 impl Call {
@@ -405,7 +408,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
     let head_only = method == "HEAD";
     let mut number = 0;
     inner.seen.send_modify(|seen| {
-        seen.executed.push(Call { method, target, fields: head.fields, body, trailers });
+        seen.executed.push(Call { method, target, fields: head.fields, body, trailers, at: Instant::now() });
         number = seen.executed.len();
     });
     for moment in &answer.before {

@@ -117,6 +117,27 @@ impl World {
         }
     }
 
+    /// What stands in the audit, in its order, a line each.
+    pub async fn audit(&mut self) -> Vec<String> {
+        let columns = ["service", "actor", "action", "id", "before", "after", "note"];
+        let Home::Postgres(database) = &self.home else {
+            self.close();
+            let Location::Sqlite(path) = &self.settings.location else { unreachable!("a file's location is its path") };
+            let db = rusqlite::Connection::open(path).unwrap();
+            let sql =
+                format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
+            let mut rows = db.prepare(&sql).unwrap();
+            let line = |row: &rusqlite::Row<'_>| {
+                Ok((0..7).map(|column| row.get(column).unwrap()).collect::<Vec<String>>().join(" "))
+            };
+            return rows.query_map([], line).unwrap().map(Result::unwrap).collect();
+        };
+        let sql = format!("select {} from oncegate.audit order by seq", columns.join(", "));
+        let sql = sql.replace("id,", "encode(id, 'hex'),");
+        let rows = database.client().await.query(&sql, &[]).await.unwrap();
+        rows.iter().map(|row| (0..7).map(|column| row.get(column)).collect::<Vec<String>>().join(" ")).collect()
+    }
+
     /// Bytes as this store spells them.
     pub fn bytes(&self, hex: &str) -> String {
         match &self.home {
@@ -194,6 +215,7 @@ pub fn ask_of(service: &str, scope: [u8; 32], space: &[u8], key: &str) -> Ask {
         scope,
         space: Bytes::copy_from_slice(space),
         key,
+        path: None,
         route: "pay".into(),
         recipe: Recipe::new(Plan::default(), None),
         fingerprint: Fingerprint::from_stored(&[9; 32]).unwrap(),

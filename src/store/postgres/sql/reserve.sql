@@ -8,13 +8,13 @@ with durable as materialized (
          clock_timestamp() as now
 )
 insert into oncegate.keys
-       (id, service, scope, space, key, route, recipe, fingerprint, instance, token,
+       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline)
-select a.id, a.service, a.scope, a.space, a.key, a.route, a.recipe, a.fingerprint, a.instance, a.token,
+select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token,
        'in_flight', 1, durable.now, durable.now, durable.now + a.time_limit_ms * interval '1 millisecond'
   from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
-              $9::bigint[], $10::bytea[], $11::bigint[])
-       as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms)
+              $9::bigint[], $10::bytea[], $11::bigint[], $12::bytea[])
+       as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms, path)
  cross join durable
  where durable.setting is not null
  order by a.id -- two batches that meet on two keys must not wait for each other

@@ -8,10 +8,10 @@ with durable as materialized (
          clock_timestamp() as now
 )
 insert into oncegate.keys as k
-       (id, service, scope, space, key, route, recipe, fingerprint, instance, token, attempt,
+       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, attempt,
         created_at, reserved_at, deadline,
         state, settled_at, expires_at, remember_ms, status, fields, body)
-select a.id, a.service, a.scope, a.space, a.key, a.route, a.recipe, a.fingerprint, a.instance, a.token, a.attempt,
+select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token, a.attempt,
        -- When it began is lost. Late is the safe side: what is unknown becomes quiet later than it might.
        durable.now, durable.now, durable.now + a.time_limit_ms * interval '1 millisecond',
        -- A completed record may also have been reaped, or purged by hand, and this be its settlement a second time: then
@@ -20,9 +20,9 @@ select a.id, a.service, a.scope, a.space, a.key, a.route, a.recipe, a.fingerprin
        a.remember_ms, a.status, a.fields, a.body
   from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
               $9::bigint[], $10::bytea[], $11::bigint[], $12::integer[], $13::text[], $14::bigint[], $15::smallint[],
-              $16::bytea[], $17::bytea[], $18::bigint[])
+              $16::bytea[], $17::bytea[], $18::bigint[], $19::bytea[])
        as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms,
-             attempt, state, ttl_ms, status, fields, body, remember_ms)
+             attempt, state, ttl_ms, status, fields, body, remember_ms, path)
  cross join durable
  where durable.setting is not null
  order by a.id -- two batches that meet on two keys must not wait for each other

@@ -16,7 +16,7 @@ free as materialized (
      for no key update of k skip locked
 )
 update oncegate.keys as k
-   set route = a.route, recipe = a.recipe, fingerprint = a.fingerprint, instance = a.instance, token = a.token,
+   set path = a.path, route = a.route, recipe = a.recipe, fingerprint = a.fingerprint, instance = a.instance, token = a.token,
        state = 'in_flight',
        attempt = case when a.past_ttl then 1 else k.attempt + 1 end,
        created_at = case when a.past_ttl then durable.now else k.created_at end,
@@ -25,8 +25,8 @@ update oncegate.keys as k
        settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
        probes = null, absences = null, probe_at = null
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
-              $8::bytea[], $9::text[], $10::boolean[])
-       as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl)
+              $8::bytea[], $9::text[], $10::boolean[], $11::bytea[])
+       as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl, path)
   join free on free.id = a.id
  cross join durable
  where k.id = a.id

@@ -1,7 +1,7 @@
 -- reserve: who inserts the key has it; whoever does not asks find who was first.
 insert into keys
-       (id, service, scope, space, key, route, recipe, fingerprint, instance, token,
+       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline)
-values (:id, :service, :scope, :space, :key, :route, :recipe, :fingerprint, :instance, :token,
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token,
         'in_flight', 1, :now, :now, :now + :time_limit_ms)
     on conflict (id) do nothing

@@ -1,6 +1,6 @@
 -- take_over: the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
 update keys
-   set route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
+   set path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
        state = 'in_flight',
        attempt = iif(:past_ttl, 1, attempt + 1),
        created_at = iif(:past_ttl, :now, created_at),

@@ -1,0 +1,112 @@
+//! The statements of those who ask the service what became of attempts.
+
+use std::sync::Arc;
+
+use deadpool_postgres::Pool;
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::failure::Failure;
+use super::upkeep::{Parameter, column, query};
+use crate::domain::probe::{Finding, Page, Probe, Schedule};
+use crate::domain::record::RecordId;
+use crate::domain::response::Corrupt;
+use crate::store::row::{About, Resolved, count, millis};
+
+const CLAIM: &str = include_str!("sql/claim.sql");
+const PAGE: &str = include_str!("sql/page.sql");
+const RESOLVE: &str = include_str!("sql/resolve.sql");
+
+pub(super) async fn claim(
+    pool: &Pool,
+    service: &str,
+    schedules: &[Schedule],
+    limit: u32,
+    deadline: Instant,
+) -> Result<Vec<Probe>, Failure> {
+    let times = |time: fn(&Schedule) -> _| schedules.iter().map(|schedule| millis(time(schedule))).collect::<Vec<_>>();
+    let routes: Vec<&str> = schedules.iter().map(|schedule| &*schedule.route).collect();
+    let parameters: [Parameter<'_>; 6] = [
+        (/* service */ &service, Type::TEXT),
+        (/* route */ &routes, Type::TEXT_ARRAY),
+        (/* quiet_after_ms */ &times(|schedule| schedule.quiet_after), Type::INT8_ARRAY),
+        (/* pause_first_ms */ &times(|schedule| schedule.pause_first), Type::INT8_ARRAY),
+        (/* pause_cap_ms */ &times(|schedule| schedule.pause_cap), Type::INT8_ARRAY),
+        (/* limit */ &i64::from(limit), Type::INT8),
+    ];
+    let probe = |row: &Row| {
+        Ok(Probe {
+            subject: about(row)?.decode()?,
+            number: count(row.try_get::<_, i32>("probes").map_err(column)?.into())?,
+            absences: count(row.try_get::<_, i32>("absences").map_err(column)?.into())?,
+        })
+    };
+    query(pool, deadline, CLAIM, &parameters).await?.iter().map(probe).collect()
+}
+
+pub(super) async fn resolve(pool: &Pool, finding: Arc<Finding>, deadline: Instant) -> Result<bool, Failure> {
+    let Resolved { state, action, absences, ttl_ms, remember_ms, response } = (&finding.verdict).into();
+    let status = response.map(|response| response.status.as_u16().cast_signed());
+    let fields = response.map(|response| response.encode_fields());
+    let body = response.and_then(|response| response.body.as_deref());
+    let parameters: [Parameter<'_>; 12] = [
+        (/* id */ &finding.id.as_bytes().as_slice(), Type::BYTEA),
+        (/* token */ &finding.token.as_bytes().as_slice(), Type::BYTEA),
+        (/* probe */ &finding.probe.cast_signed(), Type::INT4),
+        (/* state */ &state, Type::TEXT),
+        (/* absences */ &absences, Type::INT4),
+        (/* ttl_ms */ &ttl_ms, Type::INT8),
+        (/* remember_ms */ &remember_ms, Type::INT8),
+        (/* status */ &status, Type::INT2),
+        (/* fields */ &fields, Type::BYTEA),
+        (/* body */ &body, Type::BYTEA),
+        (/* action */ &action, Type::TEXT),
+        (/* note */ &finding.note, Type::TEXT),
+    ];
+    Ok(!query(pool, deadline, RESOLVE, &parameters).await?.is_empty())
+}
+
+pub(super) async fn page(
+    pool: &Pool,
+    wanted: Arc<(Arc<str>, Vec<Arc<str>>)>,
+    since_ms: i64,
+    after: Option<RecordId>,
+    limit: u32,
+    deadline: Instant,
+) -> Result<Page, Failure> {
+    let (service, routes) = &*wanted;
+    let routes: Vec<&str> = routes.iter().map(|route| &**route).collect();
+    let after = after.as_ref().map_or(&[][..], |id| id.as_bytes().as_slice());
+    let parameters: [Parameter<'_>; 5] = [
+        (/* service */ &&**service, Type::TEXT),
+        (/* routes */ &routes, Type::TEXT_ARRAY),
+        (/* since_ms */ &since_ms, Type::INT8),
+        (/* after */ &after, Type::BYTEA),
+        (/* limit */ &i64::from(limit), Type::INT8),
+    ];
+    let mut page = Page::default();
+    let rows = query(pool, deadline, PAGE, &parameters).await?;
+    for row in &rows {
+        if row.try_get::<_, Option<bool>>("wanted").map_err(column)? == Some(true) {
+            let status = row.try_get::<_, Option<i16>>("status").map_err(column)?.map(i64::from);
+            page.keys.push(about(row)?.settled(row.try_get("state").map_err(column)?, status)?);
+        }
+    }
+    if let Some(last) = rows.last().filter(|_| rows.len() == limit as usize) {
+        let id = RecordId::from_stored(last.try_get("id").map_err(column)?);
+        page.next = Some(id.ok_or(Corrupt("id"))?);
+    }
+    Ok(page)
+}
+
+fn about(row: &Row) -> Result<About<'_>, Corrupt> {
+    Ok(About {
+        id: row.try_get("id").map_err(column)?,
+        token: row.try_get("token").map_err(column)?,
+        scope: row.try_get("scope").map_err(column)?,
+        key: row.try_get("key").map_err(column)?,
+        route: row.try_get("route").map_err(column)?,
+        path: row.try_get("path").map_err(column)?,
+    })
+}

@@ -1,0 +1,37 @@
+-- resolve: what came of asking about an unknown key, with the reason in the audit.
+with durable as materialized (
+  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
+  select set_config('synchronous_commit',
+                    case current_setting('synchronous_commit') when 'off' then 'on'
+                         else current_setting('synchronous_commit') end,
+                    true) as setting,
+         clock_timestamp() as now
+),
+free as materialized (
+  -- What somebody's open transaction holds is left to them.
+  select k.id from oncegate.keys as k where k.id = $1::bytea for no key update of k skip locked
+),
+resolved as (
+  update oncegate.keys as k
+     set state = $4::text, absences = coalesce($5::integer, k.absences),
+         settled_at = case $4::text when 'unknown' then k.settled_at else durable.now end,
+         expires_at = durable.now + $6::bigint * interval '1 millisecond',
+         remember_ms = $7::bigint, status = $8::smallint, fields = $9::bytea, body = $10::bytea
+    from free
+   cross join durable
+   where k.id = free.id
+     and k.token = $2::bytea
+     and k.state = 'unknown'
+     -- A response is proof whenever it comes. Anything else counts only as the answer to the last question.
+     and ($4::text = 'completed' or k.probes = $3::integer)
+     and durable.setting is not null
+  returning k.id, k.service, k.state
+),
+told as (
+  insert into oncegate.audit (at, service, actor, action, id, before, after, note)
+  select durable.now, r.service, 'reconciler', $11::text, r.id, 'unknown', r.state, $12::text
+    from resolved as r
+   cross join durable
+   where r.state <> 'unknown'
+)
+select r.state from resolved as r
