@@ -18,9 +18,10 @@ use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, framing::Limits};
 use crate::gate::pace::Paces;
+use crate::gate::purges::Purges;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
-use crate::store::{self, OpenError};
+use crate::store::{self, OpenError, Renewal};
 use crate::tasks::{self, heartbeat::Heartbeat, reaper::Reaper, strays::Strays, sweeper::Sweeper};
 use reload::Source;
 
@@ -88,9 +89,18 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         .map_err(|error| Failure::Store(config.store.location.clone(), error))?;
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
+    let tenure = Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry);
+    let begun = Moment::now();
+    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
+    let renewal = Renewal { instance: tenure.id(), service, expiry, purges_seen: None };
+    let renewed = store.renew(renewal).await.map_err(Failure::Tenure)?;
+    tenure.renewed(begun, renewed.now);
+    let purges = Purges::default();
+    purges.read(renewed.purges, begun);
     let shared = Arc::new(Shared {
         salt: store.salt(),
-        tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
+        purges,
+        tenure,
         underway: Arc::default(),
         waiters: Arc::default(),
         tracker: TaskTracker::new(),
@@ -100,18 +110,15 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         config: Arc::clone(&config),
         store,
     });
-    let begun = Moment::now();
-    let now = shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
-    shared.tenure.renewed(begun, now);
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;
     let stops = Stops::default();
     let beside = start_tasks(&shared, &stops);
     let leaving = CancellationToken::new();
-    let admin = Admin::new(Arc::clone(&shared), leaving.clone());
-    beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     let (taken, live) = watch::channel(Arc::clone(&config));
+    let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
+    beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(

@@ -19,6 +19,7 @@ mod demo;
 mod drain;
 mod explain;
 mod healthcheck;
+mod keys;
 mod man;
 mod migrate;
 mod openapi;
@@ -29,6 +30,8 @@ mod schema;
 const DONE: u8 = 0;
 /// Failed while running.
 const FAILED: u8 = 1;
+/// The command line is wrong, as clap has it.
+const USAGE: u8 = 2;
 /// Something it depends on is missing (EX_UNAVAILABLE of sysexits.h).
 const UNAVAILABLE: u8 = 69;
 /// The configuration is wrong (EX_CONFIG of sysexits.h).
@@ -60,6 +63,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Applies the store schema's pending migrations
     Migrate(migrate::Arguments),
+    /// Looks at keys, and decides about them
+    Keys(keys::Arguments),
     /// Asks the running instance whether it is ready
     Healthcheck(client::Instance),
     /// Tells the running instance to drain, and waits until it has
@@ -88,6 +93,8 @@ enum Ended {
     Failure(Failure),
     /// The store could not be opened.
     Store(Location, OpenError),
+    /// The command line does not say enough, or too much.
+    Usage(String),
     /// Anything else.
     Other(Box<dyn Error>),
 }
@@ -97,6 +104,7 @@ impl Ended {
         match self {
             Self::Config(_) => CONFIG,
             Self::Failure(Failure::Store(..) | Failure::Tenure(_)) | Self::Store(..) => UNAVAILABLE,
+            Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,
         }
     }
@@ -106,6 +114,7 @@ impl Ended {
             Self::Config(problems) => eprintln!("{problems}"),
             Self::Failure(error) => eprintln!("oncegate: {}", chain(error)),
             Self::Store(location, error) => eprintln!("oncegate: {location}: {}", chain(error)),
+            Self::Usage(what) => eprintln!("oncegate: {what}"),
             Self::Other(error) => eprintln!("oncegate: {}", chain(error.as_ref())),
         }
     }
@@ -119,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
+        Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Schema => schema::run(),

@@ -24,6 +24,7 @@ use admit::{Admission, Guarded};
 use client::Client;
 use decide::{Decision, Rules, decide};
 use pace::Paces;
+use purges::Purges;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
@@ -42,6 +43,7 @@ mod oversize;
 pub mod pace;
 pub mod pass;
 pub mod problem_pages;
+pub mod purges;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
@@ -64,6 +66,8 @@ pub struct Shared {
     pub salt: Salt,
     /// This instance's right to start attempts.
     pub tenure: Tenure,
+    /// How often keys were purged, as far as this instance has read.
+    pub purges: Purges,
     /// The attempts that this process is running.
     pub underway: Arc<Underway>,
     /// The duplicates that wait for one of those, here or on another instance.

@@ -10,14 +10,15 @@
 //! (`alter role … set statement_timeout`), above the store's `timeout`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::time::{Instant, sleep};
 
 use super::row::{Found, millis, state_after};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Seen, Settings, Settled, Store,
+    StoreError, Swept,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::State;
@@ -28,6 +29,7 @@ use statements::{Find, Reserve, Settle, TakeOver};
 
 pub(super) use schema::{migrate, pending};
 
+mod books;
 mod connect;
 mod failure;
 mod lanes;
@@ -110,11 +112,9 @@ impl Store for Postgres {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::Always, move |_| {
-            upkeep::renew(&self.lease, instance, millis(expiry), deadline)
-        }))
+        Box::pin(persist(deadline, Patience::Always, move |_| upkeep::renew(&self.lease, renewal.clone(), deadline)))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
@@ -144,6 +144,10 @@ impl Store for Postgres {
     fn ping(&self) -> Pending<'_, ()> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
+    }
+
+    fn books(&self) -> &dyn Books {
+        self
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use super::batch::NoAnswer;
 use super::row::{body_bytes, millis};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Seen, Settings, Settled, Store,
+    StoreError, Swept,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::scope::Salt;
@@ -24,6 +25,7 @@ use writer::{Failure, Inbox};
 
 pub(super) use file::{migrate, pending};
 
+mod books;
 mod file;
 mod schema;
 mod statements;
@@ -104,8 +106,8 @@ impl Store for Sqlite {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
-        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, instance, millis(expiry)))
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
+        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, &renewal))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
@@ -127,6 +129,10 @@ impl Store for Sqlite {
     // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.
     fn ping(&self) -> Pending<'_, ()> {
         self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
+    }
+
+    fn books(&self) -> &dyn Books {
+        self
     }
 }
 
@@ -197,6 +203,10 @@ mod tests {
         }
     }
 
+    fn renewal(instance: InstanceId, expiry: Duration) -> Renewal {
+        Renewal { instance, service: "shop".into(), expiry, purges_seen: None }
+    }
+
     #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
@@ -204,7 +214,7 @@ mod tests {
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
         let ask = ask();
-        store.renew(ask.instance, Duration::from_millis(2000)).await.unwrap();
+        store.renew(renewal(ask.instance, second * 2)).await.unwrap();
         store.reserve(ask.clone()).await.unwrap();
         later(200);
         let record = store.find(ask.id).await.unwrap().unwrap();
@@ -226,7 +236,7 @@ mod tests {
         assert_eq!(store.reap(10).await.unwrap(), 1);
 
         // The lease, too.
-        store.renew(ask.instance, second).await.unwrap();
+        store.renew(renewal(ask.instance, second)).await.unwrap();
         let untroubled = Ask { time_limit: Duration::from_secs(60), ..ask };
         store.reserve(untroubled).await.unwrap();
         later(999);

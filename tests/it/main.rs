@@ -19,4 +19,5 @@ mod store_sqlite;
 mod store_trouble;
 
 mod crash;
+mod operators;
 mod shutdown;
