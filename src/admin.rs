@@ -3,32 +3,40 @@
 //! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
+use crate::config::Config;
 use crate::gate::Shared;
 use auth::{Access, Denied};
+use desk::problem::Problem;
+use desk::{BODY_BYTES_MAX, Desk, Question, Verb};
 
 pub mod auth;
+pub mod desk;
 mod drain;
 mod health;
 
 /// A probe's head comes in one packet; who takes longer is no probe.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// For a question's body.
+const BODY_MAX: Duration = Duration::from_secs(10);
 /// For an answer that is being written when the listener closes.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
@@ -38,51 +46,86 @@ enum Endpoint {
     Alive,
     Drain,
     DrainState,
+    Keys(Verb),
     Ready,
 }
 
-/// Where it is asked for, and by whom. `GET` answers `HEAD` too.
-const TABLE: [(&str, Method, Access, Endpoint); 4] = [
+/// Where it is asked for, and by whom. `GET` answers `HEAD` too. `{id}` is one segment.
+const TABLE: [(&str, Method, Access, Endpoint); 13] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Alive),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Ready),
     ("/api/v1/drain", Method::GET, Access::Operators, Endpoint::DrainState),
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
+    ("/api/v1/audit", Method::GET, Access::Operators, Endpoint::Keys(Verb::Audit)),
+    ("/api/v1/keys", Method::GET, Access::Operators, Endpoint::Keys(Verb::List)),
+    ("/api/v1/keys/actions", Method::POST, Access::Operators, Endpoint::Keys(Verb::Act)),
+    ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Endpoint::Keys(Verb::Purge)),
+    ("/api/v1/keys/{id}", Method::GET, Access::Operators, Endpoint::Keys(Verb::Show)),
+    ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Endpoint::Keys(Verb::Release)),
+    ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Endpoint::Keys(Verb::Requeue)),
+    ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Endpoint::Keys(Verb::Resolve)),
+    ("/api/v1/stats", Method::GET, Access::Operators, Endpoint::Keys(Verb::Stats)),
 ];
+
+/// In which a client says who acts, for the audit log: claimed, and written down as that.
+const ACTOR: &str = "x-oncegate-actor";
 
 /// What the endpoints look at, and what they can do.
 pub struct Admin {
     shared: Arc<Shared>,
+    desk: Desk,
     leaving: CancellationToken,
 }
 
 impl Admin {
     /// `leaving` is cancelled by whatever begins the drain, before anything else happens; also from here.
-    pub fn new(shared: Arc<Shared>, leaving: CancellationToken) -> Self {
-        Self { shared, leaving }
+    pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
+        let desk = Desk::new(Arc::clone(&shared.store), config);
+        Self { shared, desk, leaving }
     }
 
-    async fn call(&self, endpoint: Endpoint) -> (StatusCode, Value) {
-        match endpoint {
+    async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+        let (status, body) = match endpoint {
             Endpoint::Alive => (StatusCode::OK, json!({ "status": "alive" })),
             Endpoint::Drain => self.drain(),
             Endpoint::DrainState => self.drain_state(),
+            Endpoint::Keys(verb) => {
+                return match self.keys(verb, request, peer).await {
+                    Ok(told) => respond(StatusCode::OK, &told),
+                    Err(problem) => refuse(&problem),
+                };
+            }
             Endpoint::Ready => self.ready().await,
-        }
+        };
+        respond(status, &body)
     }
 
-    async fn answer(&self, request: &Request<Incoming>, listener: SocketAddr) -> Response<Body> {
+    async fn keys(&self, verb: Verb, request: Request<Incoming>, peer: IpAddr) -> Result<Value, Problem> {
+        let (head, body) = request.into_parts();
+        let actor = desk::actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
+        let late = || Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "the body does not come");
+        let body = tokio::time::timeout(BODY_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+        let body = body.map_err(|_| late())?.map_err(|error| match error.is::<LengthLimitError>() {
+            true => desk::body_too_large(),
+            false => late(),
+        })?;
+        let id = head.uri.path().split('/').nth(4).unwrap_or_default();
+        let query = head.uri.query().unwrap_or_default();
+        self.desk.answer(Question { verb, id, query, body: &body.to_bytes(), actor }).await
+    }
+
+    async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        let here: Vec<_> = TABLE.iter().filter(|(known, ..)| *known == path).collect();
+        let here: Vec<_> = TABLE.iter().filter(|(known, ..)| is_at(path, known)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        match access.check(request, listener, self.shared.config.admin.token.as_ref()) {
+        match access.check(&request, listener, self.shared.config.admin.token.as_ref()) {
             Ok(()) => {}
             Err(Denied::Token) => return unauthorized(),
             Err(denied) => return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() })),
         }
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
-            let (status, body) = self.call(*endpoint).await;
-            return respond(status, &body);
+            return self.call(*endpoint, request, peer).await;
         }
         if here.is_empty() {
             let mut paths: Vec<_> = TABLE.iter().map(|(path, ..)| *path).collect();
@@ -95,6 +138,19 @@ impl Admin {
         response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
         response
     }
+}
+
+/// Whether a path is the one of the table.
+fn is_at(path: &str, known: &str) -> bool {
+    let mut segments = path.split('/');
+    known.split('/').all(|known| segments.next().is_some_and(|segment| known == segment || known == "{id}"))
+        && segments.next().is_none()
+}
+
+fn refuse(problem: &Problem) -> Response<Body> {
+    let mut response = respond(problem.status, &desk::document(problem));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
 }
 
 fn respond(status: StatusCode, body: &Value) -> Response<Body> {
@@ -135,23 +191,23 @@ pub async fn serve(listener: std::net::TcpListener, admin: Admin, stop: Cancella
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, peer)) = accepted else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        connections.spawn(connect(stream, Arc::clone(&admin), stop.clone()));
+        connections.spawn(connect(stream, peer.ip(), Arc::clone(&admin), stop.clone()));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-async fn connect(stream: TcpStream, admin: Arc<Admin>, stop: CancellationToken) {
+async fn connect(stream: TcpStream, peer: IpAddr, admin: Arc<Admin>, stop: CancellationToken) {
     // Of the connection, not of the listener, which may listen on every interface.
     let Ok(own) = stream.local_addr() else { return };
     let service = service_fn(|request| {
         let admin = Arc::clone(&admin);
-        async move { Ok::<_, Infallible>(admin.answer(&request, own).await) }
+        async move { Ok::<_, Infallible>(admin.answer(request, own, peer).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()

@@ -19,9 +19,10 @@ use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, framing::Limits};
 use crate::gate::pace::Paces;
+use crate::gate::purges::Purges;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
-use crate::store::{self, Breaker, OpenError, Store};
+use crate::store::{self, Breaker, OpenError, Renewal, Store};
 use crate::tasks::{
     self, heartbeat::Heartbeat, reaper::Reaper, reconciler::Reconciler, strays::Strays, sweeper::Sweeper,
 };
@@ -93,9 +94,18 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let breaker = Breaker::around(store);
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
+    let tenure = Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry);
+    let begun = Moment::now();
+    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
+    let renewal = Renewal { instance: tenure.id(), service, expiry, purges_seen: None };
+    let renewed = breaker.renew(renewal).await.map_err(Failure::Tenure)?;
+    tenure.renewed(begun, renewed.now);
+    let purges = Purges::default();
+    purges.read(renewed.purges, begun);
     let shared = Arc::new(Shared {
         salt: breaker.salt(),
-        tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
+        purges,
+        tenure,
         underway: Arc::default(),
         waiters: Arc::default(),
         tracker: TaskTracker::new(),
@@ -107,9 +117,6 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         breaker,
         bypassed: AtomicU64::new(0),
     });
-    let begun = Moment::now();
-    let now = shared.store.renew(shared.tenure.id(), config.store.expiry).await.map_err(Failure::Tenure)?;
-    shared.tenure.renewed(begun, now);
     if let Err(error) = rules::compare(&*shared.store, &config).await {
         tracing::warn!(%error, "whether routes find their keys as they last did could not be looked up");
     }
@@ -120,7 +127,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let (taken, live) = watch::channel(Arc::clone(&config));
     let beside = start_tasks(&shared, &live, &stops);
     let leaving = CancellationToken::new();
-    let admin = Admin::new(Arc::clone(&shared), leaving.clone());
+    let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;

@@ -19,6 +19,7 @@ mod demo;
 mod drain;
 mod explain;
 mod healthcheck;
+mod keys;
 mod man;
 mod migrate;
 mod openapi;
@@ -30,6 +31,8 @@ mod schema;
 const DONE: u8 = 0;
 /// Failed while running.
 const FAILED: u8 = 1;
+/// The command line is wrong, as clap has it.
+const USAGE: u8 = 2;
 /// Something it depends on is missing (EX_UNAVAILABLE of sysexits.h).
 const UNAVAILABLE: u8 = 69;
 /// The configuration is wrong (EX_CONFIG of sysexits.h).
@@ -63,6 +66,8 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Asks the services about settled and unknown keys, and reports where store and service disagree; changes nothing
     Reconcile(reconcile::Arguments),
+    /// Looks at keys, and decides about them
+    Keys(keys::Arguments),
     /// Asks the running instance whether it is ready
     Healthcheck(client::Instance),
     /// Tells the running instance to drain, and waits until it has
@@ -91,6 +96,8 @@ enum Ended {
     Failure(Failure),
     /// The store could not be opened.
     Store(Location, OpenError),
+    /// The command line does not say enough, or too much.
+    Usage(String),
     /// Anything else.
     Other(Box<dyn Error>),
 }
@@ -100,6 +107,7 @@ impl Ended {
         match self {
             Self::Config(_) => CONFIG,
             Self::Failure(Failure::Store(..) | Failure::Tenure(_)) | Self::Store(..) => UNAVAILABLE,
+            Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,
         }
     }
@@ -109,6 +117,7 @@ impl Ended {
             Self::Config(problems) => eprintln!("{problems}"),
             Self::Failure(error) => eprintln!("oncegate: {}", chain(error)),
             Self::Store(location, error) => eprintln!("oncegate: {location}: {}", chain(error)),
+            Self::Usage(what) => eprintln!("oncegate: {what}"),
             Self::Other(error) => eprintln!("oncegate: {}", chain(error.as_ref())),
         }
     }
@@ -123,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&arguments),
+        Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Schema => schema::run(),

@@ -16,11 +16,13 @@ use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 
 pub use crate::config::Location;
+pub use books::Books;
 pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
 
 mod batch;
+pub mod books;
 pub mod breaker;
 pub mod error;
 mod migrate;
@@ -61,8 +63,9 @@ pub trait Store: Send + Sync + 'static {
     /// The salt of this store's scopes, drawn when the store was made.
     fn salt(&self) -> Salt;
 
-    /// Renews the instance's lease for `expiry` from now; the first call takes it. Tells the store's time.
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime>;
+    /// Renews an instance's lease from now; the first call takes it. Tells the store's time and how often keys were
+    /// purged.
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed>;
 
     /// Gives the instance's lease back, so that nobody has to wait for it to run out.
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()>;
@@ -104,6 +107,32 @@ pub trait Store: Send + Sync + 'static {
     /// Remembers how a service's routes find their keys; each route stands there once. Tells how those last did that did
     /// it in another way.
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>>;
+
+    /// The same store, for operators.
+    fn books(&self) -> &dyn Books;
+}
+
+/// A lease that is taken or prolonged.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    /// Whose.
+    pub instance: InstanceId,
+    /// The service that it stands before.
+    pub service: Arc<str>,
+    /// How long from now.
+    pub expiry: Duration,
+    /// The count of purges up to which it has dropped what it remembered; `None` where it has just been started and
+    /// remembers nothing.
+    pub purges_seen: Option<u64>,
+}
+
+/// What a renewal tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewed {
+    /// The store's time.
+    pub now: SystemTime,
+    /// How often keys were purged, by whoever shares the store.
+    pub purges: u64,
 }
 
 /// A record as somebody saw it: what [`Store::take_over`] compares, so that of several takers one wins.

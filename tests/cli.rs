@@ -208,10 +208,12 @@ fn the_manual_has_every_command_and_its_flags() {
     let Ended { code, out, .. } = run(&["man"]);
     assert_eq!(code, 0);
     assert!(out.contains(".TH oncegate 1"));
-    for command in ["run", "demo", "check", "migrate", "healthcheck", "drain", "schema", "completions", "man"] {
+    let verbs = ["list", "show", "resolve", "release", "requeue", "purge"].map(|verb| format!("keys {verb}"));
+    let commands = ["run", "demo", "check", "migrate", "healthcheck", "drain", "keys", "schema", "completions", "man"];
+    for command in commands.into_iter().chain(verbs.iter().map(|verb| &**verb)) {
         assert!(out.contains(&format!(".SS {command}\n")), "{command}");
     }
-    for said in ["openapi", "wait", "Exit codes"] {
+    for said in ["openapi", "wait", "accept\\-risk", "Exit codes"] {
         assert!(out.contains(said), "{said}");
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::header::{AUTHORIZATION, HOST};
-use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::{Method, Request, StatusCode, request};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -17,20 +17,25 @@ use tokio::net::TcpStream;
 use super::{ConfigFile, Ended};
 use crate::config::{self, AdminToken, Overrides, Process};
 
-/// No answer is longer; who sends more is no instance of ours.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// No answer is longer, a page of 500 keys neither; who sends more is no instance of ours.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Where the instance is.
 #[derive(Args)]
 pub(super) struct Instance {
     #[command(flatten)]
-    file: ConfigFile,
+    pub(super) file: ConfigFile,
     /// The instance's admin listener [env: ONCEGATE_ADMIN_LISTEN] [default: that of the configuration]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
 }
 
 impl Instance {
+    /// Whether somebody has said where it is, and not only a file or a default.
+    pub(super) fn is_named(&self) -> bool {
+        self.admin.is_some() || std::env::var_os("ONCEGATE_ADMIN_LISTEN").is_some_and(|address| !address.is_empty())
+    }
+
     /// The address to connect to. Nothing else of the configuration is looked at: secrets need not be there.
     pub(super) fn address(&self) -> Result<SocketAddr, Ended> {
         let overrides = Overrides { admin: self.admin.clone(), ..Overrides::default() };
@@ -87,14 +92,25 @@ pub(super) async fn ask(
     token: Option<&AdminToken>,
     limit: Duration,
 ) -> Result<(StatusCode, Value), Unanswered> {
-    let asked = tokio::time::timeout(limit, exchange(address, method, path, token)).await;
+    ask_with(address, Request::builder().method(method).uri(path), Bytes::new(), token, limit).await
+}
+
+/// The same, with fields and a body.
+pub(super) async fn ask_with(
+    address: SocketAddr,
+    request: request::Builder,
+    body: Bytes,
+    token: Option<&AdminToken>,
+    limit: Duration,
+) -> Result<(StatusCode, Value), Unanswered> {
+    let asked = tokio::time::timeout(limit, exchange(address, request, body, token)).await;
     asked.unwrap_or(Err(Unanswered::TimedOut))
 }
 
 async fn exchange(
     address: SocketAddr,
-    method: Method,
-    path: &str,
+    request: request::Builder,
+    body: Bytes,
     token: Option<&AdminToken>,
 ) -> Result<(StatusCode, Value), Unanswered> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
@@ -102,11 +118,11 @@ async fn exchange(
         _ => Unanswered::Broken(error.into()),
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut request = Request::builder().method(method).uri(path).header(HOST, address.to_string());
+    let mut request = request.header(HOST, address.to_string());
     if let Some(token) = token {
         request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
     }
-    let request = request.body(Empty::<Bytes>::new())?;
+    let request = request.body(Full::new(body))?;
     let exchange = async move {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Unanswered::Broken)?.to_bytes();

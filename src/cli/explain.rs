@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub(super) fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
     let name = name.trim().parse().map_err(|_| "is no name of a field")?;
     Ok((name, value.trim().parse().map_err(|_| "is no value of a field")?))

@@ -24,7 +24,10 @@ fn page() -> io::Result<Vec<u8>> {
     whole.render_description_section(&mut page)?;
     page.extend(b".SH COMMANDS\n");
     for command in command.get_subcommands() {
-        page.extend(chapter(command)?);
+        page.extend(chapter(command, command.get_name())?);
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            page.extend(chapter(verb, &format!("{} {}", command.get_name(), verb.get_name()))?);
+        }
     }
     whole.render_extra_section(&mut page)?;
     whole.render_version_section(&mut page)?;
@@ -32,8 +35,7 @@ fn page() -> io::Result<Vec<u8>> {
 }
 
 /// A command's own page as a part of the whole: its sections become paragraphs under its name.
-fn chapter(command: &Command) -> io::Result<Vec<u8>> {
-    let name = command.get_name().to_owned();
+fn chapter(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut chapter = Vec::new();
     man.render_description_section(&mut chapter)?;

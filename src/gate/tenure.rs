@@ -37,6 +37,16 @@ impl Moment {
 }
 
 impl Moment {
+    /// Milliseconds since the machine was started.
+    pub fn millis(self) -> u64 {
+        self.0
+    }
+
+    /// The moment of [`Self::millis`].
+    pub fn of_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
     /// How long ago that was.
     pub fn elapsed(self) -> Duration {
         Duration::from_millis(Self::now().0.saturating_sub(self.0))

@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::{Pending, Rule, Seen, Settled, Store, StoreError, Swept};
+use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
@@ -221,8 +221,8 @@ impl Store for Breaker {
         self.store.salt()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
-        self.pass(self.store.renew(instance, expiry))
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
+        self.pass(self.store.renew(renewal))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
@@ -266,6 +266,11 @@ impl Store for Breaker {
 
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
         self.pass(self.store.rules(service, rules))
+    }
+
+    /// Operators want to hear from the store itself.
+    fn books(&self) -> &dyn Books {
+        self.store.books()
     }
 }
 

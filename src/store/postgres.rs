@@ -10,14 +10,15 @@
 //! (`alter role … set statement_timeout`), above the store's `timeout`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::time::{Instant, sleep};
 
 use super::row::{Found, millis, state_after};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
+    Store, StoreError, Swept,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
@@ -29,6 +30,7 @@ use statements::{Find, Reserve, Restore, Settle, TakeOver};
 
 pub(super) use schema::{migrate, newest_step, pending};
 
+mod books;
 mod connect;
 mod failure;
 mod lanes;
@@ -118,11 +120,9 @@ impl Store for Postgres {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::Always, move |_| {
-            upkeep::renew(&self.lease, instance, millis(expiry), deadline)
-        }))
+        Box::pin(persist(deadline, Patience::Always, move |_| upkeep::renew(&self.lease, renewal.clone(), deadline)))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
@@ -188,6 +188,10 @@ impl Store for Postgres {
             let asked = asked.clone();
             async move { upkeep::rules(&self.upkeep, &asked.0, &asked.1, deadline).await }
         }))
+    }
+
+    fn books(&self) -> &dyn Books {
+        self
     }
 }
 

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::batch::NoAnswer;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    Ask, OpenError, Pending, Record, RecordId, Reservation, Rule, Seen, Settings, Settled, Store, StoreError, Swept,
+    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
+    Store, StoreError, Swept,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
@@ -27,6 +28,7 @@ use writer::{Failure, Inbox};
 pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
+mod books;
 mod file;
 mod probes;
 mod schema;
@@ -110,8 +112,8 @@ impl Store for Sqlite {
         self.salt.clone()
     }
 
-    fn renew(&self, instance: InstanceId, expiry: Duration) -> Pending<'_, SystemTime> {
-        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, instance, millis(expiry)))
+    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
+        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, &renewal))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
@@ -161,6 +163,10 @@ impl Store for Sqlite {
 
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
         self.call(Urgency::Ordinary, 0, move |db, _| statements::rules(db, &service, &rules))
+    }
+
+    fn books(&self) -> &dyn Books {
+        self
     }
 }
 
@@ -232,6 +238,10 @@ mod tests {
         }
     }
 
+    fn renewal(instance: InstanceId, expiry: Duration) -> Renewal {
+        Renewal { instance, service: "shop".into(), expiry, purges_seen: None }
+    }
+
     #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
@@ -239,7 +249,7 @@ mod tests {
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
         let ask = ask();
-        store.renew(ask.instance, Duration::from_millis(2000)).await.unwrap();
+        store.renew(renewal(ask.instance, second * 2)).await.unwrap();
         store.reserve(ask.clone()).await.unwrap();
         later(200);
         let record = store.find(ask.id).await.unwrap().unwrap();
@@ -260,7 +270,7 @@ mod tests {
         assert_eq!(store.reap(10).await.unwrap(), 1);
 
         // The lease, too.
-        store.renew(ask.instance, second).await.unwrap();
+        store.renew(renewal(ask.instance, second)).await.unwrap();
         let untroubled = Ask { time_limit: Duration::from_secs(60), ..ask };
         store.reserve(untroubled).await.unwrap();
         later(999);

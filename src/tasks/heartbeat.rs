@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Pass, Task};
 use crate::gate::Shared;
 use crate::gate::tenure::Moment;
-use crate::store::StoreError;
+use crate::store::{Renewal, StoreError};
 
 /// All attempts of this instance live with its one row: the cost does not grow with what is in flight.
 pub struct Heartbeat(pub Arc<Shared>);
@@ -14,10 +14,17 @@ impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, .. } = &*self.0;
+        let Shared { store, tenure, purges, config, .. } = &*self.0;
         let begun = Moment::now();
-        let now = store.renew(tenure.id(), tenure.expiry()).await?;
-        tenure.renewed(begun, now);
-        Ok(Pass::Idle)
+        let renewal = Renewal {
+            instance: tenure.id(),
+            service: Arc::clone(&config.service),
+            expiry: tenure.expiry(),
+            purges_seen: Some(purges.seen()),
+        };
+        let renewed = store.renew(renewal).await?;
+        tenure.renewed(begun, renewed.now);
+        // Whoever purges waits until all have seen it.
+        Ok(if purges.read(renewed.purges, begun) { Pass::Full } else { Pass::Idle })
     }
 }

@@ -13,6 +13,7 @@ pub use upstream::{Answer, Hold, Upstream};
 pub mod client;
 pub mod h2;
 pub mod link;
+pub mod operator;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;

@@ -27,4 +27,5 @@ mod crash;
 mod crash_at_start;
 mod crash_points;
 mod disk_errors;
+mod operators;
 mod shutdown;

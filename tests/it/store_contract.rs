@@ -1,6 +1,7 @@
 //! What every store promises. Each sentence is held against each store.
 
 mod attempts;
+mod books;
 mod losses;
 mod probes;
 mod rows;
@@ -92,6 +93,22 @@ on_both! {
         each_decision_stands_in_the_audit_with_its_reason,
         the_next_attempt_is_asked_about_anew,
         pages_hold_what_was_settled_of_late_each_once,
+    }
+    books {
+        what_is_listed_fits_the_filter_and_its_pages_meet_each_key_once,
+        other_services_keys_are_not_there,
+        each_change_leads_where_it_says_and_is_noted,
+        what_an_operator_completed_is_replayed_for_its_routes_ttl,
+        not_executed_is_believed_once_the_attempt_is_quiet,
+        what_is_in_flight_is_decided_by_nobody,
+        what_has_changed_since_it_was_seen_is_left_alone,
+        of_many_who_decide_at_once_one_does,
+        a_late_answer_counts_whatever_was_decided_unless_it_is_stored,
+        a_decision_that_cannot_be_noted_is_not_taken,
+        a_purge_is_counted_and_those_who_remember_are_waited_for,
+        keys_are_counted_by_route_and_state,
+        the_audit_log_is_told_the_latest_first,
+        what_was_decided_is_there_after_reopening,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

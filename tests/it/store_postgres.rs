@@ -1,5 +1,6 @@
 //! What the PostgreSQL store promises beyond the contract: many proxies on one database.
 
+mod books;
 mod failover;
 mod faults;
 mod pooler;
@@ -15,7 +16,7 @@ use oncegate::store::{self, OpenError, Seen, Settings, Store};
 use tokio_postgres::Client;
 
 use crate::harness::postgres;
-use crate::harness::world::{DAY, World, again, ask, completion, response, settlement, taken, us};
+use crate::harness::world::{DAY, World, again, ask, completion, renewal, response, settlement, taken, us};
 
 #[tokio::test]
 async fn two_proxies_on_one_database_give_each_key_away_once() {
@@ -98,7 +99,7 @@ async fn no_more_connections_are_made_than_were_allowed() {
             drop(store.find(ask.id).await.unwrap());
             drop(store.settle(completion(ask, b"")).await.unwrap());
             store.ping().await.unwrap();
-            store.renew(us(), DAY).await.unwrap();
+            store.renew(renewal(us(), DAY)).await.unwrap();
         }))
         .await;
         let client = world.database().client().await;

@@ -245,6 +245,12 @@ async fn no_statement_reads_the_whole_table() {
     let schedules = "('shop', array['pay'], array[1], array[1], array[1], 8)".to_owned();
     let verdict = "(sha256('5'), 't', 1, 'dead', null, null, null, null, null, null, 'give_up', 'n')".to_owned();
     let page = "('shop', array['pay'], 1000, sha256('5'), 500)".to_owned();
+    let amend = format!(
+        "({id}, {one}, array['unknown'], array[1], array[1], array[1], 'shop', 'retryable', null, null, null, 'a', 'r', \
+         null)"
+    );
+    let listed = "'shop', '', '', decode(repeat('ff', 32), 'hex')";
+    let filter = "null, null, null, null, null";
     for (name, values, index) in [
         ("find", format!("({id})"), "keys_pkey"),
         ("settle", settle, "keys_pkey"),
@@ -255,6 +261,13 @@ async fn no_statement_reads_the_whole_table() {
         ("claim", schedules, "keys_due"),
         ("resolve", verdict, "keys_pkey"),
         ("page", page, "keys_pkey"),
+        ("amend", amend, "keys_pkey"),
+        ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),
+        ("look", format!("({id}, 'shop')"), "keys_pkey"),
+        ("entries", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),
+        ("entries_by_age", format!("({listed}, 'unknown', {filter}, 0, 10)"), "keys_unsettled"),
+        ("entries_running", format!("({listed}, 'in_flight', {filter}, 10)"), "keys_in_flight"),
+        ("tally_settled", "('shop', 1000)".to_owned(), "keys_pkey"),
     ] {
         let (_, sql) =
             sql_files("postgres").into_iter().find(|(path, _)| path.ends_with(format!("{name}.sql"))).unwrap();

@@ -10,7 +10,7 @@ use oncegate::domain::record::Ask;
 use oncegate::store::{self, Location, OpenError, Settings};
 use tempfile::TempDir;
 
-use crate::harness::world::{DAY, World, again, ask, completion, fresh, settlement, sqlite_settings, us};
+use crate::harness::world::{DAY, World, again, ask, completion, fresh, renewal, settlement, sqlite_settings, us};
 
 fn path(settings: &Settings) -> PathBuf {
     match &settings.location {
@@ -52,7 +52,7 @@ async fn a_file_is_nobody_elses_to_read() {
 async fn what_was_in_flight_when_it_was_last_in_use_is_unknown() {
     let mut world = World::sqlite().await;
     let [in_flight, completed, retryable] = ["in-flight", "completed", "retryable"].map(ask);
-    world.store().renew(us(), DAY).await.unwrap();
+    world.store().renew(renewal(us(), DAY)).await.unwrap();
     world.reserve(&in_flight).await;
     world.reserve(&completed).await;
     world.settle(completion(&completed, b"")).await;

@@ -23,7 +23,7 @@ pub(super) fn canonical(text: &[u8]) -> Vec<u8> {
 }
 
 /// Letters, digits, `-`, `.`, `_`, `~` and `/` stand for themselves, every other byte is `%XX`.
-pub(super) fn escape(bytes: &[u8]) -> String {
+pub fn escape(bytes: &[u8]) -> String {
     let mut escaped = String::with_capacity(bytes.len());
     for byte in bytes {
         match byte {

@@ -1,6 +1,7 @@
 //! With a store that answers, or does not, at a word; its time is the test's.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use super::*;
 
@@ -49,8 +50,12 @@ impl Store for Moody {
         Salt::new([0; 32])
     }
 
-    fn renew(&self, _: InstanceId, _: Duration) -> Pending<'_, SystemTime> {
-        self.answer(false, SystemTime::UNIX_EPOCH)
+    fn renew(&self, _: Renewal) -> Pending<'_, Renewed> {
+        self.answer(false, Renewed { now: SystemTime::UNIX_EPOCH, purges: 0 })
+    }
+
+    fn books(&self) -> &dyn Books {
+        unreachable!("operators are not the breaker's business")
     }
 
     fn retire(&self, _: InstanceId) -> Pending<'_, ()> {
@@ -89,6 +94,10 @@ impl Store for Moody {
         self.pings.fetch_add(1, Ordering::SeqCst);
         self.answer(false, ())
     }
+}
+
+fn renewal() -> Renewal {
+    Renewal { instance: InstanceId::from_stored(1), service: "shop".into(), expiry: TIMEOUT, purges_seen: None }
 }
 
 fn behind_a_breaker() -> (Arc<Moody>, Arc<Breaker>) {
@@ -159,7 +168,7 @@ async fn what_keeps_a_lease_always_passes_and_its_answer_closes() {
     let (store, breaker) = behind_a_breaker();
     store.is_away.store(true, Ordering::SeqCst);
     fail(&breaker, FAILURES_MAX).await;
-    let renew = || breaker.renew(InstanceId::from_stored(1), TIMEOUT);
+    let renew = || breaker.renew(renewal());
     assert!(matches!(renew().await, Err(StoreError::TimedOut)), "it was asked, and did not answer");
     store.is_away.store(false, Ordering::SeqCst);
     renew().await.unwrap();
@@ -203,7 +212,7 @@ async fn what_was_asked_before_it_opened_and_fails_after_tells_nothing_new() {
     }
     store.is_away.store(false, Ordering::SeqCst);
     // Closed by an answer while the late ones still wait.
-    breaker.renew(InstanceId::from_stored(1), TIMEOUT).await.unwrap();
+    breaker.renew(renewal()).await.unwrap();
     for call in late {
         assert!(matches!(call.await.unwrap(), Err(StoreError::TimedOut)));
     }

@@ -1,7 +1,6 @@
 //! The statements that are not batched: leases, and what keeps the table in order.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use deadpool_postgres::Pool;
 use tokio::time::Instant;
@@ -14,7 +13,7 @@ use crate::domain::attempt::{InstanceId, Token};
 use crate::domain::record::RecordId;
 use crate::domain::response::Corrupt;
 use crate::store::row;
-use crate::store::{Rule, Swept};
+use crate::store::{Renewal, Renewed, Rule, Swept};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = include_str!("sql/reap.sql");
@@ -26,19 +25,21 @@ const SWEEP: &str = include_str!("sql/sweep.sql");
 
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-pub(super) async fn renew(
-    pool: &Pool,
-    instance: InstanceId,
-    expiry_ms: i64,
-    deadline: Instant,
-) -> Result<SystemTime, Failure> {
-    let parameters: [Parameter<'_>; 2] =
-        [(/* id */ &instance.get(), Type::INT8), (/* expiry_ms */ &expiry_ms, Type::INT8)];
+pub(super) async fn renew(pool: &Pool, renewal: Renewal, deadline: Instant) -> Result<Renewed, Failure> {
+    let Renewal { instance, service, expiry, purges_seen } = renewal;
+    let purges_seen = purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX));
+    let parameters: [Parameter<'_>; 4] = [
+        (/* id */ &instance.get(), Type::INT8),
+        (/* expiry_ms */ &row::millis(expiry), Type::INT8),
+        (/* service */ &&*service, Type::TEXT),
+        (/* purges_seen */ &purges_seen, Type::INT8),
+    ];
     let rows = query(pool, deadline, RENEW, &parameters).await?;
-    let now_ms = rows.first().map(|row| row.try_get::<_, i64>("now_ms").map_err(column)).transpose()?;
-    now_ms
-        .and_then(|now_ms| row::time(now_ms).ok())
-        .ok_or_else(|| Failure::Refused(Arc::from(Box::from("the server does not tell the time"))))
+    let Some(row) = rows.first() else {
+        return Err(Failure::Refused(Arc::from(Box::from("the server does not tell the time"))));
+    };
+    let purges: i64 = row.try_get("purges").map_err(column)?;
+    Ok(Renewed { now: row::time(row.try_get("now_ms").map_err(column)?)?, purges: purges.unsigned_abs() })
 }
 
 pub(super) async fn retire(pool: &Pool, instance: InstanceId, deadline: Instant) -> Result<(), Failure> {

@@ -1,7 +1,6 @@
 //! The statements, inside a transaction that somebody else begins and commits.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
@@ -10,7 +9,7 @@ use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::{Ask, RecordId, Reservation};
 use crate::domain::response::Corrupt;
 use crate::store::row::{self, Found, Terms, millis, state_after};
-use crate::store::{Rule, Seen, Settled, Swept};
+use crate::store::{Renewal, Renewed, Rule, Seen, Settled, Swept};
 
 const EXPIRE: &str = include_str!("sql/expire.sql");
 const FIND: &str = include_str!("sql/find.sql");
@@ -165,10 +164,16 @@ pub(super) fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failur
     row.get_ref(column)?.as_str().map_err(|_| Corrupt("a column's type").into())
 }
 
-pub(super) fn renew(db: &Connection, now: i64, instance: InstanceId, expiry_ms: i64) -> Result<SystemTime, Failure> {
-    let parameters = named_params! { ":instance": instance.get(), ":expiry_ms": expiry_ms, ":now": now };
-    db.prepare_cached(RENEW)?.execute(parameters)?;
-    Ok(row::time(now)?)
+pub(super) fn renew(db: &Connection, now: i64, renewal: &Renewal) -> Result<Renewed, Failure> {
+    let parameters = named_params! {
+        ":instance": renewal.instance.get(),
+        ":service": &*renewal.service,
+        ":expiry_ms": millis(renewal.expiry),
+        ":purges_seen": renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
+        ":now": now,
+    };
+    let purges: i64 = db.prepare_cached(RENEW)?.query_row(parameters, |row| row.get(0))?;
+    Ok(Renewed { now: row::time(now)?, purges: purges.unsigned_abs() })
 }
 
 pub(super) fn retire(db: &Connection, instance: InstanceId) -> Result<(), Failure> {

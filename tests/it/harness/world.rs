@@ -12,7 +12,7 @@ use oncegate::domain::key::{Key, Limits, Syntax};
 use oncegate::domain::record::{Ask, Record, RecordId, Reservation};
 use oncegate::domain::response::StoredResponse;
 use oncegate::domain::scope::Scope;
-use oncegate::store::{self, Location, Settings, Settled, Store};
+use oncegate::store::{self, Location, Renewal, Settings, Settled, Store};
 use tempfile::TempDir;
 
 use super::pgbouncer;
@@ -24,6 +24,11 @@ pub fn us() -> InstanceId {
 }
 
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A lease before the service of most tests, taken by somebody who remembers nothing.
+pub fn renewal(instance: InstanceId, expiry: Duration) -> Renewal {
+    Renewal { instance, service: "shop".into(), expiry, purges_seen: None }
+}
 
 /// A store of the test's own.
 pub struct World {

@@ -9,7 +9,7 @@ use oncegate::domain::record::Ask;
 use oncegate::domain::response::StoredResponse;
 use oncegate::store::{Settled, StoreError};
 
-use crate::harness::world::{DAY, World, again, ask, completion, response, settlement, us};
+use crate::harness::world::{DAY, World, again, ask, completion, renewal, response, settlement, us};
 
 pub async fn a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key(mut world: World) {
     let ask = ask("k");
@@ -101,5 +101,5 @@ pub async fn a_ttl_of_any_length_is_kept(world: World) {
     let ending = Ending::Completed { response: response(b""), ttl: Duration::MAX, remember: None };
     world.settle(settlement(&ask, ending)).await;
     assert!(!world.find(&ask).await.past_ttl);
-    world.store().renew(us(), Duration::MAX).await.unwrap();
+    world.store().renew(renewal(us(), Duration::MAX)).await.unwrap();
 }

@@ -8,13 +8,13 @@ use oncegate::domain::record::{Ask, Reservation};
 use oncegate::domain::scope::Scope;
 use oncegate::store::{Rule, Seen, Settled};
 
-use crate::harness::world::{DAY, World, ask, completion, response, settlement, token, us};
+use crate::harness::world::{DAY, World, ask, completion, renewal, response, settlement, token, us};
 
 pub async fn the_sweeper_takes_what_nobody_can_be_running(world: World) {
     let [alive, lapsed, missing] = [10, 11, 12].map(InstanceId::from_stored);
-    world.store().renew(alive, DAY).await.unwrap();
-    world.store().renew(lapsed, DAY).await.unwrap();
-    world.store().renew(lapsed, Duration::ZERO).await.unwrap();
+    world.store().renew(renewal(alive, DAY)).await.unwrap();
+    world.store().renew(renewal(lapsed, DAY)).await.unwrap();
+    world.store().renew(renewal(lapsed, Duration::ZERO)).await.unwrap();
     let asks = [alive, lapsed, missing].map(|instance| Ask { instance, ..ask(&instance.to_string()) });
     let settled = Ask { instance: missing, ..ask("settled") };
     join_all(asks.iter().chain([&settled]).map(|ask| world.reserve(ask))).await;
@@ -33,7 +33,7 @@ pub async fn the_sweeper_takes_what_nobody_can_be_running(world: World) {
 }
 
 pub async fn the_sweeper_takes_what_is_past_its_deadline_whoever_runs_it(world: World) {
-    world.store().renew(us(), DAY).await.unwrap();
+    world.store().renew(renewal(us(), DAY)).await.unwrap();
     let late = Ask { time_limit: Duration::ZERO, ..ask("late") };
     let running = ask("running");
     world.reserve(&late).await;
@@ -54,7 +54,7 @@ pub async fn the_sweeper_stops_at_its_limit(world: World) {
 }
 
 pub async fn a_lease_given_back_is_over_at_once(world: World) {
-    world.store().renew(us(), DAY).await.unwrap();
+    world.store().renew(renewal(us(), DAY)).await.unwrap();
     world.reserve(&ask("k")).await;
     assert_eq!(world.store().sweep(DAY, 100).await.unwrap(), []);
     world.store().retire(us()).await.unwrap();

@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use crate::harness::postgres::{self, Cluster, Database};
-use crate::harness::world::{DAY, ask, completion, fresh, us};
+use crate::harness::world::{DAY, ask, completion, fresh, renewal, us};
 use crate::harness::{Answer, Hold, PATIENCE, Setup, Store, World, eventually};
 use crate::store_postgres::{CONNECTIONS, number};
 
@@ -186,7 +186,7 @@ async fn a_primary_that_takes_no_writes_any_more_is_left_for_the_one_that_does()
         fresh(store.reserve(ask.clone()).await.unwrap());
     }
     store.settle(completion(&first, b"")).await.unwrap();
-    store.renew(us(), DAY).await.unwrap();
+    store.renew(renewal(us(), DAY)).await.unwrap();
     store.ping().await.unwrap();
     pair.standby_has(1, "state = 'in_flight'").await;
     let old = pair.primary.same(&pair.database).client().await;
@@ -204,7 +204,7 @@ async fn a_primary_that_takes_no_writes_any_more_is_left_for_the_one_that_does()
     assert_eq!(store.standing(us(), Duration::ZERO).await.unwrap().len(), 1);
     assert!(matches!(store.settle(completion(&second, b"")).await.unwrap(), Settled::Done { .. }));
     assert!(store.standing(us(), Duration::ZERO).await.unwrap().is_empty());
-    store.renew(us(), DAY).await.unwrap();
+    store.renew(renewal(us(), DAY)).await.unwrap();
     assert_eq!(store.sweep(DAY, 10).await.unwrap(), []);
     join_all((0..20).map(|i| store.reserve(ask(&format!("k-{i}"))))).await.into_iter().for_each(|reservation| {
         fresh(reservation.unwrap());

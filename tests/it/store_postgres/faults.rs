@@ -9,7 +9,7 @@ use oncegate::store::{self, Seen, Settings, Settled, Store, StoreError};
 
 use crate::harness::link::Link;
 use crate::harness::postgres::{self, Cluster, Database};
-use crate::harness::world::{DAY, World, again, ask, completion, fresh, settlement, us};
+use crate::harness::world::{DAY, World, again, ask, completion, fresh, renewal, settlement, us};
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn what_was_done_while_its_answer_was_lost_is_known_by_its_token() {
         seen = store.find(first.id).await.unwrap().as_ref().map(Seen::from);
 
         link.lose_answers(losses);
-        store.renew(us(), DAY).await.unwrap();
+        store.renew(renewal(us(), DAY)).await.unwrap();
         link.lose_answers(losses);
         store.ping().await.unwrap();
         assert_eq!(link.to_be_lost(), 0);
@@ -121,7 +121,7 @@ async fn while_a_table_is_locked_calls_end_in_time_and_afterwards_all_is_well() 
         let asks: Vec<Ask> = (0..20).map(|i| ask(&format!("k-{round}-{i}"))).collect();
         let (reserved, (settled, renewed)) = join(
             join_all(asks.iter().map(|ask| store.reserve(ask.clone()))),
-            join(store.settle(completion(&before, b"")), store.renew(us(), DAY)),
+            join(store.settle(completion(&before, b"")), store.renew(renewal(us(), DAY))),
         )
         .await;
         assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
@@ -243,7 +243,7 @@ async fn reservations_cannot_take_the_connections_that_settle() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let start = Instant::now();
         world.settle(completion(&before, b"")).await;
-        world.store().renew(us(), DAY).await.unwrap();
+        world.store().renew(renewal(us(), DAY)).await.unwrap();
         world.store().ping().await.unwrap();
         assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
     };
@@ -257,7 +257,7 @@ async fn what_was_acknowledged_survives_a_crash_even_where_the_database_would_no
     let settings = postgres::settings(&database.url);
     let store = store::open(&settings).await.unwrap();
     let asks: Vec<Ask> = (0..4).map(|i| ask(&format!("k-{i}"))).collect();
-    store.renew(us(), DAY).await.unwrap();
+    store.renew(renewal(us(), DAY)).await.unwrap();
     for (i, ask) in asks.iter().enumerate() {
         fresh(store.reserve(ask.clone()).await.unwrap());
         if i > 0 {

@@ -1,4 +1,9 @@
--- renew: takes or prolongs an instance's lease.
-insert into instances (id, started_at, renewed_at, lease_until)
-values (:instance, :now, :now, :now + :expiry_ms)
-    on conflict (id) do update set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until
+-- renew: takes or prolongs an instance's lease, notes which purges it has seen, and tells their count.
+insert into instances (id, started_at, renewed_at, lease_until, service, purges_seen)
+values (:instance, :now, :now, :now + :expiry_ms, :service,
+        -- Who has just been started remembers nothing.
+        coalesce(:purges_seen, (select value from counters where name = 'purges'), 0))
+    on conflict (id) do update
+       set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until,
+           service = excluded.service, purges_seen = excluded.purges_seen
+returning coalesce((select value from counters where name = 'purges'), 0) as purges

@@ -1,0 +1,2 @@
+-- purges: how many there have been.
+select value from oncegate.counters where name = 'purges'

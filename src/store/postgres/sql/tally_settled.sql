@@ -1,0 +1,10 @@
+-- tally_settled: the first rows in the order of ids, which are hashes: a fair sample, or all there are.
+with stretch as materialized (
+  select k.id, k.service, k.route, k.state from oncegate.keys as k order by k.id limit $2::bigint
+)
+select scan.scanned, scan.last, c.route, c.state, c.rows
+  from (select count(*) as scanned, (select s.id from stretch as s order by s.id desc limit 1) as last from stretch) as scan
+  left join (select s.route, s.state, count(*) as rows
+               from stretch as s
+              where s.service = $1::text and s.state in ('completed', 'expired', 'retryable')
+              group by s.route, s.state) as c on true

@@ -1,0 +1,3 @@
+-- note: a line of the audit log.
+insert into audit (at, service, actor, action, id, before, after, note)
+values (:now, :service, :actor, :action, :id, :before, :after, :note)

@@ -1,0 +1,7 @@
+-- purge: forgets a key, where it is still as it was seen.
+delete from keys
+ where id = :id
+   and service = :service
+   and token = :token
+   and state = :seen_state
+   and state <> 'in_flight'

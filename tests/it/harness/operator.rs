@@ -1,0 +1,106 @@
+//! Somebody at the operators' listener, or at a shell.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Request};
+use super::{PATIENCE, Proxy, eventually};
+
+/// An operator of one instance.
+#[derive(Clone, Copy)]
+pub struct Operator(pub std::net::SocketAddr);
+
+impl Operator {
+    pub fn of(proxy: &Proxy) -> Self {
+        Self(proxy.admin)
+    }
+
+    pub fn request(self, method: &str, path: &str) -> Request {
+        Client { address: self.0 }.request(method, path).host(&self.0.to_string()).field("X-Oncegate-Actor", "alice")
+    }
+
+    pub async fn get(self, path: &str) -> (u16, Value) {
+        answer(self.request("GET", path)).await
+    }
+
+    pub async fn post(self, path: &str, body: Value) -> (u16, Value) {
+        answer(self.request("POST", path).json(&body.to_string())).await
+    }
+
+    pub async fn delete(self, path: &str) -> (u16, Value) {
+        answer(self.request("DELETE", path)).await
+    }
+
+    /// The keys that fit.
+    pub async fn keys(self, query: &str) -> Vec<Value> {
+        let (status, page) = self.get(&format!("/api/v1/keys?{query}")).await;
+        assert_eq!((status, &page["next_cursor"]), (200, &Value::Null), "{page}");
+        page["keys"].as_array().unwrap().clone()
+    }
+
+    /// The id of the only key of that name.
+    pub async fn id(self, key: &str) -> String {
+        let keys = self.keys(&format!("key={key}")).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys[0]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The same, once it is in that state.
+    pub async fn id_when(self, key: &str, state: &str) -> String {
+        let there = async || self.keys(&format!("key={key}&state={state}")).await.pop();
+        eventually(PATIENCE, there).await["id"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn resolve(self, id: &str, body: Value) -> (u16, Value) {
+        self.post(&format!("/api/v1/keys/{id}/resolve"), body).await
+    }
+
+    /// The log, the first line first: who, what, from what to what.
+    pub async fn audit(self) -> Vec<[String; 4]> {
+        let (status, log) = self.get("/api/v1/audit").await;
+        assert_eq!(status, 200);
+        let text = |entry: &Value, name: &str| entry[name].as_str().unwrap().to_owned();
+        let line = |entry: &Value| ["actor", "action", "before", "after"].map(|name| text(entry, name));
+        log["entries"].as_array().unwrap().iter().rev().map(line).collect()
+    }
+}
+
+async fn answer(request: Request) -> (u16, Value) {
+    let response = request.send().await;
+    let body: Value = serde_json::from_slice(&response.body).unwrap();
+    let kind = response.field("content-type").unwrap();
+    assert_eq!(kind == "application/problem+json", response.status >= 400, "{kind} {body}");
+    (response.status, body)
+}
+
+/// What somebody knows of an outcome.
+pub fn completed(status: u16, body: &str) -> Value {
+    json!({ "outcome": "completed", "status": status, "headers": { "Content-Type": "text/plain" }, "body": body })
+}
+
+/// That it has not executed.
+pub fn not_executed(accept_risk: bool) -> Value {
+    json!({ "outcome": "not_executed", "accept_risk": accept_risk })
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// `oncegate keys …`, with nobody at the keyboard.
+pub async fn keys(file: &Path, arguments: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.arg("keys").args(arguments).arg("-c").arg(file).env_clear().env("USER", "bob").stdin(Stdio::null());
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    Said {
+        code: output.status.code().expect("no signal ended it"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}

@@ -1,0 +1,117 @@
+//! `oncegate keys`.
+
+use serde_json::{Value, json};
+
+use super::unknown;
+use crate::harness::operator::{Operator, keys};
+use crate::harness::{Store, World, on_both_stores};
+
+on_both_stores!(keys_are_seen_and_settled_through_a_running_instance);
+async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
+    let world = World::start(store).await;
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    let here = |arguments: &[&str]| {
+        let arguments: Vec<_> = arguments.iter().copied().chain(["--admin", &*admin]).map(str::to_owned).collect();
+        let file = file.clone();
+        async move { keys(&file, &arguments.iter().map(|a| &**a).collect::<Vec<_>>()).await }
+    };
+    let empty = here(&["list", "--json"]).await;
+    assert_eq!((empty.code, &*empty.out), (0, "[]\n"));
+    for number in 0..3 {
+        unknown(&world, &format!("k-{number}")).await;
+    }
+    let listed = here(&["list", "--state", "unknown", "--json"]).await;
+    let list: Vec<Value> = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!((listed.code, list.len()), (0, 3), "{listed:?}");
+    for name in ["id", "key", "scope", "route", "state", "attempts", "created_at"] {
+        assert!(!list[0][name].is_null(), "{name}: {}", list[0]);
+    }
+    let table = here(&["list", "--key", "k-1"]).await.out;
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("STATE") && lines[1].starts_with("unknown"), "{table}");
+    assert!(!table.contains('\x1b'), "colours are for terminals");
+    let prefix = lines[1].split_whitespace().last().unwrap();
+    let shown = here(&["show", prefix]).await;
+    assert!(shown.code == 0 && shown.out.contains("k-1") && shown.out.contains("quiet_at"), "{shown:?}");
+
+    // Several are asked about, and nobody is there to answer.
+    let asked = here(&["resolve", "--not-executed", "--accept-risk", "--state", "unknown"]).await;
+    assert_eq!(asked.code, 2, "{asked:?}");
+    assert!(asked.err.contains("3 keys (3 unknown)") && asked.err.contains("--yes"), "{asked:?}");
+    let refused = here(&["resolve", "--not-executed", prefix]).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("may still be running"), "{refused:?}");
+    let header = "Content-Type: text/plain";
+    let done = here(&["resolve", prefix, "--completed", "201", "--header", header, "--body", "charge 7"]).await;
+    assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
+    let replay = world.pay("k-1").send().await;
+    assert_eq!((replay.text(), replay.told()), ("charge 7".to_owned(), Some("replayed")));
+    let many = here(&["resolve", "--not-executed", "--accept-risk", "--state", "unknown", "--yes", "--json"]).await;
+    let told: Value = serde_json::from_str(&many.out).unwrap();
+    assert_eq!((many.code, &told["changed"]), (0, &json!(2)), "{many:?}");
+    let some = here(&["purge", prefix, &"0".repeat(64), "--yes"]).await;
+    assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
+    let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
+    assert_eq!(actors, vec!["bob (claimed) at 127.0.0.1"; 4]);
+}
+
+on_both_stores!(where_no_instance_runs_the_same_is_done_on_the_store);
+async fn where_no_instance_runs_the_same_is_done_on_the_store(store: Store) {
+    let mut world = World::start(store).await;
+    let id = unknown(&world, "k-1").await;
+    assert_eq!(world.pay("k-2").send().await.status, 201);
+    let file = world.proxy.file();
+    if matches!(world.store, Store::Sqlite(_)) {
+        let used = keys(&file, &["list"]).await;
+        assert_eq!(used.code, 69, "{used:?}");
+        assert!(used.err.contains("in use") && used.err.contains("--admin"), "{used:?}");
+    }
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let listed = keys(&file, &["list", "--json"]).await;
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&listed.out).unwrap().len(), 2, "{listed:?}");
+    let done = keys(&file, &["resolve", &id[..8], "--completed", "200", "--body", "known"]).await;
+    assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
+    let purged = keys(&file, &["purge", "--key", "k-2", "--yes"]).await;
+    assert!(purged.code == 0 && purged.out.contains("changed 1 of 1"), "{purged:?}");
+    world.proxy = world.setup.start().await;
+    assert_eq!(world.pay("k-1").send().await.text(), "known");
+    assert_eq!(world.pay("k-2").send().await.told(), Some("executed"));
+    let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
+    assert_eq!(actors, ["bob (claimed) on the command line"; 2]);
+}
+
+#[tokio::test]
+async fn exit_codes_tell_what_went_wrong() {
+    let world = World::start(Store::sqlite()).await;
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    let nowhere = file.with_file_name("nowhere.toml");
+    std::fs::write(&nowhere, "[admin]\nlisten = '127.0.0.1:0'\n[store]\nurl = 'sqlite:missing.db'\nupstreem = 1")
+        .unwrap();
+    let elsewhere = file.with_file_name("elsewhere.toml");
+    let missing = file.with_file_name("missing.db");
+    let lines = format!(
+        "upstream = 'http://127.0.0.1:1'\n[admin]\nlisten = '127.0.0.1:0'\n[store]\nurl = 'sqlite:{}'",
+        missing.display()
+    );
+    std::fs::write(&elsewhere, lines).unwrap();
+    for (file, arguments, code, why) in [
+        (&file, &["list", "--admin", &*admin, "--scope", "xyz"][..], 2, "`scope`"),
+        (&file, &["list", "--state", "lost"], 2, "lost"),
+        (&file, &["resolve", "--admin", &*admin, "abcdefab"], 2, "--completed"),
+        (&file, &["resolve", "abcdefab", "--not-executed", "--completed", "200"], 2, "cannot be used with"),
+        (&file, &["resolve", "abcdefab", "--not-executed", "--body", "x"], 2, "cannot be used with"),
+        (&file, &["purge", "--admin", &*admin], 2, "say which keys"),
+        (&file, &["purge", "--admin", &*admin, "abcdefab", "--route", "pay"], 2, "not both"),
+        (&file, &["show", "--admin", &*admin, "../drain"], 2, "is no id"),
+        (&file, &["show", "--admin", &*admin, "abc"], 2, "`id`"),
+        (&file, &["show", "--admin", &*admin, "abcdefab"], 1, "there is no key"),
+        (&file, &["list", "--admin", "127.0.0.1:1"], 1, "nobody listens there"),
+        (&nowhere, &["list"], 78, "upstreem"),
+        (&elsewhere, &["list"], 69, "no such file"),
+    ] {
+        let said = keys(file, arguments).await;
+        assert_eq!(said.code, code, "{arguments:?}: {said:?}");
+        assert!(said.err.contains(why), "{arguments:?}: {said:?}");
+    }
+    assert!(!missing.exists(), "looking makes no file");
+}
