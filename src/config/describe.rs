@@ -12,7 +12,8 @@ use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 /// password; the warnings are for the caller.
 pub fn describe(config: &Config) -> String {
     let mut lines = Lines::default();
-    lines.row("listen", &format!("{}, admin on {}", config.listen, config.admin.listen));
+    let tls = config.tls.as_ref().map(|tls| format!(" with TLS ({})", tls.certificate.display())).unwrap_or_default();
+    lines.row("listen", &format!("{}{tls}, admin on {}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     lines.row("store", &config.store.location.to_string());
     lines.row("service", &config.service);

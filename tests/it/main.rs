@@ -8,6 +8,7 @@ mod harness;
 
 mod journey;
 mod policies;
+mod tls;
 
 mod framing;
 mod framing_guard;

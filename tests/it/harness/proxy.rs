@@ -29,6 +29,7 @@ pub struct Proxy {
 #[derive(Clone)]
 pub struct Setup {
     store_url: String,
+    environment: Vec<(String, String)>,
     top: Vec<String>,
     store: Vec<String>,
     defaults: Vec<String>,
@@ -50,6 +51,7 @@ impl Proxy {
     pub fn on(store_url: &str) -> Setup {
         Setup {
             store_url: store_url.to_owned(),
+            environment: Vec::new(),
             top: Vec::new(),
             store: Vec::new(),
             defaults: Vec::new(),
@@ -130,6 +132,12 @@ impl Setup {
         Self { store_url: store_url.to_owned(), ..self }
     }
 
+    /// A variable of its environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Lines at the top of the file.
     pub fn top(mut self, lines: &str) -> Self {
         self.top.push(lines.to_owned());
@@ -174,7 +182,7 @@ impl Setup {
 
     /// Starts it and waits until it takes requests.
     pub async fn start(&self) -> Proxy {
-        let process = Process::start(&self.text());
+        let process = Process::start(&self.text(), &self.environment);
         let mut said = process.said.subscribe();
         let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
         tokio::select! {
@@ -188,13 +196,16 @@ impl Setup {
 
     /// Starts it although it must not come up.
     pub async fn fails(&self) -> Ended {
-        fails(&self.text()).await
+        ended(Process::start(&self.text(), &self.environment)).await
     }
 }
 
 /// Starts a proxy with this file although it must not come up.
 pub async fn fails(text: &str) -> Ended {
-    let process = Process::start(text);
+    ended(Process::start(text, &[])).await
+}
+
+async fn ended(process: Process) -> Ended {
     let code = process.ended().await.expect("it was ended by a signal");
     let said = process.said.borrow().join("\n");
     Ended { code, said, file: process.file() }
@@ -215,11 +226,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(config: &str) -> Self {
+    fn start(config: &str, environment: &[(String, String)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = spawn(&file);
+        let mut child = spawn(&file, environment);
         let said = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);
         let pid = Pid::from_child(&child);
@@ -258,12 +269,16 @@ impl Process {
     }
 }
 
-fn spawn(file: &Path) -> Child {
+fn spawn(file: &Path, environment: &[(String, String)]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.arg("run").arg("--config").arg(file).current_dir(file.parent().unwrap());
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));
     }
+    for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
+        command.env_remove(name);
+    }
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
