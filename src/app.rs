@@ -133,6 +133,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,
+        tls = config.tls.is_some(),
         admin = %admin_listener.0,
         upstream = %config.pass.upstream,
         store = %config.store.location,

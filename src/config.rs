@@ -12,17 +12,20 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::domain::fingerprint::Secrets;
+use crate::tls::Trust;
 
 pub use admin::AdminToken;
 pub use describe::describe;
 pub use location::Location;
 pub use lookup::Lookup;
+pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
 pub use problem::{Problem, Problems};
 pub use reconcile::Reconcile;
 pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space, StoreDown};
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use surroundings::{Process, Surroundings};
+pub use tls::{Tls, Version};
 pub use units::duration;
 pub use upstream::Upstream;
 
@@ -35,6 +38,7 @@ pub mod keys;
 mod location;
 mod lookup;
 mod nearest;
+mod postgres_tls;
 mod problem;
 mod reader;
 mod reconcile;
@@ -44,6 +48,7 @@ mod schema;
 mod scope;
 mod statuses;
 mod surroundings;
+mod tls;
 mod top;
 mod units;
 mod upstream;
@@ -115,6 +120,10 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// What stands before the slug in a problem's `type`.
     pub problem_base: Box<str>,
+    /// What clients are spoken to with; `None` for cleartext.
+    pub tls: Option<Tls>,
+    /// Who vouches for `https://` services.
+    pub trust: Trust,
     /// The operators' listener.
     pub admin: Admin,
     /// Where keys are kept.

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
 use framing::Limits;
+use line::Socket;
 
 pub mod connection;
 pub mod framing;
@@ -24,6 +28,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
+/// From accepting a connection to the end of its TLS handshake. That is two round trips at most; a client on a bad network
+/// loses a packet in each and sends it again after one second, and after three. Whoever takes longer only holds a socket.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Accepts connections until `closing`, then waits until the last of them has had its answer.
 pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
@@ -54,7 +61,26 @@ async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, limits: L
         tracing::debug!(%error, "the client was gone before its first request");
         return;
     }
-    connection::serve(stream, peer.ip(), gate, limits, closing).await;
+    let socket = match gate.tls() {
+        None => Socket::Plain(stream),
+        // Nothing was asked for yet, and so nothing is lost where the door closes meanwhile.
+        Some(tls) => tokio::select! {
+            () = closing.cancelled() => return,
+            shaken = shake_hands(stream, tls) => match shaken {
+                Ok(socket) => socket,
+                Err(error) => {
+                    tracing::debug!(%error, %peer, "a client's TLS handshake failed");
+                    return;
+                }
+            },
+        },
+    };
+    connection::serve(socket, peer.ip(), gate, limits, closing).await;
+}
+
+async fn shake_hands(stream: TcpStream, tls: Arc<ServerConfig>) -> io::Result<Socket> {
+    let stream = timeout(HANDSHAKE_MAX, TlsAcceptor::from(tls).accept(stream)).await??;
+    Ok(Socket::Tls(Box::new(stream)))
 }
 
 fn probe(stream: &TcpStream) -> io::Result<()> {

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
+use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -106,7 +107,7 @@ impl Live {
     fn new(config: Arc<Config>, paces: &Paces) -> Self {
         let router = Router::new(&config, paces);
         let top = &config.pass;
-        let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout);
+        let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust);
         Self { config, router, pass }
     }
 }
@@ -129,6 +130,11 @@ impl Gate {
 
     fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What clients are to be spoken to with from now on; `None` for cleartext.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.live().config.tls.as_ref().map(|tls| Arc::clone(&tls.server))
     }
 
     /// Answers a request, come what may.

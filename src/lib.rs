@@ -15,4 +15,5 @@ pub mod gate;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;
+pub mod tls;
 pub mod upstream;

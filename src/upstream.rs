@@ -12,9 +12,11 @@ use hyper::body::{Body as _, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio_rustls::TlsConnector;
 
 use crate::body::Body;
 use crate::config::Upstream as Target;
+use crate::tls::Trust;
 use connector::Connector;
 
 mod connector;
@@ -28,6 +30,7 @@ const PROBES: u32 = 4;
 /// A pool of connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
 pub struct Upstream {
+    scheme: Scheme,
     authority: Authority,
     speaks_h2: bool,
     client: Client<Connector, Body>,
@@ -67,17 +70,19 @@ impl std::error::Error for CallError {
 impl Upstream {
     /// A pool for one upstream. `idle` must be below the upstream's own keep-alive: a connection that it has just closed
     /// looks open from here, and a request written to it is one nobody can judge.
-    pub fn new(target: &Target, connect: Duration, idle: Duration) -> Self {
-        let (connector, authority) = match target {
+    pub fn new(target: &Target, connect: Duration, idle: Duration, trust: &Trust) -> Self {
+        let (connector, scheme, authority) = match target {
             Target::H2c(authority) | Target::Http(authority) => {
-                let mut connector = HttpConnector::new();
-                connector.set_nodelay(true);
-                connector.set_keepalive(Some(PROBE_AFTER));
-                connector.set_keepalive_interval(Some(PROBE_EVERY));
-                connector.set_keepalive_retries(Some(PROBES));
-                (Connector::Tcp(connector, connect), authority.clone())
+                (Connector::Tcp(tcp(), connect), Scheme::HTTP, authority.clone())
             }
-            Target::Unix(path) => (Connector::Unix(Arc::clone(path), connect), Authority::from_static("localhost")),
+            Target::Https(authority, name) => {
+                let tls = TlsConnector::from(trust.config());
+                (Connector::Tls(tcp(), tls, name.clone(), connect), Scheme::HTTPS, authority.clone())
+            }
+            Target::Unix(path) => {
+                let authority = Authority::from_static("localhost");
+                (Connector::Unix(Arc::clone(path), connect), Scheme::HTTP, authority)
+            }
         };
         let speaks_h2 = matches!(target, Target::H2c(_));
         let client = Client::builder(TokioExecutor::new())
@@ -89,7 +94,7 @@ impl Upstream {
             .retry_canceled_requests(true)
             .set_host(false)
             .build(connector);
-        Self { authority, speaks_h2, client }
+        Self { scheme, authority, speaks_h2, client }
     }
 
     /// Sends one request and waits for the response's head.
@@ -100,7 +105,7 @@ impl Upstream {
     /// [`CallError`], which tells what may have happened.
     pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
         let mut target = uri::Parts::default();
-        target.scheme = Some(Scheme::HTTP);
+        target.scheme = Some(self.scheme.clone());
         target.authority = Some(self.authority.clone());
         let asked = request.uri().path_and_query().cloned();
         target.path_and_query = Some(asked.unwrap_or_else(|| PathAndQuery::from_static("/")));
@@ -116,6 +121,17 @@ impl Upstream {
         check(&response, asks_to_switch).map_err(CallError::Garbage)?;
         Ok(response)
     }
+}
+
+fn tcp() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    // The scheme says which port is meant where none is written; what is spoken on it is not this connector's affair.
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(PROBE_AFTER));
+    connector.set_keepalive_interval(Some(PROBE_EVERY));
+    connector.set_keepalive_retries(Some(PROBES));
+    connector
 }
 
 /// Says how the body is framed. hyper would by itself, but for methods whose requests mostly have none: there it sends

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module may use those that stand in later layers; those of one layer do not use each other.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["main"],
     &["cli"],
     &["app"],
@@ -16,6 +16,7 @@ const LAYERS: [&[&str]; 9] = [
     &["store", "upstream"],
     &["body", "telemetry"],
     &["config"],
+    &["tls"],
     &["domain"],
 ];
 

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Problems, Route};
+use crate::config::{Config, Problems, Route, Tls, Version};
 
 /// Between two looks at the file. Mounted configurations change by a link being swapped, which no notification follows;
 /// reading some kilobytes is nothing.
@@ -44,8 +44,9 @@ pub fn hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Reloads on SIGHUP and when the file has changed, until `stop`. Each new configuration is sent to `taken`.
+/// Reloads on SIGHUP and when the file, or the certificate or its key, has changed, until `stop`. Each new configuration is sent to `taken`.
 pub async fn watch(mut source: Source, mut hangup: Signal, taken: watch::Sender<Arc<Config>>, stop: CancellationToken) {
+    let mut certificate = version(&taken);
     loop {
         let asked = tokio::select! {
             () = stop.cancelled() => return,
@@ -53,31 +54,41 @@ pub async fn watch(mut source: Source, mut hangup: Signal, taken: watch::Sender<
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
         let now = read(source.file.as_ref());
+        let certificate_now = taken.borrow().tls.as_ref().and_then(Tls::version_now);
         // A file that is gone is being replaced, or was taken away: neither is a wish to change anything.
-        if asked || (now.is_some() && now != source.seen) {
+        let changed = now.is_some() && now != source.seen;
+        let renewed = certificate_now.is_some() && certificate_now != certificate;
+        if asked || changed || renewed {
             source.seen = now;
-            take(&source, &taken);
+            // What was read counts, rather than what was there a moment before.
+            certificate = if take(&source, &taken) { version(&taken) } else { certificate_now };
         }
     }
 }
 
-fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) {
+fn version(taken: &watch::Sender<Arc<Config>>) -> Option<Version> {
+    taken.borrow().tls.as_ref().map(Tls::version)
+}
+
+/// Whether the new configuration is now the running one.
+fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
     let new = match (source.load)() {
         Ok(new) => new,
         Err(problems) => {
             for problem in problems.iter() {
                 tracing::error!(%problem, "the configuration has a problem; the running one stays");
             }
-            return;
+            return false;
         }
     };
     let running = Arc::clone(&taken.borrow());
     if let Some((route, what)) = refused(&running, &new) {
-        return tracing::error!(
+        tracing::error!(
             %route,
             "{what} has changed, which would make this route's keys unfindable; the running configuration stays. \
              Restart to change it"
         );
+        return false;
     }
     for what in until_restart(&running, &new) {
         tracing::warn!("{what} has changed, which takes effect with a restart");
@@ -87,6 +98,7 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) {
     }
     tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
     taken.send_replace(Arc::new(new));
+    true
 }
 
 /// What must not change while keys are held by it: a retry would be another request.

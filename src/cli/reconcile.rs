@@ -86,7 +86,7 @@ async fn compare(config: &Config, asked: &[(Arc<Route>, Reconcile)], since: Dura
     let routes: Routes = asked
         .iter()
         .map(|(route, reconcile)| {
-            let upstream = pools.of(route, &reconcile.lookup);
+            let upstream = pools.of(route, &reconcile.lookup, &config.trust);
             let (route, reconcile) = (Arc::clone(route), reconcile.clone());
             (Box::from(&*route.name), Arc::new(Asked { route, reconcile, upstream }))
         })

@@ -12,8 +12,9 @@ use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 /// password; the warnings are for the caller.
 pub fn describe(config: &Config) -> String {
     let mut lines = Lines::default();
+    let tls = config.tls.as_ref().map(|tls| format!(" with TLS ({})", tls.certificate.display())).unwrap_or_default();
     let token = if config.admin.token.is_some() { " with a token" } else { "" };
-    lines.row("listen", &format!("{}, admin on {}{token}", config.listen, config.admin.listen));
+    lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     lines.row("store", &config.store.location.to_string());
     lines.row("service", &config.service);

@@ -54,7 +54,11 @@ use Kind::{Boolean, Choice, Duration, Integer, Size, Table, Tables, Text, Texts}
 /// The keys of the file itself.
 pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("listen", Text, r#""127.0.0.1:8080""#, "address and port for clients"),
-    KeyDoc::required("upstream", Text, "the service, as `http://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)"),
+    KeyDoc::required(
+        "upstream",
+        Text,
+        "the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)",
+    ),
     KeyDoc::new("service", Text, r#""default""#, "tells services that share a database apart; part of every key"),
     KeyDoc::new("secret", Text, r#""${ONCEGATE_SECRET:-}""#, "keys the fingerprints' HMAC; empty for plain hashes"),
     KeyDoc::new("previous_secrets", Texts, "[]", "earlier secrets, still read while keys made under them live"),
@@ -73,11 +77,18 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("drain_delay", Duration, r#""0s""#, "between failing /readyz and closing the door"),
     KeyDoc::new("drain_timeout", Duration, r#""40s""#, "how long running attempts may take to finish at shutdown"),
     KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "what stands before the slug in a problem's `type`"),
+    KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
     KeyDoc::new("telemetry", Table(TELEMETRY), "{}", "what is told about the proxy itself"),
     KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
     KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
+];
+
+/// The keys of `[tls]`.
+pub const TLS: &[KeyDoc] = &[
+    KeyDoc::new("certificate", Text, r#""""#, "a PEM file: the certificate, and behind it those up to its authority"),
+    KeyDoc::new("key", Text, r#""""#, "a PEM file: the certificate's private key"),
 ];
 
 /// The keys of `[admin]`.

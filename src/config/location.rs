@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::postgres_tls::PostgresTls;
+
 /// Which store, and where it is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
@@ -34,6 +36,7 @@ impl Location {
             }
             ("sqlite", path) => Ok(Self::Sqlite(path.into())),
             ("postgres" | "postgresql", rest) if rest.strip_prefix("//").is_some_and(|rest| !rest.is_empty()) => {
+                PostgresTls::take_out(text)?;
                 Ok(Self::Postgres(text.into()))
             }
             ("postgres" | "postgresql", _) => {
@@ -73,7 +76,8 @@ impl fmt::Debug for Location {
 /// Shows what is known to be harmless, rather than hide what is known to be secret: an odd URL (a password with an
 /// unescaped `/`, say) then shows too little, never too much.
 fn without_password(url: &str) -> String {
-    const HARMLESS: [&str; 5] = ["application_name", "connect_timeout", "host", "sslmode", "target_session_attrs"];
+    const HARMLESS: [&str; 6] =
+        ["application_name", "connect_timeout", "host", "sslmode", "sslrootcert", "target_session_attrs"];
     let hidden = "postgres://…".to_owned();
     let Some((scheme, rest)) = url.split_once("://") else { return hidden };
     let (before, query) = rest.split_once('?').unwrap_or((rest, ""));

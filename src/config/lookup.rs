@@ -53,12 +53,12 @@ impl Lookup {
         if [scheme, host].iter().any(|part| part.contains(['{', '}'])) {
             return Err("has something to fill in before its path: whom to ask is for the file alone".into());
         }
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err("is https, which is not supported yet: only `http://` works in this version".into()),
-            _ => return Err("is of a kind that is not known: only `http://` works in this version".into()),
-        }
-        let upstream = Arc::new(Upstream::parse(&format!("http://{host}"))?);
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "http" => "http",
+            "https" => "https",
+            _ => return Err(format!("is of a kind that is not known: {RIGHT}")),
+        };
+        let upstream = Arc::new(Upstream::parse(&format!("{scheme}://{host}"))?);
         if rest.contains('#') {
             return Err("has a fragment, which is never sent: leave `#` out".into());
         }
@@ -209,6 +209,7 @@ mod tests {
         let scope = "ab".repeat(32);
         for (template, key, path, asked) in [
             ("http://a/k/{key}", &b"k-1"[..], None, "/k/k-1"),
+            ("https://a/k/{key}", b"k-1", None, "/k/k-1"),
             ("http://a/k/{key}/x", b"a/b?c#d&e=f%2F", None, "/k/a%2Fb%3Fc%23d%26e%3Df%252F/x"),
             ("http://a/?k={key}&s={scope}", b"..", None, &format!("/?k=..&s={scope}")),
             (
@@ -243,9 +244,8 @@ mod tests {
     fn a_template_names_its_host_and_what_is_asked_about() {
         for (text, why) in [
             ("/lookup?key={key}", "is no URL"),
-            ("https://a/{key}", "only `http://` works"),
-            ("h2c://a/{key}", "only `http://` works"),
-            ("file:///{key}", "only `http://` works"),
+            ("h2c://a/{key}", "a kind that is not known"),
+            ("file:///{key}", "a kind that is not known"),
             ("{key}://a/{key}", "before its path"),
             ("http://{key}/", "before its path"),
             ("http://a:{key}/", "before its path"),

@@ -112,6 +112,10 @@ impl<'a> Reader<'a> {
         Section { reader: self, keys: keys::TOP, place, outside: Vec::new(), layers }
     }
 
+    pub(super) fn surroundings(&self) -> &'a dyn Surroundings {
+        self.surroundings
+    }
+
     /// Notes a problem.
     pub(super) fn problem(&self, place: &Place, message: impl Into<String>) {
         let file = self.file.filter(|_| place.rank != Rank::Outside);

@@ -1,7 +1,10 @@
 //! What a configuration may ask of the process it is loaded in.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use crate::tls::Authorities;
 
 /// The environment and the files. A parameter, so that tests need neither.
 pub trait Surroundings {
@@ -13,6 +16,12 @@ pub trait Surroundings {
     /// # Errors
     /// What the operating system says.
     fn read(&self, path: &Path) -> io::Result<String>;
+
+    /// Whether everybody on the machine may read a file.
+    fn is_readable_by_all(&self, path: &Path) -> bool;
+
+    /// Whose word counts where a service must show who it is.
+    fn authorities(&self) -> Authorities;
 }
 
 /// The environment and the files of this process.
@@ -27,6 +36,15 @@ impl Surroundings for Process {
     fn read(&self, path: &Path) -> io::Result<String> {
         std::fs::read_to_string(path)
     }
+
+    fn is_readable_by_all(&self, path: &Path) -> bool {
+        const OTHERS_READ: u32 = 0o004;
+        std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & OTHERS_READ != 0)
+    }
+
+    fn authorities(&self) -> Authorities {
+        Authorities::of_system()
+    }
 }
 
 /// An environment and files that a test writes down.
@@ -35,6 +53,7 @@ impl Surroundings for Process {
 pub(super) struct Written {
     pub variables: std::collections::HashMap<String, String>,
     pub files: std::collections::HashMap<std::path::PathBuf, String>,
+    pub readable_by_all: bool,
 }
 
 #[cfg(test)]
@@ -58,5 +77,13 @@ impl Surroundings for Written {
 
     fn read(&self, path: &Path) -> io::Result<String> {
         self.files.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn is_readable_by_all(&self, _: &Path) -> bool {
+        self.readable_by_all
+    }
+
+    fn authorities(&self) -> Authorities {
+        Authorities::none()
     }
 }

@@ -161,14 +161,14 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 fn what_flags_and_variables_say_is_checked_and_blamed_on_them() {
     let overrides = Overrides { listen: Some(":8080".into()), ..Overrides::default() };
     let surroundings = Written::default()
-        .with_variable("ONCEGATE_UPSTREAM", "https://a")
+        .with_variable("ONCEGATE_UPSTREAM", "ftp://a")
         .with_variable("ONCEGATE_STORE_URL", "mysql://u:hunter2@h");
     let problems = load(None, &overrides, &surroundings).expect_err("all wrong").to_string();
     let lines: Vec<_> = problems.lines().collect();
     assert_eq!(lines.len(), 3, "{problems}");
     assert!(lines[0].starts_with("--listen: `:8080` is no address and port"), "{problems}");
     assert!(lines[1].starts_with("ONCEGATE_STORE_URL: is of a kind"), "{problems}");
-    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: is not supported yet: TLS to the service is not"), "{problems}");
+    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: is of a kind that is not known"), "{problems}");
     assert!(!problems.contains("hunter2"));
 }
 
@@ -371,10 +371,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",
         ),
-        (
-            "[defaults]\nupstream = 'https://a'",
-            "3:12: defaults.upstream: is not supported yet: TLS to the service is not",
-        ),
+        ("[defaults]\nupstream = 'ftp://a'", "3:12: defaults.upstream: is of a kind that is not known"),
     ] {
         one_problem(text, begins);
     }

@@ -12,8 +12,9 @@ use super::problem::{Problem, Problems, position};
 use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
-use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, admin};
+use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, postgres_tls, tls};
 use crate::domain::fingerprint::{Secret, Secrets};
+use crate::tls::{Authorities, Trust};
 
 /// 128 bits, if they are random; a body with little in it could be found by trying all shorter ones.
 const SECRET_BYTES_MIN: usize = 16;
@@ -142,6 +143,7 @@ fn read<'a>(
     let drain_delay = top.duration("drain_delay");
     let drain_timeout = top.duration_above_zero("drain_timeout");
     let problem_base = top.parsed("problem_base", problem_base);
+    let tls = tls::read(&top.table("tls"));
     let mut outside = say.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
     outside.extend(say.variable("token", "ONCEGATE_ADMIN_TOKEN"));
     let admin = admin::read(&top.table("admin").with_outside(outside), &listen);
@@ -151,6 +153,13 @@ fn read<'a>(
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = Context { upstream, secrets, lease_expiry };
     let (pass, routes) = routes::read(&top, built_in, &context);
+    let asked = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
+    let upstreams =
+        pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(asked);
+    let authorities = match upstreams.into_iter().any(|upstream| matches!(**upstream, Upstream::Https(..))) {
+        true => Some(say.surroundings.authorities()),
+        false => None,
+    };
     let mut config = Config {
         listen: listen?.value,
         pass: pass?,
@@ -161,6 +170,8 @@ fn read<'a>(
         drain_delay: drain_delay?.value,
         drain_timeout: drain_timeout?.value,
         problem_base: problem_base?.value,
+        tls: tls?,
+        trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::none())),
         admin: admin?,
         store: store?,
         log: log?,
@@ -168,11 +179,29 @@ fn read<'a>(
         warnings: Vec::new(),
     };
     config.warnings = warnings(&config);
+    config.warnings.extend(authorities.iter().flat_map(no_authorities));
     Some(config)
+}
+
+/// Said only where it matters: some file among many that cannot be read is no reason to worry.
+fn no_authorities(authorities: &Authorities) -> Option<String> {
+    let why = authorities.problems.first().map(|why| format!(" ({why})")).unwrap_or_default();
+    authorities.roots.is_empty().then(|| {
+        format!(
+            "no certificate authority is known here{why}, and no `https://` service will be believed: install \
+             ca-certificates, or name a file in SSL_CERT_FILE"
+        )
+    })
 }
 
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
+        warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
+    }
+    if let Location::Postgres(url) = &config.store.location {
+        warnings.extend(postgres_tls::warning(url));
+    }
     if config.store.location == Location::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::uri::Authority;
+use rustls::pki_types::ServerName;
 
 /// A service behind the proxy: where it is, and what it speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,14 +14,16 @@ pub enum Upstream {
     H2c(Authority),
     /// HTTP/1.1 over cleartext TCP.
     Http(Authority),
+    /// HTTP/1.1 over TLS, with a service that must be vouched for by this name.
+    Https(Authority, ServerName<'static>),
     /// HTTP/1.1 through this socket in the file system.
     Unix(Arc<Path>),
 }
 
-const RIGHT: &str = "write `http://host:port`, `h2c://host:port` or `unix:/path/to.sock`";
+const RIGHT: &str = "write `http://host:port`, `https://host:port`, `h2c://host:port` or `unix:/path/to.sock`";
 
 impl Upstream {
-    /// Reads `http://host:port`, `h2c://host:port` (the port may be missing) or `unix:PATH`.
+    /// Reads `http://host:port`, `https://host:port`, `h2c://host:port` (the port may be missing) or `unix:PATH`.
     ///
     /// # Errors
     /// What would be right, beginning with a verb. Never has the text itself, which may hold a password.
@@ -39,10 +42,20 @@ impl Upstream {
         match scheme.to_ascii_lowercase().as_str() {
             "http" => authority(rest).map(Self::Http),
             "h2c" => authority(rest).map(Self::H2c),
-            "https" => Err("is not supported yet: TLS to the service is not in this version".into()),
+            "https" => https(rest),
             _ => Err(format!("is of a kind that is not known: {RIGHT}")),
         }
     }
+}
+
+fn https(text: &str) -> Result<Upstream, String> {
+    let authority = authority(text)?;
+    // An IPv6 address stands in brackets in a URL, and without them in a certificate.
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let name = ServerName::try_from(host.to_owned());
+    let name =
+        name.map_err(|_| "has a host that no certificate can be made out for: write a DNS name or an address")?;
+    Ok(Upstream::Https(authority, name))
 }
 
 fn authority(text: &str) -> Result<Authority, String> {
@@ -72,6 +85,7 @@ impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::H2c(authority) => write!(f, "h2c://{authority}"),
+            Self::Https(authority, _) => write!(f, "https://{authority}"),
             Self::Http(authority) => write!(f, "http://{authority}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
@@ -90,6 +104,9 @@ mod tests {
             ("HTTP://payments:8080/", "http://payments:8080"),
             ("http://[::1]:3000", "http://[::1]:3000"),
             ("h2c://[::1]", "h2c://[::1]"),
+            ("https://payments", "https://payments"),
+            ("https://[::1]:8443/", "https://[::1]:8443"),
+            ("https://10.0.0.1", "https://10.0.0.1"),
             ("unix:/run/app.sock", "unix:/run/app.sock"),
             ("unix:///run/app.sock", "unix:/run/app.sock"),
         ] {
@@ -98,9 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_yet_is_told_from_what_is_wrong() {
+    fn what_is_wrong_with_an_upstream_is_said_and_what_would_be_right() {
         for (text, why) in [
-            ("https://payments", "not supported yet"),
+            ("https://pay%20ments", "host"),
+            ("https://-.-", "certificate"),
             ("ftp://x", "not known"),
             ("unix:app.sock", "whole path"),
             ("unix:/", "whole path"),

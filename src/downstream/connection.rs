@@ -13,11 +13,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::framing::{Guarded, Limits, Malformed, Verdicts, http2};
-use super::line::Line;
+use super::line::{Line, Socket};
 use crate::body::Body;
 use crate::gate::Gate;
 use crate::gate::client::Client;
@@ -32,9 +31,9 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end, or after `closing` to the end of its running requests.
-pub async fn serve(stream: TcpStream, peer: IpAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
-    let line = Line::new(stream);
-    let client = Arc::new(Client::new(peer));
+pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+    let client = Arc::new(Client::new(peer, socket.is_secure()));
+    let line = Line::new(socket);
     let (stream, verdicts) = Guarded::new(line.clone(), limits);
     let service = service_fn(|request| {
         let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());

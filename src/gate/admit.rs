@@ -1,6 +1,5 @@
 //! Is it ours? Route, key, scope, body and fingerprint: all that must be known before the store is asked.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -84,7 +83,7 @@ impl Gate {
         stamp: &mut Stamp,
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
-        let origin = origin(&head, client.peer, &live.config);
+        let origin = origin(&head, client, &live.config);
         let Some(guard) = live.router.find(&head.method, origin.host_name(), head.uri.path()) else {
             if fields::nominates(&head.headers, &[]) {
                 return Err(NOMINATED);
@@ -164,13 +163,14 @@ impl Gate {
 }
 
 /// Where the request comes from, and whether that peer's word about earlier hops is taken.
-fn origin(head: &request::Parts, peer: IpAddr, config: &Config) -> Origin {
-    let peer = peer.to_canonical();
+fn origin(head: &request::Parts, client: &Client, config: &Config) -> Origin {
+    let peer = client.peer.to_canonical();
     Origin {
         peer,
         trusted: config.trusted_proxies.iter().any(|net| net.contains(&peer)),
         host: effective_host(head),
         version: head.version,
+        secure: client.secure,
     }
 }
 

@@ -144,6 +144,8 @@ pub struct Origin {
     pub host: Option<HeaderValue>,
     /// The protocol version it came in.
     pub version: Version,
+    /// Whether it came over TLS.
+    pub secure: bool,
 }
 
 impl Origin {
@@ -167,8 +169,9 @@ fn forwarding(headers: &mut HeaderMap, origin: &Origin) {
         }
     }
     join(headers, X_FORWARDED_FOR, &origin.peer.to_string());
+    let scheme = if origin.secure { "https" } else { "http" };
     if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
     }
     if let (Some(host), false) = (&origin.host, headers.contains_key(X_FORWARDED_HOST)) {
         headers.insert(X_FORWARDED_HOST, host.clone());
@@ -181,7 +184,8 @@ fn forwarding(headers: &mut HeaderMap, origin: &Origin) {
     if let Some(host) = origin.host.as_ref().and_then(|host| host.to_str().ok()) {
         element.push_str(&format!(";host=\"{}\"", host.replace(['"', '\\'], "")));
     }
-    element.push_str(";proto=http");
+    element.push_str(";proto=");
+    element.push_str(scheme);
     join(headers, FORWARDED, &element);
     let version = match origin.version {
         Version::HTTP_10 => "1.0",
@@ -265,7 +269,8 @@ mod tests {
         let host = HeaderValue::from_static("shop.example");
         let told = |trusted| {
             let mut headers = map(&[("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
-            let origin = Origin { peer: LOCAL, trusted, host: Some(host.clone()), version: Version::HTTP_11 };
+            let origin =
+                Origin { peer: LOCAL, trusted, host: Some(host.clone()), version: Version::HTTP_11, secure: false };
             towards_service(&mut headers, &origin);
             ["x-forwarded-for", "forwarded", "x-forwarded-host", "via"]
                 .map(|name| headers[name].to_str().unwrap().to_owned())
@@ -278,7 +283,7 @@ mod tests {
     #[test]
     fn nobody_but_oncegate_speaks_in_its_name() {
         let mut request = map(&[("oncegate-reservation", "x"), ("oncegate-attempt", "9"), ("x-a", "1")]);
-        let origin = Origin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11 };
+        let origin = Origin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11, secure: false };
         towards_service(&mut request, &origin);
         assert!(!request.contains_key(RESERVATION) && !request.contains_key(ATTEMPT) && request.contains_key("x-a"));
         let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);

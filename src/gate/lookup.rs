@@ -17,6 +17,7 @@ use crate::config::{self, Lookup, Reconcile, Route};
 use crate::domain::probe::{Answer, Subject};
 use crate::domain::response::StoredResponse;
 use crate::telemetry::logs::causes;
+use crate::tls::Trust;
 use crate::upstream::{CallError, Upstream};
 
 /// The longest that one question may take, where the route's own times are longer. It reads one record, and a service that
@@ -52,10 +53,10 @@ pub struct Pools(HashMap<(Arc<config::Upstream>, Duration), Upstream>);
 
 impl Pools {
     /// The connections for a route's questions.
-    pub fn of(&mut self, route: &Route, lookup: &Lookup) -> Upstream {
+    pub fn of(&mut self, route: &Route, lookup: &Lookup, trust: &Trust) -> Upstream {
         let (target, connect) = (&lookup.upstream, route.connect_timeout);
         let pool = self.0.entry((Arc::clone(target), connect));
-        pool.or_insert_with(|| Upstream::new(target, connect, route.upstream_idle_timeout)).clone()
+        pool.or_insert_with(|| Upstream::new(target, connect, route.upstream_idle_timeout, trust)).clone()
     }
 }
 
@@ -82,7 +83,9 @@ pub async fn ask(upstream: &Upstream, route: &Route, reconcile: &Reconcile, subj
 
 fn host(lookup: &Lookup) -> Option<HeaderValue> {
     match &*lookup.upstream {
-        config::Upstream::Http(authority) | config::Upstream::H2c(authority) => authority.as_str().parse().ok(),
+        config::Upstream::Http(authority)
+        | config::Upstream::Https(authority, _)
+        | config::Upstream::H2c(authority) => authority.as_str().parse().ok(),
         config::Upstream::Unix(_) => None,
     }
 }

@@ -34,7 +34,7 @@ impl Router {
             let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
                 .entry(pool)
-                .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle))
+                .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle, &config.trust))
                 .clone();
             let guard = Guard { route: Arc::clone(route), upstream, pace: paces.of(&route.name) };
             table.insert(&route.methods, route.host.as_deref(), &route.path, &guard);

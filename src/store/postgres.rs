@@ -37,6 +37,7 @@ mod lanes;
 mod probes;
 mod schema;
 mod statements;
+mod tls;
 mod upkeep;
 
 /// How many statements of one kind are under way at once. Two keep a server busy and let a request that comes alone
@@ -69,9 +70,9 @@ pub(super) struct Postgres {
 
 /// Opens the store.
 pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, OpenError> {
-    let config = connect::config(url, settings.timeout)?;
-    let salt = schema::prepare(&config, settings).await?;
-    let pools = connect::pools(&config, settings.max_connections)?;
+    let server = connect::config(url, settings.timeout)?;
+    let salt = schema::prepare(&server, settings).await?;
+    let pools = connect::pools(&server, settings.max_connections)?;
     Ok(Postgres {
         salt,
         timeout: settings.timeout,

@@ -60,7 +60,7 @@ impl Reconciler {
         let mut pools = Pools::default();
         let asked = |route: &Arc<Route>| {
             let reconcile = route.reconcile.clone()?;
-            let upstream = pools.of(route, &reconcile.lookup);
+            let upstream = pools.of(route, &reconcile.lookup, &config.trust);
             Some((Box::from(&*route.name), Arc::new(Asked { route: Arc::clone(route), reconcile, upstream })))
         };
         config.routes.iter().filter_map(asked).collect()

@@ -1,4 +1,4 @@
-//! How a connection to the upstream is made: over TCP, or through a socket in the file system.
+//! How a connection to the upstream is made: over TCP, with TLS on it or not, or through a socket in the file system.
 
 use std::io;
 use std::path::Path;
@@ -11,14 +11,21 @@ use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tower_service::Service;
+
+use crate::tls::HandshakeError;
 
 /// Makes connections to one upstream.
 #[derive(Clone)]
 pub(super) enum Connector {
     /// To a host and port, within this time.
     Tcp(HttpConnector, Duration),
+    /// To a host and port, with a TLS handshake in which the service shows that it has this name, all within this time.
+    Tls(HttpConnector, TlsConnector, ServerName<'static>, Duration),
     /// To this socket, whatever the URI says.
     Unix(Arc<Path>, Duration),
 }
@@ -26,6 +33,7 @@ pub(super) enum Connector {
 /// A connection's bytes.
 pub(super) enum Stream {
     Tcp(TokioIo<TcpStream>),
+    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
 }
 
@@ -38,7 +46,7 @@ impl Service<Uri> for Connector {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         match self {
-            Self::Tcp(connector, _) => connector.poll_ready(cx).map_err(Into::into),
+            Self::Tcp(connector, _) | Self::Tls(connector, ..) => connector.poll_ready(cx).map_err(Into::into),
             Self::Unix(..) => Poll::Ready(Ok(())),
         }
     }
@@ -49,6 +57,17 @@ impl Service<Uri> for Connector {
                 let connecting = tokio::time::timeout(*limit, connector.call(uri));
                 // Around the look-up of the name as well, which the connector's own limit leaves out.
                 Box::pin(async move { Ok(Stream::Tcp(connecting.await??)) })
+            }
+            Self::Tls(connector, tls, name, limit) => {
+                let (connecting, tls, name, limit) = (connector.call(uri), tls.clone(), name.clone(), *limit);
+                Box::pin(async move {
+                    let shaking = async {
+                        let stream = connecting.await?.into_inner();
+                        let stream = tls.connect(name, stream).await.map_err(HandshakeError::from)?;
+                        Ok::<_, BoxError>(Stream::Tls(Box::new(TokioIo::new(stream))))
+                    };
+                    tokio::time::timeout(limit, shaking).await?
+                })
             }
             Self::Unix(path, limit) => {
                 let (path, limit) = (Arc::clone(path), *limit);
@@ -65,7 +84,7 @@ impl Connection for Stream {
     fn connected(&self) -> Connected {
         match self {
             Self::Tcp(stream) => stream.connected(),
-            Self::Unix(_) => Connected::new(),
+            Self::Tls(_) | Self::Unix(_) => Connected::new(),
         }
     }
 }
@@ -75,6 +94,7 @@ macro_rules! on_stream {
     ($self:expr, $stream:ident => $call:expr) => {
         match $self {
             Stream::Tcp($stream) => $call,
+            Stream::Tls($stream) => $call,
             Stream::Unix($stream) => $call,
         }
     };

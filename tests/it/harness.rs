@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-pub use client::{Exchange, Request, Response};
+pub use client::{Client, Exchange, Request, Response};
 pub use proxy::{Proxy, Setup};
 pub use store::Store;
 pub use upstream::{Answer, Hold, Upstream};
@@ -20,6 +20,7 @@ pub mod proxy;
 pub mod relay;
 pub mod store;
 pub mod strike;
+pub mod tls;
 pub mod upstream;
 pub mod wire;
 pub mod world;

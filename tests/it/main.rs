@@ -9,6 +9,7 @@ mod harness;
 mod journey;
 mod policies;
 mod reconcile;
+mod tls;
 
 mod framing;
 mod framing_guard;

@@ -129,20 +129,6 @@ async fn a_server_that_takes_no_writes_is_refused() {
 }
 
 #[tokio::test]
-async fn tls_that_cannot_be_had_is_refused_and_not_ignored() {
-    let database = postgres::database().await;
-    for mode in ["require", "verify-ca", "verify-full"] {
-        let settings = postgres::settings(&format!("{}?sslmode={mode}", database.url));
-        let OpenError::Missing(source) = store::open(&settings).await.map(drop).unwrap_err() else { panic!("{mode}") };
-        assert!(source.to_string().contains(&format!("TLS to the store is not supported yet: sslmode={mode}")));
-    }
-    for mode in ["disable", "prefer"] {
-        let settings = postgres::settings(&format!("{}?sslmode={mode}", database.url));
-        store::open(&settings).await.unwrap();
-    }
-}
-
-#[tokio::test]
 async fn a_server_that_is_not_there_is_missing() {
     for url in ["postgres://postgres@127.0.0.1:1/oncegate", "postgres://", "postgres://h/d?colour=red"] {
         let error = store::open(&postgres::settings(url)).await.map(drop).unwrap_err();

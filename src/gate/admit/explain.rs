@@ -10,6 +10,7 @@ use super::{caller, check_nominated, parts, place, space};
 use crate::config::{Config, Mode, Route};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::key::Key;
+use crate::gate::client::Client;
 use crate::gate::pace::Paces;
 use crate::gate::refuse::Refusal;
 use crate::gate::routing::Router;
@@ -40,7 +41,7 @@ pub struct Explained {
 /// What the proxy would answer in its own name, before it asked the store.
 pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Explained, Refusal> {
     let router = Router::new(config, &Paces::default());
-    let origin = super::origin(head, std::net::Ipv4Addr::LOCALHOST.into(), config);
+    let origin = super::origin(head, &Client::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
     let Some(guard) = router.find(&head.method, origin.host_name(), head.uri.path()) else {
         if config.refuse_unguarded && super::changes_state(&head.method) {
             return Err(Refusal::Unguarded);

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::{Client, Config};
 
 use super::failure::{Failure, without_detail};
+use super::tls::Tls;
+use crate::config::PostgresTls;
 use crate::store::OpenError;
 
 /// One for the lease and all upkeep, two to settle, one to begin: with fewer, one kind of work could starve another.
@@ -21,17 +23,18 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// How long a statement that was given up is waited for. Dead peers are found out long before, by the system.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 
+/// A server, or several of which one is the primary, and how to speak to it.
+pub(super) struct Server {
+    config: Config,
+    tls: Tls,
+}
+
 /// How to connect, from the URL. What the URL does not say is filled in.
-pub(super) fn config(url: &str, timeout: Duration) -> Result<Config, OpenError> {
-    // Before the driver sees it: it takes `verify-full` for a spelling mistake.
-    let parameters = url.split_once('?').map_or(url, |(_, parameters)| parameters);
-    if let Some(mode) = ["verify-full", "verify-ca", "require"].iter().find(|mode| asks_for(parameters, mode)) {
-        return Err(no_tls(mode));
-    }
+pub(super) fn config(url: &str, timeout: Duration) -> Result<Server, OpenError> {
+    let (url, tls) = PostgresTls::take_out(url).map_err(|why| OpenError::Missing(format!("store.url {why}").into()))?;
     let mut config: Config = url.parse().map_err(|source| OpenError::Missing(Box::new(source)))?;
-    if config.get_ssl_mode() == SslMode::Require {
-        return Err(no_tls("require"));
-    }
+    let tls = Tls::new(tls, config.get_ssl_negotiation())?;
+    config.ssl_mode(tls.mode());
     // A standby would show records as they were.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     if config.get_application_name().is_none() {
@@ -51,25 +54,15 @@ pub(super) fn config(url: &str, timeout: Duration) -> Result<Config, OpenError> 
         config.keepalives_interval(Duration::from_secs(1));
         config.keepalives_retries(3);
     }
-    Ok(config)
-}
-
-fn asks_for(parameters: &str, mode: &str) -> bool {
-    parameters.split(['&', ' ']).any(|parameter| parameter.strip_prefix("sslmode=") == Some(mode))
-}
-
-fn no_tls(mode: &str) -> OpenError {
-    OpenError::Missing(
-        format!("TLS to the store is not supported yet: sslmode={mode} cannot be kept, and is not ignored").into(),
-    )
+    Ok(Server { config, tls })
 }
 
 /// A connection outside the pools, for what is done once at start.
-pub(super) async fn alone(config: &Config) -> Result<Client, OpenError> {
-    let (client, connection) = timeout(START_MAX, config.connect(NoTls))
+pub(super) async fn alone(server: &Server) -> Result<Client, OpenError> {
+    let (client, connection) = timeout(START_MAX, server.config.connect(server.tls.clone()))
         .await
         .map_err(|late| OpenError::Missing(Box::new(late)))?
-        .map_err(|source| OpenError::Missing(without_detail(source)))?;
+        .map_err(|source| OpenError::Missing(server.tls.explain(source)))?;
     tokio::spawn(async move {
         // What goes wrong here is told to whoever uses the client.
         drop(connection.await);
@@ -85,20 +78,20 @@ pub(super) struct Pools {
     pub upkeep: Pool,
 }
 
-pub(super) fn pools(config: &Config, max_connections: usize) -> Result<Pools, OpenError> {
+pub(super) fn pools(server: &Server, max_connections: usize) -> Result<Pools, OpenError> {
     let total = max_connections.max(CONNECTIONS_MIN);
-    let lease = pool(config, 1)?;
-    let upkeep = if total > CONNECTIONS_MIN { pool(config, 1)? } else { lease.clone() };
+    let lease = pool(server, 1)?;
+    let upkeep = if total > CONNECTIONS_MIN { pool(server, 1)? } else { lease.clone() };
     let rest = total - if total > CONNECTIONS_MIN { 2 } else { 1 };
     let settle = (rest / 3).max(2);
-    Ok(Pools { begin: pool(config, rest - settle)?, settle: pool(config, settle)?, lease, upkeep })
+    Ok(Pools { begin: pool(server, rest - settle)?, settle: pool(server, settle)?, lease, upkeep })
 }
 
-fn pool(config: &Config, size: usize) -> Result<Pool, OpenError> {
+fn pool(server: &Server, size: usize) -> Result<Pool, OpenError> {
     // `Fast`: a connection that died unnoticed costs one statement, which is tried again; asking each connection
     // whether it lives would cost every statement a round trip.
-    let manager =
-        Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(server.config.clone(), server.tls.clone(), fast);
     Pool::builder(manager).max_size(size).build().map_err(|source| OpenError::Missing(Box::new(source)))
 }
 

@@ -1,9 +1,9 @@
 //! The schema in PostgreSQL: what it lacks, and taking the steps.
 
+use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Config};
 
-use super::connect;
+use super::connect::{self, Server};
 use super::failure::without_detail;
 use crate::domain::scope::Salt;
 use crate::store::migrate::{Applied, Migration, Step, none_missing, outstanding};
@@ -35,8 +35,8 @@ const ONE_AT_A_TIME: &str = "set local lock_timeout = '60s'; select pg_advisory_
 const DO_NOT_HOLD_UP: &str = "set local lock_timeout = '5s'";
 
 /// Brings the schema up to date, or refuses it, and reads the salt.
-pub(super) async fn prepare(config: &Config, settings: &Settings) -> Result<Salt, OpenError> {
-    let mut client = connect::alone(config).await?;
+pub(super) async fn prepare(server: &Server, settings: &Settings) -> Result<Salt, OpenError> {
+    let mut client = connect::alone(server).await?;
     let has = applied(&client).await?;
     let missing = outstanding(STEPS, &has)?;
     if settings.migrate {

@@ -161,6 +161,10 @@ impl Cluster {
         self.create("template0").await
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Kills it as a power cut would.
     pub fn crash(&self) {
         self.control(&["stop", "-m", "immediate"]);
@@ -271,7 +275,7 @@ async fn connect(url: &str) -> Client {
 }
 
 /// Who the server runs as: it refuses root.
-pub(super) fn owner() -> Option<(u32, u32)> {
+pub fn owner() -> Option<(u32, u32)> {
     let id = |flags: &[&str]| -> Option<u32> {
         let output = Command::new("id").args(flags).output().unwrap();
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().parse().unwrap())

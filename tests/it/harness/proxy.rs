@@ -30,6 +30,7 @@ pub struct Proxy {
 #[derive(Clone)]
 pub struct Setup {
     store_url: String,
+    environment: Vec<(String, String)>,
     top: Vec<String>,
     admin: Vec<String>,
     store: Vec<String>,
@@ -53,6 +54,7 @@ impl Proxy {
     pub fn on(store_url: &str) -> Setup {
         Setup {
             store_url: store_url.to_owned(),
+            environment: Vec::new(),
             top: Vec::new(),
             admin: Vec::new(),
             store: Vec::new(),
@@ -160,6 +162,12 @@ impl Setup {
         Self { store_url: store_url.to_owned(), ..self }
     }
 
+    /// A variable of its environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Lines at the top of the file.
     pub fn top(mut self, lines: &str) -> Self {
         self.top.push(lines.to_owned());
@@ -223,7 +231,7 @@ impl Setup {
 
     /// Starts it and waits until it takes requests, or has ended; with its exit code, or `None` where a signal ended it.
     pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
-        let process = Process::start(&self.text(), &self.wrapper);
+        let process = Process::start(&self.text(), &self.wrapper, &self.environment);
         let mut said = process.said.subscribe();
         let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
         tokio::select! {
@@ -237,13 +245,16 @@ impl Setup {
 
     /// Starts it although it must not come up.
     pub async fn fails(&self) -> Ended {
-        fails(&self.text()).await
+        ended(Process::start(&self.text(), &[], &self.environment)).await
     }
 }
 
 /// Starts a proxy with this file although it must not come up.
 pub async fn fails(text: &str) -> Ended {
-    let process = Process::start(text, &[]);
+    ended(Process::start(text, &[], &[])).await
+}
+
+async fn ended(process: Process) -> Ended {
     let code = process.ended().await.expect("it was ended by a signal");
     let said = process.said.borrow().join("\n");
     Ended { code, said, file: process.file() }
@@ -264,11 +275,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(config: &str, wrapper: &[OsString]) -> Self {
+    fn start(config: &str, wrapper: &[OsString], environment: &[(String, String)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = spawn(&file, wrapper);
+        let mut child = spawn(&file, wrapper, environment);
         let said = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);
         let pid = Pid::from_child(&child);
@@ -307,7 +318,7 @@ impl Process {
     }
 }
 
-fn spawn(file: &Path, wrapper: &[OsString]) -> Child {
+fn spawn(file: &Path, wrapper: &[OsString], environment: &[(String, String)]) -> Child {
     // A write over the limit is to fail, as on a bad disk, and not to end the process: see `loses_its_disk`.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
@@ -316,6 +327,10 @@ fn spawn(file: &Path, wrapper: &[OsString]) -> Child {
     for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{name}"));
     }
+    for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
+        command.env_remove(name);
+    }
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

@@ -1,0 +1,227 @@
+//! PostgreSQL over TLS: each `sslmode` against servers that are what they say, and others.
+
+use std::error::Error;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use oncegate::store;
+use oncegate::telemetry::logs::causes;
+use tempfile::TempDir;
+use tokio_postgres::NoTls;
+
+use crate::harness::postgres::{Cluster, owner, settings};
+use crate::harness::tls::{Authority, Pair};
+use crate::harness::{Proxy, Upstream, postgres};
+
+/// A server with TLS whose certificate is for `localhost` alone.
+struct Secure {
+    cluster: Cluster,
+    authority: Authority,
+    /// Whom it believes itself.
+    callers: Authority,
+    folder: TempDir,
+}
+
+const HBA: &str = "\
+hostssl all with_certificate all cert
+hostssl all with_password all scram-sha-256
+host all with_certificate,with_password all reject
+host all all all trust
+";
+
+impl Secure {
+    async fn start() -> Self {
+        let (authority, callers) = (Authority::new(), Authority::new());
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = authority.issues(&["localhost"]).write(folder.path());
+        let (hba, ca) = (folder.path().join("hba.conf"), folder.path().join("callers.pem"));
+        std::fs::write(&hba, HBA).unwrap();
+        std::fs::write(&ca, callers.pem()).unwrap();
+        for path in [folder.path(), &certificate, &key, &hba, &ca] {
+            if let Some((uid, gid)) = owner() {
+                chown(path, Some(uid), Some(gid)).unwrap();
+            }
+        }
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let options = format!(
+            "-c ssl=on -c ssl_cert_file={} -c ssl_key_file={} -c ssl_ca_file={} -c hba_file={}",
+            certificate.display(),
+            key.display(),
+            ca.display(),
+            hba.display()
+        );
+        let cluster = tokio::task::spawn_blocking(move || Cluster::start(&options)).await.unwrap();
+        Self { cluster, authority, callers, folder }
+    }
+
+    /// A URL to a migrated database by this host's name, with these parameters.
+    fn url(&self, user: &str, host: &str, parameters: &str) -> String {
+        format!("postgres://{user}@{host}:{}/postgres?{parameters}", self.cluster.port())
+    }
+
+    fn root(&self) -> String {
+        format!("sslrootcert={}", self.authority.file().display())
+    }
+}
+
+/// Whether the store's own connection has TLS; or why it has none, in the words that are logged.
+async fn opened(url: &str) -> Result<bool, String> {
+    let store = match store::open(&settings(url)).await {
+        Ok(store) => store,
+        Err(error) => return Err(said(&error)),
+    };
+    store.ping().await.map_err(|error| said(&error))?;
+    Ok(has_tls(url).await)
+}
+
+fn said(error: &(dyn Error + 'static)) -> String {
+    let said = format!("{error}: {}", causes(error).unwrap_or_default());
+    assert!(!said.contains("hunter2"), "{said}");
+    said
+}
+
+/// What the server says of the connections that are the store's.
+async fn has_tls(url: &str) -> bool {
+    let port = url.split(['@', '/', '?']).nth(3).unwrap().rsplit(':').next().unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&format!("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=disable"), NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let sql = "select count(*), count(*) filter (where ssl) from pg_stat_activity join pg_stat_ssl using (pid)
+               where application_name = 'oncegate'";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    let (all, with_tls): (i64, i64) = (row.get(0), row.get(1));
+    assert!(all > 0 && (with_tls == 0 || with_tls == all), "{with_tls} of {all}");
+    with_tls > 0
+}
+
+#[tokio::test]
+async fn each_sslmode_keeps_its_word() {
+    let secure = Secure::start().await;
+    let stranger = Authority::new();
+    let (root, other) = (secure.root(), format!("sslrootcert={}", stranger.file().display()));
+    let (untrusted, misnamed) = ("nobody who is trusted here", "not valid for name \"127.0.0.1\"");
+    let cases: &[(&str, &str, &str, Result<bool, &str>)] = &[
+        ("localhost", "sslmode=disable", "", Ok(false)),
+        ("localhost", "", "", Ok(true)),
+        ("localhost", "sslmode=prefer", "", Ok(true)),
+        ("127.0.0.1", "sslmode=require", "", Ok(true)),
+        ("127.0.0.1", "sslmode=require", &root, Ok(true)),
+        ("127.0.0.1", "sslmode=require", &other, Err(untrusted)),
+        ("127.0.0.1", "sslmode=verify-ca", &root, Ok(true)),
+        ("localhost", "sslmode=verify-ca", &other, Err(untrusted)),
+        ("localhost", "sslmode=verify-full", &root, Ok(true)),
+        ("localhost", "sslmode=verify-full", &other, Err(untrusted)),
+        ("127.0.0.1", "sslmode=verify-full", &root, Err(misnamed)),
+        ("localhost", "", &root, Ok(true)),
+        ("127.0.0.1", "", &root, Err(misnamed)),
+        (
+            "localhost",
+            "sslmode=verify-full",
+            "sslrootcert=/nowhere.pem",
+            Err("sslrootcert `/nowhere.pem` cannot be read"),
+        ),
+    ];
+    for (host, mode, more, expected) in cases {
+        let url = secure.url("postgres:hunter2", host, &[*mode, *more].map(|word| word.to_owned()).join("&"));
+        match (opened(&url).await, expected) {
+            (Ok(has), Ok(should)) => assert_eq!(has, *should, "{url}"),
+            (Err(said), Err(words)) => assert!(said.contains(words), "{url}: {said}"),
+            (got, _) => panic!("{url}: {got:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_found_out_where_tls_is_asked_for() {
+    let database = postgres::database().await;
+    let root = Authority::new();
+    let url = |mode: &str| format!("{}?{mode}", database.url.replace("127.0.0.1", "localhost"));
+    for mode in ["", "sslmode=disable", "sslmode=prefer"] {
+        assert_eq!(opened(&url(mode)).await, Ok(false), "{mode}");
+    }
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let said = opened(&url(&format!("sslmode={mode}&sslrootcert={}", root.file().display()))).await.unwrap_err();
+        assert!(said.contains("server does not support TLS"), "{mode}: {said}");
+    }
+    // A name that is not known to be this machine's, though it is.
+    let elsewhere = database.url.replace("127.0.0.1", "127.1");
+    let said = opened(&format!("{elsewhere}?sslrootcert={}", root.file().display())).await.unwrap_err();
+    assert!(said.contains("write `sslmode=disable` into store.url"), "{said}");
+    assert_eq!(opened(&format!("{elsewhere}?sslmode=disable")).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_client_certificate_and_a_password_bound_to_the_channel_let_us_in() {
+    let secure = Secure::start().await;
+    let (client, connection) =
+        tokio_postgres::connect(&secure.url("postgres", "127.0.0.1", "sslmode=disable"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let roles =
+        "create role with_certificate superuser login; create role with_password superuser login password 'hunter2'";
+    client.batch_execute(roles).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let show = |pair: Pair| {
+        let (certificate, key) = pair.write(folder.path());
+        format!("sslmode=verify-full&{}&sslcert={}&sslkey={}", secure.root(), certificate.display(), key.display())
+    };
+    let url = |parameters: &str| secure.url("with_certificate", "localhost", parameters);
+    assert_eq!(opened(&url(&show(secure.callers.issues_to("with_certificate")))).await, Ok(true));
+    let said = opened(&url(&show(secure.callers.issues_to("somebody")))).await.unwrap_err();
+    assert!(said.contains("certificate authentication failed"), "{said}");
+    let said = opened(&url(&format!("sslmode=verify-full&{}", secure.root()))).await.unwrap_err();
+    assert!(said.contains("certificate"), "{said}");
+    let bound = format!("sslmode=verify-full&{}&channel_binding=require", secure.root());
+    assert_eq!(opened(&secure.url("with_password:hunter2", "localhost", &bound)).await, Ok(true));
+    let direct_in_vain = secure.url("with_password:hunter2", "localhost", "sslmode=disable&channel_binding=require");
+    assert!(opened(&direct_in_vain).await.is_err());
+}
+
+#[tokio::test]
+async fn each_host_of_a_list_must_have_its_own_name() {
+    let secure = Secure::start().await;
+    let port = secure.cluster.port();
+    let url = |hosts: &str| format!("postgres://postgres@{hosts}/postgres?sslmode=verify-full&{}", secure.root());
+    assert_eq!(opened(&url(&format!("localhost:{port},127.0.0.1:{port}"))).await, Ok(true));
+    assert_eq!(opened(&url(&format!("127.0.0.1:{port},localhost:{port}"))).await, Ok(true));
+    let said = opened(&url(&format!("127.0.0.1:{port},127.0.0.1:{port}"))).await.unwrap_err();
+    assert!(said.contains("not valid for name \"127.0.0.1\""), "{said}");
+}
+
+#[tokio::test]
+async fn authorities_that_change_count_from_the_next_connection_on() {
+    let secure = Secure::start().await;
+    let roots = secure.folder.path().join("roots.pem");
+    std::fs::write(&roots, secure.authority.pem()).unwrap();
+    let parameters = format!("sslmode=verify-full&sslrootcert={}", roots.display());
+    let mut settings = settings(&secure.url("postgres", "localhost", &parameters));
+    settings.timeout = std::time::Duration::from_secs(1);
+    let store = store::open(&settings).await.unwrap();
+    std::fs::write(&roots, Authority::new().pem()).unwrap();
+    assert!(said(&store.ping().await.unwrap_err()).contains("nobody who is trusted here"));
+    std::fs::write(&roots, secure.authority.pem()).unwrap();
+    store.ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_proxy_keeps_its_keys_over_tls() {
+    let secure = Secure::start().await;
+    let upstream = Upstream::start().await;
+    let url = secure.url("postgres", "localhost", &format!("sslmode=verify-full&{}", secure.root()));
+    let proxy = Proxy::on(&url).upstream(upstream.address).start().await;
+    for told in ["executed", "replayed"] {
+        assert_eq!(proxy.post("/pay").key("k-1").body("x").send().await.told(), Some(told));
+    }
+    assert!(has_tls(&url).await);
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_mode_that_could_be_switched_off_on_the_way_is_a_configuration_error() {
+    let setup =
+        Proxy::on("postgres://oncegate:hunter2@db.example/d?sslmode=prefer").top("upstream = \"http://127.0.0.1:1\"");
+    let ended = setup.fails().await;
+    assert_eq!(ended.code, 78, "{}", ended.said);
+    assert!(ended.said.contains("store.url: has `sslmode=prefer`"), "{}", ended.said);
+    assert!(ended.said.contains("write `sslmode=verify-full`") && !ended.said.contains("hunter2"), "{}", ended.said);
+}
