@@ -28,10 +28,12 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
 	cargo test --locked
 
-bench: ## The side-by-side benchmark: some minutes, a table on the terminal
+bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BENCH=--quick, --full or --help
 	scripts/need postgresql
+	@scripts/need haproxy nginx || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release
-	cargo bench --locked --bench side_by_side
+	@mkdir -p target/bench && cp target/release/oncegate target/bench/
+	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --bench side_by_side -- $(BENCH)
 
 demo: ## The tour
 	cargo run --locked --release -- demo
