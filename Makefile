@@ -41,10 +41,12 @@ torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORT
 	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
 	    cargo test --locked --test faults -- whatever_breaks_together --nocapture --test-threads=1
 
-bench: ## The side-by-side benchmark: some minutes, a table on the terminal
+bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BENCH=--quick, --full or --help
 	scripts/need postgresql
+	@scripts/need haproxy nginx || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release
-	cargo bench --locked --bench side_by_side
+	@mkdir -p target/bench && cp target/release/oncegate target/bench/
+	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --bench side_by_side -- $(BENCH)
 
 demo: ## The tour
 	cargo run --locked --release -- demo

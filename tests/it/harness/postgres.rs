@@ -295,7 +295,7 @@ pub(super) fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
 }
 
 /// `$PG_BIN`, or what `pg_config` says, or the newest of Debian's.
-fn binaries() -> PathBuf {
+pub fn binaries() -> PathBuf {
     let told = std::env::var_os("PG_BIN").map(PathBuf::from);
     let asked = || {
         let output = Command::new("pg_config").arg("--bindir").output().ok()?;

@@ -1,0 +1,88 @@
+//! What `/proc` tells: the machine, and what processes take of it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+/// What the figures were taken on. Ratios carry over to other machines, if at all; figures do not.
+pub fn describe(postgresql: &str, load_before: &str) -> Value {
+    json!({
+        "processor": line("/proc/cpuinfo", "model name"),
+        "cores": std::thread::available_parallelism().map_or(1, usize::from),
+        "memory": line("/proc/meminfo", "MemTotal"),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "postgresql": postgresql,
+        "load_before": load_before,
+        "build": if cfg!(debug_assertions) { "debug: its figures mean nothing" } else { "release" },
+    })
+}
+
+/// How busy it is, over one, five and fifteen minutes.
+pub fn load_average() -> String {
+    read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// The machine's memory, in bytes.
+pub fn memory_of_all() -> u64 {
+    let line = line("/proc/meminfo", "MemTotal").unwrap_or_default();
+    line.trim_end_matches(" kB").parse::<u64>().map_or(0, |kilobytes| kilobytes * 1024)
+}
+
+/// The bytes that are free on the disk of a folder.
+pub fn free_space(folder: &Path) -> u64 {
+    let output = Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The value after a name and a colon.
+fn line(file: &str, name: &str) -> Option<String> {
+    let text = read(file);
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim().to_owned())
+}
+
+/// The memory of a process and its children, each page shared out among those that share it (PSS), in bytes.
+pub fn memory(pid: u32) -> u64 {
+    let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
+    family.map(|process| pss(process.pid)).sum()
+}
+
+fn pss(pid: u32) -> u64 {
+    let text = read(&format!("/proc/{pid}/smaps_rollup"));
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kilobytes: u64 = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+    kilobytes * 1024
+}
+
+/// The processor time that a process and its children have taken so far, those that have ended counted in, in seconds.
+pub fn processor_time(pid: u32) -> f64 {
+    /// What Linux counts in, towards programs, on every architecture.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
+    family.map(|process| process.ticks as f64 / TICKS_PER_SECOND).sum()
+}
+
+struct Process {
+    pid: u32,
+    parent: u32,
+    /// In user and kernel mode, with what its ended children took.
+    ticks: u64,
+}
+
+fn processes() -> Vec<Process> {
+    let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the name, which is in brackets: state, parent; utime, stime, cutime and cstime are the 12th to 15th.
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+        let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+        Some(Process { pid, parent: fields.get(1)?.parse().ok()?, ticks })
+    })
+    .collect()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}

@@ -1,0 +1,144 @@
+//! What a load sends and what it must get: bytes, no sockets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memchr::memmem;
+
+/// The body of every request and of every answer of the service.
+pub const BODY: &str = r#"{"amount":1000,"currency":"EUR","customer":"cus_9s6XKzkNRiz8i3","description":"order 1001"}"#;
+
+/// How many keys are replayed: enough that no single row or file is what is measured.
+pub const KNOWN: u64 = 1000;
+
+/// What kind of requests a load is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// No key: passes through.
+    PassThrough,
+    /// Each under a key of its own.
+    First,
+    /// Each of the known keys once, so that they are known.
+    Seed,
+    /// Under known keys, from Oncegate.
+    Replay,
+    /// Under known keys, from nginx's cache.
+    CacheHit,
+    /// Two connections send the same keys at the same time.
+    Contended,
+}
+
+impl Load {
+    fn prefix(self) -> Option<&'static str> {
+        match self {
+            Self::PassThrough => None,
+            Self::First => Some("first"),
+            Self::Seed | Self::Replay | Self::CacheHit => Some("known"),
+            Self::Contended => Some("twice"),
+        }
+    }
+
+    /// Whether that is the right answer.
+    fn accepts(self, status: u16, head: &[u8]) -> bool {
+        let says = |words: &str| memmem::find(head, words.as_bytes()).is_some();
+        match self {
+            Self::PassThrough | Self::Seed => status == 201,
+            Self::First => status == 201 && says("\r\noncegate-status: executed\r\n"),
+            Self::Replay => status == 201 && says("\r\noncegate-status: replayed\r\n"),
+            Self::CacheHit => status == 201 && says("\r\nX-Cache: HIT\r\n"),
+            Self::Contended => match status {
+                201 => says("\r\noncegate-status: executed\r\n") || says("\r\noncegate-status: replayed\r\n"),
+                409 => says("\r\noncegate-status: in-flight\r\n"),
+                _ => false,
+            },
+        }
+    }
+}
+
+/// One connection's requests and answers. The request's bytes are made once; only the key's digits change.
+pub struct Conversation {
+    load: Load,
+    /// Of this connection among those of its load.
+    number: u64,
+    /// Of this load among all loads of this process.
+    round: u64,
+    sent: u64,
+    request: Vec<u8>,
+    /// Where the key's 16 digits stand.
+    digits: Option<usize>,
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+impl Conversation {
+    pub fn new(load: Load, number: usize, round: u64) -> Self {
+        let mut request = b"POST /v1/payments HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n".to_vec();
+        let digits = load.prefix().map(|prefix| {
+            request.extend_from_slice(format!("Idempotency-Key: {prefix}-").as_bytes());
+            let digits = request.len();
+            request.extend_from_slice(b"0000000000000000\r\n");
+            digits
+        });
+        let rest = format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
+        request.extend_from_slice(rest.as_bytes());
+        Self { load, number: number as u64, round, sent: 0, request, digits, buffer: vec![0; 16 * 1024], filled: 0 }
+    }
+
+    /// The next request.
+    pub fn next(&mut self) -> &[u8] {
+        static FRESH: AtomicU64 = AtomicU64::new(0);
+        let key = match self.load {
+            Load::PassThrough => 0,
+            Load::First => FRESH.fetch_add(1, Ordering::Relaxed),
+            Load::Seed => self.sent,
+            // Each connection begins elsewhere.
+            Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN,
+            Load::Contended => self.round << 48 | (self.number / 2) << 32 | self.sent,
+        };
+        if let Some(at) = self.digits {
+            for (place, digit) in self.request[at..at + 16].iter_mut().enumerate() {
+                *digit = b"0123456789abcdef"[(key >> (60 - 4 * place) & 15) as usize];
+            }
+        }
+        self.sent += 1;
+        self.filled = 0;
+        &self.request
+    }
+
+    /// Where the answer's next bytes go.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.filled..]
+    }
+
+    /// Takes note of so many more bytes. Says whether the answer is whole; an error where it is not the right one.
+    pub fn came(&mut self, bytes: usize) -> Result<bool, String> {
+        if bytes == 0 {
+            return Err(format!("{:?}: the connection was closed after {:?}", self.load, self.text()));
+        }
+        self.filled += bytes;
+        let so_far = &self.buffer[..self.filled];
+        let Some(end) = memmem::find(so_far, b"\r\n\r\n") else { return Ok(false) };
+        let head = &so_far[..end + 2];
+        let status = head.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        let (Some(status), Some(length)) = (status, content_length(head)) else {
+            return Err(format!("{:?}: not an answer of known length: {:?}", self.load, self.text()));
+        };
+        if !self.load.accepts(status, head) {
+            return Err(format!("{:?}: not the right answer: {:?}", self.load, self.text()));
+        }
+        Ok(self.filled >= end + 4 + length)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.buffer[..self.filled.min(600)]).into_owned()
+    }
+}
+
+/// The value of `Content-Length`, in whatever case its name is written.
+fn content_length(head: &[u8]) -> Option<usize> {
+    let value = memmem::find_iter(head, b"ontent-").find_map(|at| {
+        let rest = &head[at + "ontent-".len()..];
+        rest.strip_prefix(b"length: ").or_else(|| rest.strip_prefix(b"Length: "))
+    })?;
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
+}
