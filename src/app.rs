@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
+use crate::cache::Cache;
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, framing::Limits};
@@ -90,9 +91,14 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
     let shared = Arc::new(Shared {
         salt: store.salt(),
-        tenure: Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry),
+        tenure: Tenure::new(
+            InstanceId::from_random(u64::from_ne_bytes(random)),
+            config.store.heartbeat,
+            config.store.expiry,
+        ),
         underway: Arc::default(),
         waiters: Arc::default(),
+        cache: Cache::new(config.cache_memory),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         giving_up: CancellationToken::new(),

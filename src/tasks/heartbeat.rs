@@ -16,7 +16,7 @@ impl Task for Heartbeat {
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
         let Shared { store, tenure, .. } = &*self.0;
         let begun = Moment::now();
-        let now = store.renew(tenure.id(), tenure.expiry()).await?;
+        let now = store.renew(tenure.id(), tenure.expiry()).await.inspect_err(|_| tenure.missed())?;
         tenure.renewed(begun, now);
         Ok(Pass::Idle)
     }
