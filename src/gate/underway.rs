@@ -78,7 +78,7 @@ impl Entry {
             attempt: lease.attempt,
             token: lease.token,
             recipe: ask.recipe.clone(),
-            fingerprint: ask.fingerprint.clone(),
+            fingerprint: ask.fingerprint,
             running_for: std::time::Duration::ZERO,
             deadline_in_ms: i64::try_from(ask.time_limit.as_millis()).unwrap_or(i64::MAX),
             past_ttl: false,
