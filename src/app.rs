@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin};
+use crate::cache::Cache;
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, framing::Limits};
@@ -94,7 +95,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let breaker = Breaker::around(store);
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| Failure::Machine(error.into()))?;
-    let tenure = Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.expiry);
+    let tenure =
+        Tenure::new(InstanceId::from_random(u64::from_ne_bytes(random)), config.store.heartbeat, config.store.expiry);
     let begun = Moment::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
     let renewal = Renewal { instance: tenure.id(), service, expiry, purges_seen: None };
@@ -102,12 +104,15 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     tenure.renewed(begun, renewed.now);
     let purges = Purges::default();
     purges.read(renewed.purges, begun);
+    let cache = Cache::new(config.cache_memory);
+    cache.purged(renewed.purges);
     let shared = Arc::new(Shared {
         salt: breaker.salt(),
         purges,
         tenure,
         underway: Arc::default(),
         waiters: Arc::default(),
+        cache,
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         giving_up: CancellationToken::new(),

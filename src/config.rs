@@ -128,6 +128,8 @@ pub struct Config {
     pub admin: Admin,
     /// Where keys are kept.
     pub store: Store,
+    /// How many bytes of completed responses are kept in memory; 0 for none.
+    pub cache_memory: u64,
     /// What is logged.
     pub log: Log,
     /// In the order of the file; at least one.

@@ -16,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
+use crate::cache::Cache;
 use crate::config::Config;
-use crate::domain::record::Reservation;
+use crate::domain::record::{Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 use crate::store::breaker::was_not_asked;
 use crate::store::{Breaker, Store, StoreError};
@@ -82,12 +83,37 @@ pub struct Shared {
     pub underway: Arc<Underway>,
     /// The duplicates that wait for one of those, here or on another instance.
     pub waiters: Arc<Waiters>,
+    /// What is completed, as far as it is remembered here.
+    pub cache: Cache,
     /// What must end before the process does: attempts and their settlements.
     pub tracker: TaskTracker,
     /// The door is closed: nothing new is begun.
     pub draining: CancellationToken,
     /// The drain's time is up: what is not settled by now is left to the store's other readers.
     pub giving_up: CancellationToken,
+}
+
+impl Shared {
+    /// The key's record as far as this instance knows it without asking.
+    fn known(&self, id: &RecordId) -> Option<Record> {
+        self.remembered(id).or_else(|| self.underway.running(id))
+    }
+
+    /// The key's record, if it is completed and remembered. Only as long as a purge elsewhere would have been heard of.
+    fn remembered(&self, id: &RecordId) -> Option<Record> {
+        self.tenure.is_in_touch().then(|| self.cache.get(id, self.tenure.store_now())).flatten()
+    }
+
+    /// The key's record, wherever it is; kept in memory if it is completed.
+    async fn look_up(&self, id: RecordId) -> Result<Option<Record>, StoreError> {
+        if let Some(record) = self.remembered(&id) {
+            return Ok(Some(record));
+        }
+        let asked = self.cache.begin();
+        let found = self.store.find(id).await?;
+        found.iter().for_each(|record| self.cache.put(record, asked));
+        Ok(found)
+    }
 }
 
 /// One worker's gate: the shared parts, and connections of its own.
@@ -183,6 +209,18 @@ impl Gate {
             quiet_after: guarded.route().quiet_after,
             usual: guarded.pace().usual(),
         };
+        // What this instance has completed or is running itself, it can tell without the store.
+        if let Some(record) = self.shared.known(&guarded.ask.id) {
+            let same = guarded.is_what(&record);
+            match decide(record, same, &rules) {
+                Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
+                Decision::Refuse(refusal) => return Err(refusal),
+                Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
+                // It is neither, at second sight: the store decides.
+                Decision::TakeOver(_) => {}
+            }
+        }
+        let cached = self.shared.cache.begin();
         let mut entry = underway.enter(guarded.ask.token);
         let mut begun = Moment::now();
         let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
@@ -200,9 +238,13 @@ impl Gate {
         };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
-                Reservation::Fresh(lease) => return self.forward(guarded, lease, entry, begun, &stamp).await,
+                Reservation::Fresh(lease) => {
+                    entry.runs(&lease);
+                    return self.forward(guarded, lease, entry, begun, &stamp).await;
+                }
                 Reservation::Taken(record) => record,
             };
+            self.shared.cache.put(&record, cached);
             let same = guarded.is_what(&record);
             match decide(record, same, &rules) {
                 Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
@@ -235,7 +277,7 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         let patience = Patience::of(guarded.route(), &guarded.head.headers);
         let settled = tokio::select! {
-            settled = self.shared.waiters.wait(&self.shared.store, guarded.ask.id, patience.until) => settled,
+            settled = self.shared.waiters.wait(&self.shared, guarded.ask.id, patience.until) => settled,
             () = self.shared.draining.cancelled() => None,
         };
         let decision = settled.map(|record| {

@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 10] = [
     &["app"],
     &["admin", "downstream", "tasks"],
     &["gate"],
-    &["store", "upstream"],
+    &["cache", "store", "upstream"],
     &["body", "telemetry"],
     &["config"],
     &["tls"],

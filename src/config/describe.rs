@@ -17,6 +17,7 @@ pub fn describe(config: &Config) -> String {
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     lines.row("store", &config.store.location.to_string());
+    lines.row("cache", &format!("{} of memory", show_size(config.cache_memory)));
     lines.row("service", &config.service);
     lines.row("secret", if config.secrets.current().is_some() { "set" } else { "none" });
     for route in &config.routes {

@@ -80,6 +80,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
+    KeyDoc::new("cache", Table(CACHE), "{}", "completed responses in memory"),
     KeyDoc::new("telemetry", Table(TELEMETRY), "{}", "what is told about the proxy itself"),
     KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
     KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
@@ -113,6 +114,14 @@ pub const LEASE: &[KeyDoc] = &[
     KeyDoc::new("heartbeat", Duration, r#""2s""#, "how often an instance renews its lease"),
     KeyDoc::new("expiry", Duration, r#""10s""#, "how long a lease lives without being renewed"),
 ];
+
+/// The keys of `[cache]`.
+pub const CACHE: &[KeyDoc] = &[KeyDoc::new(
+    "memory",
+    Size,
+    r#""64MiB""#,
+    "how much of them is kept, so that a replay need not ask the store; `0B` keeps none",
+)];
 
 /// The keys of `[telemetry]`.
 pub const TELEMETRY: &[KeyDoc] = &[
@@ -249,6 +258,7 @@ pub(super) fn home(name: &str) -> Option<&'static str> {
         ("in `[admin]`", ADMIN),
         ("in `[store]`", STORE),
         ("in `lease` of `[store]`", LEASE),
+        ("in `[cache]`", CACHE),
         ("in `[telemetry]`", TELEMETRY),
         ("in a route's `key`", KEY),
         ("in a route's `fingerprint`", FINGERPRINT),

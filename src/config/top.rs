@@ -12,6 +12,7 @@ use super::problem::{Problem, Problems, position};
 use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
+use super::units;
 use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, postgres_tls, tls};
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -149,6 +150,7 @@ fn read<'a>(
     let admin = admin::read(&top.table("admin").with_outside(outside), &listen);
     let outside = say.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
     let store = store(&top.table("store").with_outside(outside));
+    let cache_memory = top.table("cache").parsed("memory", units::size);
     let log = log(&top.table("telemetry").with_outside(say.variable("log", "ONCEGATE_LOG")));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = Context { upstream, secrets, lease_expiry };
@@ -174,6 +176,7 @@ fn read<'a>(
         trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::none())),
         admin: admin?,
         store: store?,
+        cache_memory: cache_memory?.value,
         log: log?,
         routes: routes.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),

@@ -1,8 +1,8 @@
 //! How often keys were purged, as far as this instance knows.
 //!
-//! What an operator has purged must not be told again from anybody's memory. Each heartbeat reads the count of purges; an
-//! instance that finds it grown drops what it remembers, and says so with its next heartbeat, which then comes at once.
-//! Nothing is remembered yet: this is the place where a memory asks whether it still may.
+//! What an operator has purged or released must not be told again from anybody's memory. Each heartbeat reads the count of
+//! purges; an instance that finds it grown drops what it remembers (`cache`), and says so with its next heartbeat, which then
+//! comes at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +29,6 @@ impl Purges {
     /// A heartbeat that was begun at `begun` has read the count. Tells whether it has grown, so that the store should
     /// be told at once that it was seen.
     pub fn read(&self, count: u64, begun: Moment) -> bool {
-        // Here a memory drops what it holds, before the count is said to be seen.
         let before = self.seen.swap(count, Ordering::AcqRel);
         self.read_at.store(begun.millis(), Ordering::Release);
         before != count

@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::underway::{Entry, Standing};
-use crate::domain::attempt::{Lease, Settlement};
-use crate::domain::record::Record;
+use crate::cache::Begun;
+use crate::domain::attempt::{Ending, Lease, Settlement};
+use crate::domain::record::{Completed, Record, State};
 use crate::store::{Settled, StoreError};
 use crate::telemetry::logs::causes;
 
@@ -33,13 +34,22 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// Writes an attempt's end down, before its answer goes out.
-pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) -> Filed {
+pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) -> Filed {
     if entry.standing() != Standing::Reserved {
         keep_settling(shared, settlement, entry);
         return Filed::Bypassed;
     }
+    let (id, begun) = (settlement.id, shared.cache.begin());
     let settled = shared.store.settle(settlement.clone()).await;
-    shared.waiters.nudge(settlement.id);
+    // In this order, so that a duplicate finds the one or the other: what is completed is remembered, the attempt runs no
+    // more, and those who wait for it look.
+    match &settled {
+        Ok(Settled::Done { expires_at }) => remember(shared, settlement.ending.clone(), *expires_at, &entry, begun),
+        Ok(Settled::Fenced(Some(record))) => shared.cache.put(record, begun),
+        Ok(Settled::Fenced(None)) | Err(_) => {}
+    }
+    entry.ends();
+    shared.waiters.nudge(id);
     match settled {
         Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
         Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
@@ -52,8 +62,16 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, entry: En
     }
 }
 
+fn remember(shared: &Shared, ending: Ending, expires_at: Option<SystemTime>, entry: &Entry, begun: Begun) {
+    if let (Ending::Completed { response, .. }, Some(expires_at), Some(record)) = (ending, expires_at, entry.record()) {
+        let state = State::Completed(Completed { response, expires_at });
+        shared.cache.put(&Record { state, ..record.clone() }, begun);
+    }
+}
+
 /// Tries until it works or the drain gives up. The entry goes with it: until it is durable, the attempt is underway.
-fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, entry: Entry) {
+fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) {
+    entry.ends();
     if entry.standing() == Standing::Absent {
         return;
     }

@@ -1,6 +1,6 @@
 //! This instance's right to start attempts: its lease, as far as the instance itself can know it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -16,12 +16,15 @@ use crate::domain::attempt::InstanceId;
 pub struct Tenure {
     id: InstanceId,
     expiry: Duration,
+    heartbeat: Duration,
     /// Milliseconds of boot time; 0 before the first renewal.
     good_until: AtomicU64,
     /// Since when renewals have come without a gap.
     unbroken_since: AtomicU64,
     /// By how many milliseconds the store's time is ahead of boot time.
     ahead: AtomicU64,
+    /// Whether the last renewal has failed.
+    missed: AtomicBool,
 }
 
 /// A moment of boot time, which counts the time that the machine or the process was suspended.
@@ -55,8 +58,16 @@ impl Moment {
 
 impl Tenure {
     /// No right yet: the first renewal gives it.
-    pub fn new(id: InstanceId, expiry: Duration) -> Self {
-        Self { id, expiry, good_until: AtomicU64::new(0), unbroken_since: AtomicU64::new(0), ahead: AtomicU64::new(0) }
+    pub fn new(id: InstanceId, heartbeat: Duration, expiry: Duration) -> Self {
+        Self {
+            id,
+            expiry,
+            heartbeat,
+            good_until: AtomicU64::new(0),
+            unbroken_since: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            missed: AtomicBool::new(true),
+        }
     }
 
     /// Under what name this process stands in the store.
@@ -71,12 +82,27 @@ impl Tenure {
 
     /// A renewal that was begun at `begun` has succeeded; the store's time was `now`.
     pub fn renewed(&self, begun: Moment, now: SystemTime) {
+        self.missed.store(false, Ordering::Release);
         let now = millis(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
         self.ahead.store(now.saturating_sub(begun.0), Ordering::Release);
         let until = begun.0 + millis(self.expiry) - self.margin();
         if begun.0 > self.good_until.fetch_max(until, Ordering::AcqRel) {
             self.unbroken_since.store(Moment::now().0, Ordering::Release);
         }
+    }
+
+    /// A renewal has failed.
+    pub fn missed(&self) {
+        self.missed.store(true, Ordering::Release);
+    }
+
+    /// Whether this instance knows what the store knew a heartbeat ago, and a second one at most for the way: its memory
+    /// of what is completed may answer.
+    pub fn is_in_touch(&self) -> bool {
+        let renewed = (self.good_until.load(Ordering::Acquire) + self.margin()).saturating_sub(millis(self.expiry));
+        !self.missed.load(Ordering::Acquire)
+            && self.may_start()
+            && Moment::now().0 < renewed + 2 * millis(self.heartbeat)
     }
 
     /// Whether an attempt may be started, or its first byte be written, now.
@@ -111,7 +137,7 @@ mod tests {
     use super::*;
 
     fn tenure() -> Tenure {
-        Tenure::new(InstanceId::from_random(2), Duration::from_secs(10))
+        Tenure::new(InstanceId::from_random(2), Duration::from_secs(2), Duration::from_secs(10))
     }
 
     #[test]
@@ -122,6 +148,20 @@ mod tests {
         assert!(!tenure.may_start(), "the last tenth of a lease is not used");
         tenure.renewed(Moment::now(), SystemTime::now());
         assert!(tenure.may_start());
+    }
+
+    #[test]
+    fn memory_answers_only_while_the_heartbeat_beats() {
+        let tenure = tenure();
+        assert!(!tenure.is_in_touch(), "before the first");
+        tenure.renewed(Moment(Moment::now().0 - 4_001), SystemTime::now());
+        assert!(!tenure.is_in_touch(), "two heartbeats ago");
+        tenure.renewed(Moment(Moment::now().0 - 3_000), SystemTime::now());
+        assert!(tenure.is_in_touch());
+        tenure.missed();
+        assert!(!tenure.is_in_touch(), "after one that failed");
+        tenure.renewed(Moment::now(), SystemTime::now());
+        assert!(tenure.is_in_touch());
     }
 
     #[test]

@@ -1,35 +1,63 @@
-//! The attempts that this process is running, by token.
+//! The attempts that this process is running, by token and by key.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::domain::attempt::Token;
+use tokio::time::Instant;
+
+use crate::domain::attempt::{Lease, Token};
+use crate::domain::record::{Record, RecordId, State};
 
 /// What stands in the store under this instance's name and is not in here was never started: its reservation committed
 /// after the request had given up on it. See `tasks::strays`.
 #[derive(Debug, Default)]
-pub struct Underway(Mutex<HashSet<Token>>);
+pub struct Underway(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    tokens: HashSet<Token>,
+    /// Those of them that have their reservation: a duplicate that comes here need not ask the store.
+    running: HashMap<RecordId, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// As it stood in the store right after the reservation.
+    record: Arc<Record>,
+    since: Instant,
+}
 
 impl Underway {
     /// The attempt may be reserved from now on. Entered before the reservation is sent, so that no reservation of a
     /// living request is ever taken for a stray.
     pub fn enter(self: &Arc<Self>, token: Token) -> Entry {
-        self.lock().insert(token);
-        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved }
+        self.lock().tokens.insert(token);
+        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved, record: None }
     }
 
     /// Those underway at this moment.
     pub fn tokens(&self) -> HashSet<Token> {
-        self.lock().clone()
+        self.lock().tokens.clone()
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().tokens.len()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<Token>> {
-        // A set is whole between any two statements; a panic elsewhere is no reason to stop guarding.
+    /// The key's record, if its newest attempt that this process knows of is running here. Another instance may have
+    /// begun one after it, where the route allows that: then there are two, and the answer is the same.
+    pub fn running(&self, id: &RecordId) -> Option<Record> {
+        let table = self.lock();
+        let Running { record, since } = table.running.get(id)?;
+        let (record, running_for) = (Arc::clone(record), since.elapsed());
+        drop(table);
+        let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
+        Some(Record { running_for, deadline_in_ms, ..Record::clone(&record) })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        // The table is whole between any two statements; a panic elsewhere is no reason to stop guarding.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,6 +68,7 @@ pub struct Entry {
     underway: Arc<Underway>,
     token: Token,
     standing: Standing,
+    record: Option<Arc<Record>>,
 }
 
 /// What the store knows of an attempt that is underway.
@@ -65,16 +94,53 @@ impl Entry {
         self.standing
     }
 
+    /// The attempt has its reservation, and runs.
+    pub fn runs(&mut self, lease: &Lease) {
+        let ask = &lease.ask;
+        let record = Arc::new(Record {
+            id: ask.id,
+            attempt: lease.attempt,
+            token: ask.token,
+            recipe: ask.recipe.clone(),
+            fingerprint: ask.fingerprint,
+            running_for: std::time::Duration::ZERO,
+            deadline_in_ms: i64::try_from(ask.time_limit.as_millis()).unwrap_or(i64::MAX),
+            past_ttl: false,
+            late: false,
+            state: State::InFlight,
+        });
+        let running = Running { record: Arc::clone(&record), since: Instant::now() };
+        self.underway.lock().running.insert(ask.id, running);
+        self.record = Some(record);
+    }
+
+    /// The record as the attempt's reservation made it; `None` before it has one.
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_deref()
+    }
+
+    /// The attempt runs no more, and its end is still to be stored. What the key is meanwhile, the store says.
+    pub fn ends(&mut self) {
+        let mut table = self.underway.lock();
+        if let Some(record) = self.record.take()
+            && table.running.get(&record.id).is_some_and(|running| running.record.token == self.token)
+        {
+            table.running.remove(&record.id);
+        }
+    }
+
     /// The attempt's end is not durable, and nobody tries any more. It counts as underway for as long as this process
     /// lives: out of the table it would be taken for one that was never sent, and released. The sweeper makes it unknown.
-    pub fn stay(self) {
+    pub fn stay(mut self) {
+        self.ends();
         std::mem::forget(self);
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.underway.lock().remove(&self.token);
+        self.ends();
+        self.underway.lock().tokens.remove(&self.token);
     }
 }
 

@@ -9,13 +9,12 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Stamp;
 use super::refuse::{Refusal, RetryAfter};
 use super::status::Told;
+use super::{Shared, Stamp};
 use crate::body::Body;
 use crate::config::{InFlight, Route};
 use crate::domain::record::{Record, RecordId, State};
-use crate::store::Store;
 
 /// How long one duplicate waits, and what it gets if that was too short.
 pub struct Patience {
@@ -90,11 +89,11 @@ type Found = Option<Arc<Record>>;
 impl Waiters {
     /// Waits until the key's attempt is settled, at the longest until `deadline`; `None` if it is still running then, or
     /// the record is gone.
-    pub async fn wait(self: &Arc<Self>, store: &Arc<dyn Store>, id: RecordId, deadline: Instant) -> Option<Record> {
+    pub async fn wait(&self, shared: &Arc<Shared>, id: RecordId, deadline: Instant) -> Option<Record> {
         if deadline <= Instant::now() {
             return None;
         }
-        let room = self.room(store, id);
+        let room = self.room(shared, id);
         let mut settled = room.settled.subscribe();
         let found = timeout_at(deadline, settled.wait_for(Option::is_some)).await.ok()?.ok()?.clone();
         found.flatten().map(|record| (*record).clone())
@@ -107,14 +106,14 @@ impl Waiters {
         }
     }
 
-    fn room(self: &Arc<Self>, store: &Arc<dyn Store>, id: RecordId) -> Arc<Room> {
+    fn room(&self, shared: &Arc<Shared>, id: RecordId) -> Arc<Room> {
         let mut rooms = self.lock();
         if let Some(room) = rooms.get(&id).and_then(Weak::upgrade) {
             return room;
         }
         let room = Arc::new(Room { settled: watch::Sender::new(None), nudge: Notify::new() });
         rooms.insert(id, Arc::downgrade(&room));
-        tokio::spawn(look(Arc::clone(self), Arc::clone(store), id, Arc::downgrade(&room)));
+        tokio::spawn(look(Arc::clone(shared), id, Arc::downgrade(&room)));
         room
     }
 
@@ -125,7 +124,8 @@ impl Waiters {
 }
 
 /// Looks at the key until it is settled or nobody waits any more.
-async fn look(waiters: Arc<Waiters>, store: Arc<dyn Store>, id: RecordId, room: Weak<Room>) {
+async fn look(shared: Arc<Shared>, id: RecordId, room: Weak<Room>) {
+    let waiters = &shared.waiters;
     let mut pause = LOOK_FIRST;
     loop {
         {
@@ -135,8 +135,12 @@ async fn look(waiters: Arc<Waiters>, store: Arc<dyn Store>, id: RecordId, room: 
                 () = room.nudge.notified() => {}
             }
         }
+        // It is still running here, and its end nudges.
+        if shared.underway.running(&id).is_some() {
+            continue;
+        }
         // An error is the store's trouble of the moment: the next look tries again, and the waiters have their deadlines.
-        let Ok(found) = store.find(id).await else { continue };
+        let Ok(found) = shared.look_up(id).await else { continue };
         if found.as_ref().is_some_and(|record| matches!(record.state, State::InFlight)) {
             continue;
         }

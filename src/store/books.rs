@@ -285,6 +285,11 @@ impl Change {
         }
     }
 
+    /// Whether it takes a response back that instances may remember.
+    pub fn takes_back(&self) -> bool {
+        matches!(self, Self::Purge | Self::Release)
+    }
+
     /// What the key becomes; `None` where it goes.
     pub fn leads_to(&self) -> Option<Phase> {
         match self {

@@ -14,7 +14,7 @@ impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, purges, config, .. } = &*self.0;
+        let Shared { store, tenure, cache, purges, config, .. } = &*self.0;
         let begun = Moment::now();
         let renewal = Renewal {
             instance: tenure.id(),
@@ -22,8 +22,10 @@ impl Task for Heartbeat {
             expiry: tenure.expiry(),
             purges_seen: Some(purges.seen()),
         };
-        let renewed = store.renew(renewal).await?;
+        let renewed = store.renew(renewal).await.inspect_err(|_| tenure.missed())?;
         tenure.renewed(begun, renewed.now);
+        // What was purged is forgotten before it is said to be seen.
+        cache.purged(renewed.purges);
         // Whoever purges waits until all have seen it.
         Ok(if purges.read(renewed.purges, begun) { Pass::Full } else { Pass::Idle })
     }

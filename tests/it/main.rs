@@ -7,6 +7,7 @@
 mod harness;
 
 mod journey;
+mod memory;
 mod policies;
 mod reconcile;
 mod tls;

@@ -265,7 +265,7 @@ async fn no_statement_reads_the_whole_table() {
         ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),
         ("look", format!("({id}, 'shop')"), "keys_pkey"),
         ("entries", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),
-        ("entries_by_age", format!("({listed}, 'unknown', {filter}, 0, 10)"), "keys_unsettled"),
+        ("entries_by_age", format!("({listed}, 'dead', {filter}, 0, 10)"), "keys_unsettled"),
         ("entries_running", format!("({listed}, 'in_flight', {filter}, 10)"), "keys_in_flight"),
         ("tally_settled", "('shop', 1000)".to_owned(), "keys_pkey"),
     ] {

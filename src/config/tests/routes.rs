@@ -104,6 +104,7 @@ fn what_check_prints_is_the_routes_as_resolved() {
 listen          127.0.0.1:8080, admin on 127.0.0.1:8081
 upstream        http://127.0.0.1:3000
 store           postgres://u@h/d
+cache           64MiB of memory
 service         default
 secret          none
 
@@ -155,10 +156,7 @@ fn a_service_is_asked_only_where_its_url_is_written() {
 #[test]
 fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
     for (text, begins) in [
-        (
-            "url = 'https://b/{key}'",
-            "5:21: routes[0].reconcile.url: is https, which is not supported yet: only `http://`",
-        ),
+        ("url = 'ftp://b/{key}'", "5:21: routes[0].reconcile.url: is of a kind that is not known"),
         ("url = 'http://b/{kee}'", "5:21: routes[0].reconcile.url: has a place that is not known"),
         ("url = 'http://{key}/'", "5:21: routes[0].reconcile.url: has something to fill in before its path"),
         ("every = '0s'", "5:23: routes[0].reconcile.every: `0s` is too short"),

@@ -155,7 +155,7 @@ impl Postgres {
         let fit: Vec<&Case> = cases.iter().filter(|case| decision.is_for(case.state)).collect();
         let (done, mut purges) = match decision.change {
             Change::Purge => self.purge(&service, &decision, &fit, deadline).await?,
-            _ => (self.amend(&service, &decision, &fit, deadline).await?, None),
+            _ => self.amend(&service, &decision, &fit, deadline).await?,
         };
         let missed: Vec<&Case> = fit.into_iter().filter(|case| !done.contains(&case.id)).collect();
         let looks = self.look(&service, &missed, deadline).await?;
@@ -166,8 +166,8 @@ impl Postgres {
             None => Verdict::Gone,
         };
         let verdicts: Vec<_> = cases.iter().map(verdict).collect();
-        if purges.is_none() && matches!(decision.change, Change::Purge) && verdicts.contains(&Verdict::Done) {
-            // The try that purged lost its answer: whatever the count was, it is no more than it is now.
+        if purges.is_none() && decision.change.takes_back() && verdicts.contains(&Verdict::Done) {
+            // The try that took them back lost its answer: whatever the count was, it is no more than it is now.
             purges = self.purges(deadline).await?;
         }
         Ok(Decided { verdicts, purges })
@@ -179,9 +179,9 @@ impl Postgres {
         decision: &Decision,
         cases: &[&Case],
         deadline: Instant,
-    ) -> Result<Vec<RecordId>, Failure> {
+    ) -> Result<(Vec<RecordId>, Option<u64>), Failure> {
         if cases.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
         let (ids, tokens, states) = seen(cases);
         let response = match &decision.change {
@@ -213,7 +213,7 @@ impl Postgres {
             (/* action */ &decision.change.action(), Type::TEXT),
             (/* note */ &noted, Type::TEXT),
         ];
-        query(&self.upkeep, deadline, AMEND, &parameters).await?.iter().map(id).collect()
+        done(&query(&self.upkeep, deadline, AMEND, &parameters).await?)
     }
 
     async fn purge(
@@ -237,9 +237,7 @@ impl Postgres {
             (/* action */ &decision.change.action(), Type::TEXT),
             (/* note */ &noted, Type::TEXT),
         ];
-        let rows = query(&self.upkeep, deadline, PURGE, &parameters).await?;
-        let purges = rows.first().map(|row| row.try_get::<_, i64>("purges").map_err(column)).transpose()?;
-        Ok((rows.iter().map(id).collect::<Result<_, _>>()?, purges.map(i64::unsigned_abs)))
+        done(&query(&self.upkeep, deadline, PURGE, &parameters).await?)
     }
 
     async fn purges(&self, deadline: Instant) -> Result<Option<u64>, Failure> {
@@ -293,6 +291,12 @@ fn seen<'a>(cases: &[&'a Case]) -> Seen<'a> {
         cases.iter().map(|case| case.token.as_bytes().as_slice()).collect(),
         cases.iter().map(|case| case.state.name()).collect(),
     )
+}
+
+/// Which keys were changed, and the count of purges where it has grown.
+fn done(rows: &[Row]) -> Result<(Vec<RecordId>, Option<u64>), Failure> {
+    let purges: Option<Option<i64>> = rows.first().map(|row| row.try_get("purges").map_err(column)).transpose()?;
+    Ok((rows.iter().map(id).collect::<Result<_, _>>()?, purges.flatten().map(i64::unsigned_abs)))
 }
 
 fn id(row: &Row) -> Result<RecordId, Failure> {

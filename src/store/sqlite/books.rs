@@ -148,7 +148,7 @@ fn decide(db: &Connection, now: i64, service: &str, decision: &Decision, cases: 
         let verdict = decide_one(db, now, service, decision, case)?;
         decided.verdicts.push(verdict);
     }
-    if matches!(decision.change, Change::Purge) && decided.verdicts.contains(&Verdict::Done) {
+    if decision.change.takes_back() && decided.verdicts.contains(&Verdict::Done) {
         let purges: Option<i64> = db.prepare_cached(PURGED)?.query_row([], |row| row.get(0)).optional()?;
         decided.purges = purges.map(i64::unsigned_abs);
     }

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::attempt::InstanceId;
 use oncegate::downstream::{self, framing::Limits};
@@ -69,9 +70,10 @@ async fn gate(setup: &Setup) -> Gate {
     Gate::new(Arc::new(Shared {
         purges: Default::default(),
         salt: store.salt(),
-        tenure: Tenure::new(InstanceId::from_random(1), config.store.expiry),
+        tenure: Tenure::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         underway: Arc::default(),
         waiters: Arc::default(),
+        cache: Cache::new(config.cache_memory),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         giving_up: CancellationToken::new(),

@@ -36,9 +36,20 @@ amended as (
      and (a.quiet_after_ms is null or k.deadline + a.quiet_after_ms * interval '1 millisecond' <= durable.now)
      and durable.setting is not null
   returning k.id, a.seen_state
+),
+counted as (
+  -- A response that was taken back is to be told by nobody any more, as one that was purged.
+  update oncegate.counters as c
+     set value = c.value + 1
+   where c.name = 'purges' and exists (select from amended where amended.seen_state = 'completed')
+  returning c.value
+),
+noted as (
+  insert into oncegate.audit (at, service, actor, action, id, before, after, note)
+  select durable.now, $7::text, $12::text, $13::text, amended.id, amended.seen_state, $8, $14::text
+    from amended
+   cross join durable
 )
-insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-select durable.now, $7::text, $12::text, $13::text, amended.id, amended.seen_state, $8, $14::text
+select amended.id, counted.value as purges
   from amended
- cross join durable
-returning id
+  left join counted on true

@@ -1,0 +1,226 @@
+//! Completed records in memory. They are immutable until their TTL ends or an operator takes them back, so a replay need
+//! not ask the store.
+//!
+//! Memory never decides who executes: what is not in here is asked of the store. What is in here is true as long as
+//! nobody has purged it; each instance reads the store's count of purges with its heartbeat, and a count that has grown
+//! empties the memory. Whether that reading is young enough is for the caller to know.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use quick_cache::sync::{Cache as Table, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use crate::domain::record::{Completed, Record, RecordId, State};
+use crate::domain::response::StoredResponse;
+
+/// Replays from memory, bounded by bytes.
+pub struct Cache {
+    records: Table<RecordId, Arc<Record>, Bytewise>,
+    /// The store's count of purges, as last read.
+    purges: AtomicU64,
+    /// Nothing is kept where there is no room.
+    on: bool,
+}
+
+/// The count of purges when a question to the store was begun. What comes back of it may be older than a purge that has
+/// been heard of meanwhile, and is not kept then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun(u64);
+
+impl Cache {
+    /// An empty memory of so many bytes; with 0 it stays empty.
+    pub fn new(bytes: u64) -> Self {
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(usize::try_from(bytes / TYPICAL_BYTES).unwrap_or(usize::MAX).max(16))
+            .weight_capacity(bytes)
+            .shards(SHARDS)
+            .build()
+            .expect("the two options that must be there are there");
+        let records = Table::with_options(options, Bytewise, Default::default(), DefaultLifecycle::default());
+        Self { records, purges: AtomicU64::new(0), on: bytes > 0 }
+    }
+
+    /// The key's record, if it is in here and within its TTL at `now`, which is the store's time or later.
+    pub fn get(&self, id: &RecordId, now: SystemTime) -> Option<Record> {
+        if !self.on {
+            return None;
+        }
+        let record = self.records.get(id)?;
+        match &record.state {
+            State::Completed(completed) if now < completed.expires_at => Some(Record::clone(&record)),
+            _ => {
+                self.records.remove(id);
+                None
+            }
+        }
+    }
+
+    /// To be called before the store is asked for what may be [put](Self::put) in here.
+    pub fn begin(&self) -> Begun {
+        Begun(self.purges.load(Ordering::SeqCst))
+    }
+
+    /// Keeps a completed record, unless a purge has been heard of since `begun`. Anything else is not kept.
+    pub fn put(&self, record: &Record, begun: Begun) {
+        let State::Completed(completed) = &record.state else { return };
+        if !self.on || record.late || record.past_ttl || self.begin() != begun {
+            return;
+        }
+        let Some(response) = alone(&completed.response) else { return };
+        let state = State::Completed(Completed { response, expires_at: completed.expires_at });
+        self.records.insert(record.id, Arc::new(Record { state, ..record.clone() }));
+        // A purge that was heard of in between has emptied what was there then.
+        if self.begin() != begun {
+            self.records.remove(&record.id);
+        }
+    }
+
+    /// The store's count of purges, as the heartbeat has read it.
+    pub fn purged(&self, count: u64) {
+        if self.purges.swap(count, Ordering::SeqCst) != count {
+            self.records.clear();
+        }
+    }
+
+    /// What is kept, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.records.weight()
+    }
+}
+
+/// A response in memory of its own. As it came from the wire it is a slice of a read buffer, and would keep all of that.
+fn alone(response: &StoredResponse) -> Option<StoredResponse> {
+    let body = response.body.as_deref().map(Bytes::copy_from_slice);
+    StoredResponse::decode(response.status.as_u16().cast_signed(), &response.encode_fields(), body).ok()
+}
+
+/// Enough that two cores seldom meet, and each still holds a response of some MiB.
+const SHARDS: usize = 8;
+
+/// Of a record with a small body: how many there may be is only a first guess.
+const TYPICAL_BYTES: u64 = 2048;
+
+/// A record without its fields and its body, and its place in the table.
+const RECORD_BYTES: usize = size_of::<Record>() + size_of::<RecordId>() + 64;
+
+/// A field's place in its map, beside its value. Most names are known ones and take nothing.
+const FIELD_BYTES: usize = 128;
+
+#[derive(Clone)]
+struct Bytewise;
+
+impl Weighter<RecordId, Arc<Record>> for Bytewise {
+    fn weight(&self, _: &RecordId, record: &Arc<Record>) -> u64 {
+        let State::Completed(Completed { response, .. }) = &record.state else { return RECORD_BYTES as u64 };
+        let fields = response.headers.iter().chain(&response.trailers);
+        let fields: usize = fields.map(|(name, value)| FIELD_BYTES + name.as_str().len() + value.len()).sum();
+        let body = response.body.as_ref().map_or(0, Bytes::len);
+        (RECORD_BYTES + fields + body) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{HeaderMap, HeaderValue, StatusCode};
+
+    use super::*;
+    use crate::domain::attempt::Token;
+    use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
+
+    const UNTIL: SystemTime = SystemTime::UNIX_EPOCH;
+
+    fn id(number: u8) -> RecordId {
+        RecordId::from_stored(&[number; 32]).unwrap()
+    }
+
+    fn record(number: u8, state: State) -> Record {
+        Record {
+            id: id(number),
+            attempt: 1,
+            token: Token::from_random([2; 16]),
+            recipe: Recipe::new(Plan::default(), None),
+            fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
+            running_for: Duration::ZERO,
+            deadline_in_ms: 0,
+            past_ttl: false,
+            late: false,
+            state,
+        }
+    }
+
+    fn completed(number: u8, body: &[u8]) -> Record {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("2"));
+        let body = Some(Bytes::copy_from_slice(body));
+        let response = StoredResponse { status: StatusCode::CREATED, headers, body, trailers: HeaderMap::new() };
+        let expires_at = UNTIL + Duration::from_secs(10);
+        record(number, State::Completed(Completed { response, expires_at }))
+    }
+
+    fn body_of(found: Option<Record>) -> Option<Bytes> {
+        match found?.state {
+            State::Completed(completed) => completed.response.body,
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_given_until_its_ttl_ends() {
+        let cache = Cache::new(1 << 20);
+        cache.put(&completed(1, b"paid"), cache.begin());
+        let found = cache.get(&id(1), UNTIL).unwrap();
+        assert!(
+            matches!(&found.state, State::Completed(stored) if stored.response.headers.get_all("x-a").iter().count() == 2)
+        );
+        assert!(cache.get(&id(1), UNTIL + Duration::from_millis(9_999)).is_some());
+        assert!(cache.get(&id(1), UNTIL + Duration::from_secs(10)).is_none());
+        assert!(cache.get(&id(1), UNTIL).is_none(), "it is gone, not only hidden");
+    }
+
+    #[test]
+    fn only_completed_records_within_their_ttl_are_kept() {
+        let cache = Cache::new(1 << 20);
+        for state in [State::Dead, State::Expired, State::InFlight, State::Retryable, State::Unknown] {
+            cache.put(&record(1, state), cache.begin());
+        }
+        cache.put(&Record { late: true, ..completed(1, b"") }, cache.begin());
+        cache.put(&Record { past_ttl: true, ..completed(1, b"") }, cache.begin());
+        assert!(cache.get(&id(1), UNTIL).is_none());
+    }
+
+    #[test]
+    fn a_purge_empties_it_and_what_was_asked_before_is_not_kept_after() {
+        let cache = Cache::new(1 << 20);
+        cache.purged(0);
+        let begun = cache.begin();
+        cache.put(&completed(1, b"paid"), begun);
+        cache.purged(0);
+        assert!(cache.get(&id(1), UNTIL).is_some(), "nothing was purged");
+        cache.purged(1);
+        assert!(cache.get(&id(1), UNTIL).is_none());
+        cache.put(&completed(1, b"paid"), begun);
+        assert!(cache.get(&id(1), UNTIL).is_none());
+        cache.put(&completed(1, b"again"), cache.begin());
+        assert_eq!(body_of(cache.get(&id(1), UNTIL)).unwrap(), "again");
+    }
+
+    #[test]
+    fn it_never_holds_more_than_its_bytes() {
+        let cache = Cache::new(256 * 1024);
+        for number in 0..=255 {
+            cache.put(&completed(number, &[7; 4096]), cache.begin());
+        }
+        assert!(cache.bytes() <= 256 * 1024 && cache.bytes() > 64 * 1024, "{}", cache.bytes());
+        cache.put(&completed(1, &vec![7; 1 << 20]), cache.begin());
+        assert!(cache.bytes() <= 256 * 1024);
+        let off = Cache::new(0);
+        off.put(&completed(1, b""), off.begin());
+        assert!(off.get(&id(1), UNTIL).is_none());
+    }
+}
