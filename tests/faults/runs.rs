@@ -21,9 +21,9 @@ async fn a_proxy_on_sqlite_killed_at_random_executes_nothing_twice_and_loses_not
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn proxies_that_stand_still_past_their_leases_execute_nothing_twice_and_their_late_answers_are_taken() {
+async fn proxies_that_stand_still_past_their_leases_execute_nothing_twice() {
+    // How many late answers complete an unknown key is a matter of chance here; that they do is a test in `tests/it/crash.rs`.
     let report = Plan::new(On::Postgres, 4).strikes(Fault::Pause, 2).run().await;
-    assert!(report.resolved > 0, "no late answer has completed an unknown key");
     assert_eq!(report.repeated, 0);
 }
 

@@ -48,6 +48,7 @@ pub struct Report {
     /// Keys that were executed more than once, each time by the route's leave.
     pub repeated: usize,
     /// Keys of which nobody knew, and then it was known: the late answer was taken.
+    #[expect(dead_code, reason = "told in the summary")]
     pub resolved: usize,
     /// Requests that have felt the store's trouble.
     pub troubled: usize,
