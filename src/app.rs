@@ -18,7 +18,7 @@ use crate::admin::{self, Admin};
 use crate::cache::Cache;
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
-use crate::downstream::{self, framing::Limits};
+use crate::downstream::{self, deal::Deal, framing::Limits};
 use crate::gate::pace::Paces;
 use crate::gate::purges::Purges;
 use crate::gate::tenure::{Moment, Tenure};
@@ -190,7 +190,7 @@ fn start_tasks(shared: &Arc<Shared>, live: &watch::Receiver<Arc<Config>>, stops:
 }
 
 /// One thread for each core, each with a runtime, a gate and connections of its own: what a request needs stays on one
-/// core. They accept from one socket.
+/// core. They accept from one socket, and deal out evenly what they accept.
 fn start_workers(
     listener: std::net::TcpListener,
     shared: &Arc<Shared>,
@@ -198,8 +198,10 @@ fn start_workers(
     closing: &CancellationToken,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
-    (0..count)
-        .map(|number| {
+    Deal::new(count)
+        .into_iter()
+        .enumerate()
+        .map(|(number, hand)| {
             let (listener, shared, closing) = (listener.try_clone()?, Arc::clone(shared), closing.clone());
             let live = live.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -209,7 +211,7 @@ fn start_workers(
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&shared)));
                             tokio::spawn(follow(live, Arc::clone(&gate)));
-                            downstream::serve(listener, gate, Limits::default(), closing).await;
+                            downstream::serve(listener, hand, gate, Limits::default(), closing).await;
                             // Attempts whose clients have gone run on here.
                             shared.tracker.close();
                             tokio::select! {

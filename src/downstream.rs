@@ -14,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
+use deal::{Counted, Hand};
 use framing::Limits;
 use line::Socket;
 
 pub mod connection;
+pub mod deal;
 pub mod framing;
 mod line;
 
@@ -32,18 +34,32 @@ const PROBES: u32 = 4;
 /// loses a packet in each and sends it again after one second, and after three. Whoever takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Accepts connections until `closing`, then waits until the last of them has had its answer.
-pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+/// Accepts connections until `closing`, for this worker and others, and serves its own; then waits until the last of them
+/// has had its answer.
+pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
     let connections = TaskTracker::new();
+    let start = |stream, peer, counted| {
+        let (gate, closing) = (Arc::clone(&gate), closing.clone());
+        connections.spawn(connect(stream, peer, counted, gate, limits, closing));
+    };
+    let start_taken = |stream, peer, counted| match TcpStream::from_std(stream) {
+        Ok(stream) => start(stream, peer, counted),
+        Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+    };
     loop {
         let accepted = tokio::select! {
             () = closing.cancelled() => break,
             accepted = listener.accept() => accepted,
+            Some((stream, peer)) = hand.dealt.recv() => {
+                start_taken(stream, peer, hand.taken());
+                continue;
+            }
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (gate, closing) = (Arc::clone(&gate), closing.clone());
-                connections.spawn(connect(stream, peer, gate, limits, closing));
+                if let Some(stream) = hand.deal(stream, peer) {
+                    start(stream, peer, hand.counted());
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -52,11 +68,23 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, limits: Limits, closi
         }
     }
     drop(listener);
+    // What was accepted for this worker before the door closed is served as if it had accepted it itself.
+    hand.dealt.close();
+    while let Ok((stream, peer)) = hand.dealt.try_recv() {
+        start_taken(stream, peer, hand.taken());
+    }
     connections.close();
     connections.wait().await;
 }
 
-async fn connect(stream: TcpStream, peer: SocketAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+async fn connect(
+    stream: TcpStream,
+    peer: SocketAddr,
+    _counted: Counted,
+    gate: Arc<Gate>,
+    limits: Limits,
+    closing: CancellationToken,
+) {
     if let Err(error) = stream.set_nodelay(true).and_then(|()| probe(&stream)) {
         tracing::debug!(%error, "the client was gone before its first request");
         return;

@@ -193,9 +193,26 @@ impl Gate {
             Admission::Observed(observed) => return self.observe(*observed).await,
             Admission::Unguarded(passing) => return pass::pass(*passing).await,
         };
+        // What this instance has completed or is running itself, it can tell without the store.
+        let known = self.shared.known(&guarded.ask.id).map(|record| {
+            let same = guarded.is_what(&record);
+            decide(record, same, &guarded.rules())
+        });
+        let wait = match known {
+            Some(Decision::Refuse(refusal)) => return Err(refusal),
+            Some(Decision::Replay(completed)) => return Ok(replay::replay(completed, stamp)),
+            Some(Decision::Join(wait)) => Some(wait),
+            // Nothing is known of it, or not enough: the store decides.
+            Some(Decision::TakeOver(_)) | None => None,
+        };
         // hyper drops this future when the client goes away. From here on the work belongs to the key, not to the client.
         let (gate, stamp) = (Arc::clone(self), stamp.clone());
-        let work = self.shared.tracker.spawn(async move { gate.guarded(guarded, stamp).await });
+        let work = self.shared.tracker.spawn(async move {
+            match wait {
+                Some(wait) => gate.join(&guarded, &guarded.rules(), wait, &stamp).await,
+                None => gate.guarded(guarded, stamp).await,
+            }
+        });
         work.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of it");
             Err(Refusal::OutcomeUnknown(RetryAfter::new(decide::ASK_AGAIN)))
@@ -204,22 +221,7 @@ impl Gate {
 
     async fn guarded(self: Arc<Self>, mut guarded: Guarded, stamp: Stamp) -> Result<Response<Body>, Refusal> {
         let Shared { store, tenure, underway, .. } = &*self.shared;
-        let rules = Rules {
-            on_unknown: guarded.route().on_unknown,
-            quiet_after: guarded.route().quiet_after,
-            usual: guarded.pace().usual(),
-        };
-        // What this instance has completed or is running itself, it can tell without the store.
-        if let Some(record) = self.shared.known(&guarded.ask.id) {
-            let same = guarded.is_what(&record);
-            match decide(record, same, &rules) {
-                Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
-                Decision::Refuse(refusal) => return Err(refusal),
-                Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
-                // It is neither, at second sight: the store decides.
-                Decision::TakeOver(_) => {}
-            }
-        }
+        let rules = guarded.rules();
         let cached = self.shared.cache.begin();
         let mut entry = underway.enter(guarded.ask.token);
         let mut begun = Moment::now();

@@ -9,9 +9,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, request};
 use hyper::body::Incoming;
 
 use super::client::Client;
+use super::decide::Rules;
 use super::fields::{self, Origin};
 use super::observe::Observed;
-use super::pace::Pace;
 use super::pass::{self, Passing};
 use super::refuse::Refusal;
 use super::routing::Guard;
@@ -61,9 +61,10 @@ impl Guarded {
         &self.guard.route
     }
 
-    /// How long the route's attempts take.
-    pub fn pace(&self) -> &Pace {
-        &self.guard.pace
+    /// What decides about its key's record.
+    pub fn rules(&self) -> Rules {
+        let Guard { route, pace, .. } = &self.guard;
+        Rules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, usual: pace.usual() }
     }
 
     /// Whether this request is the one that the record was made for.

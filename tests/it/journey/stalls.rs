@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::attempt::InstanceId;
-use oncegate::downstream::{self, framing::Limits};
+use oncegate::downstream::{self, deal::Deal, framing::Limits};
 use oncegate::gate::tenure::Tenure;
 use oncegate::gate::{Gate, Shared};
 use oncegate::store::{self, Breaker, Store as _};
@@ -39,7 +39,8 @@ impl Impatient {
         let client = Client { address: listener.local_addr().unwrap() };
         let closing = CancellationToken::new();
         let limits = Limits { body: SOON, ..Limits::default() };
-        tokio::spawn(downstream::serve(listener, Arc::new(gate), limits, closing.clone()));
+        let hand = Deal::new(1).remove(0);
+        tokio::spawn(downstream::serve(listener, hand, Arc::new(gate), limits, closing.clone()));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
 
