@@ -198,7 +198,7 @@ fn start_workers(
     closing: &CancellationToken,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
-    Deal::new(count)
+    Deal::among(count)
         .into_iter()
         .enumerate()
         .map(|(number, hand)| {

@@ -31,7 +31,7 @@ pub struct Counted(Arc<AtomicUsize>);
 
 impl Deal {
     /// A part for each of so many workers.
-    pub fn new(workers: usize) -> Vec<Hand> {
+    pub fn among(workers: usize) -> Vec<Hand> {
         let (hands, inboxes): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| {
                 let (send, dealt) = mpsc::unbounded_channel();
@@ -97,7 +97,7 @@ mod tests {
     async fn whoever_accepts_connections_each_worker_gets_as_many() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut hands = Deal::new(3);
+        let mut hands = Deal::among(3);
         let (mut clients, mut kept) = (Vec::new(), Vec::new());
         for _ in 0..30 {
             clients.push(TcpStream::connect(address).await.unwrap());

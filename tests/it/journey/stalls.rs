@@ -39,7 +39,7 @@ impl Impatient {
         let client = Client { address: listener.local_addr().unwrap() };
         let closing = CancellationToken::new();
         let limits = Limits { body: SOON, ..Limits::default() };
-        let hand = Deal::new(1).remove(0);
+        let hand = Deal::among(1).remove(0);
         tokio::spawn(downstream::serve(listener, hand, Arc::new(gate), limits, closing.clone()));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
