@@ -20,9 +20,9 @@ use super::underway::{Entry, Standing};
 use super::{Gate, Stamp, forwarded_key, oversize};
 use crate::body::Body;
 use crate::config::Route;
-use crate::domain::attempt::{Lease, Settlement, Token};
+use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::policy::Verdict;
-use crate::domain::record::{Completed, Record, State};
+use crate::domain::record::{Ask, Completed, Record, State};
 use crate::domain::response::StoredResponse;
 use crate::telemetry::logs::causes;
 use crate::upstream::{CallError, Upstream};
@@ -81,7 +81,7 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         let Guarded { ask, head, body, origin, guard, .. } = guarded;
         let Guard { route, upstream, pace } = guard;
-        let (ttl, record, token, number) = (route.ttl, lease.ask.id, lease.ask.token, lease.attempt);
+        let (ttl, record, number) = (route.ttl, ask.id, lease.attempt);
         let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
         forwarded_key::put(request.headers_mut(), &route, &ask.key);
         let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
@@ -115,7 +115,7 @@ impl Gate {
                         }
                         answer
                     }
-                    Filed::Fenced(record) => match stored(record, token, stamp) {
+                    Filed::Fenced(record) => match stored(record, &ask, stamp) {
                         Some(durable) => durable,
                         None => live(response, Told::Unstored, stamp),
                     },
@@ -125,7 +125,7 @@ impl Gate {
             }
             Outcome::NeverSent => {
                 let (lease, entry) = attempt.end();
-                self.ended(lease.release(ttl), entry, token, stamp, Refusal::UpstreamUnreachable).await
+                self.ended(lease.release(ttl), entry, &ask, stamp, Refusal::UpstreamUnreachable).await
             }
             Outcome::Broken | Outcome::TimedOut => {
                 let refusal = match outcome {
@@ -134,7 +134,7 @@ impl Gate {
                 };
                 tracing::warn!(%record, route = %route.name, attempt = number, "{}: the outcome is unknown", refusal.slug());
                 let (lease, entry) = attempt.end();
-                self.ended(lease.unknown(), entry, token, stamp, refusal).await
+                self.ended(lease.unknown(), entry, &ask, stamp, refusal).await
             }
             Outcome::Oversize(oversize) => {
                 Ok(oversize::stream(self.shared.clone(), oversize, attempt, &route, deadline, stamp))
@@ -148,12 +148,12 @@ impl Gate {
         &self,
         settlement: Settlement,
         entry: Entry,
-        token: Token,
+        ask: &Ask,
         stamp: &Stamp,
         refusal: Refusal,
     ) -> Result<Response<Body>, Refusal> {
         match file(&self.shared, settlement, entry).await {
-            Filed::Fenced(record) => stored(record, token, stamp).ok_or(refusal),
+            Filed::Fenced(record) => stored(record, ask, stamp).ok_or(refusal),
             Filed::Bypassed | Filed::Done { .. } | Filed::Unstored => Err(refusal),
         }
     }
@@ -275,9 +275,14 @@ fn live(response: StoredResponse, told: Told, stamp: &Stamp) -> Response<Body> {
 }
 
 /// What stands in the store, where that is a response: it is what every retry will get, so it is what this caller gets.
-fn stored(record: Option<Box<Record>>, token: Token, stamp: &Stamp) -> Option<Response<Body>> {
+fn stored(record: Option<Box<Record>>, ask: &Ask, stamp: &Stamp) -> Option<Response<Body>> {
     let record = record?;
-    let ours = record.token == token;
+    // An operator may have purged the key meanwhile, and somebody used it for something else: that answer is theirs.
+    if record.recipe != ask.recipe || record.fingerprint != ask.fingerprint {
+        tracing::warn!(record = %record.id, "the key was used for another request meanwhile; this answer is not stored");
+        return None;
+    }
+    let ours = record.token == ask.token;
     match record.state {
         State::Completed(Completed { response, .. }) if response.body.is_none() => None,
         State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),

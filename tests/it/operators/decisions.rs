@@ -265,6 +265,30 @@ async fn after_a_new_attempt_the_late_answer_of_the_old_one_is_dropped() {
 }
 
 #[tokio::test]
+async fn whoever_answers_after_a_purge_never_gets_what_the_key_was_used_for_since() {
+    let (upstream, one, other, _store) = pair().await;
+    let operator = Operator::of(&other);
+    let hold = Hold::new();
+    upstream.then(Answer::status(201).hold(&hold));
+    let first = one.post("/pay").key("k").body("x").spawn();
+    upstream.has_executed(1).await;
+    one.signal(Signal::STOP);
+    let id = operator.id_when("k", "unknown").await;
+    let purge = json!({ "accept_risk": true });
+    assert_eq!(
+        operator.request("DELETE", &format!("/api/v1/keys/{id}")).json(&purge.to_string()).send().await.status,
+        200
+    );
+    let second = other.post("/pay").key("k").body("y").send().await;
+    assert_eq!((second.told(), second.text()), (Some("executed"), "effect 2".to_owned()));
+    hold.release();
+    one.signal(Signal::CONT);
+    let first = first.await.unwrap().unwrap();
+    assert_eq!((first.told(), first.text()), (Some("unstored"), "effect 1".to_owned()), "its own answer");
+    assert!(!first.is_replay());
+}
+
+#[tokio::test]
 async fn a_purge_waits_for_every_living_instance_and_for_no_dead_one() {
     let (_upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
