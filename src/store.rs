@@ -231,7 +231,8 @@ pub fn schema(location: &Location) -> &'static str {
     }
 }
 
-/// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps taken.
+/// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps
+/// taken, and of the indexes built.
 ///
 /// # Errors
 /// [`OpenError`]; the steps before the one that failed have been taken.
@@ -243,7 +244,7 @@ pub async fn migrate(settings: &Settings) -> Result<Vec<String>, OpenError> {
     }
 }
 
-/// The steps that the schema lacks. Changes nothing, and creates no file.
+/// The steps and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
 ///
 /// # Errors
 /// [`OpenError`].

@@ -1,4 +1,6 @@
 -- What reconciliation and operators need: keys that are given up, what asking about them has come to, who decided what.
+--
+-- The indexes that go with it stand in files of their own, because the table is in use: 0002_operators.*.sql.
 
 alter table oncegate.keys
   -- The path as sent, with its query, where the route's reconciliation asks with it.
@@ -14,12 +16,6 @@ alter table oncegate.keys
     check (state in ('completed', 'dead', 'expired', 'in_flight', 'retryable', 'unknown')) not valid,
   add constraint keys_probes_count check (probes >= 0 and absences between 0 and probes) not valid;
 
--- For operators. It holds what somebody has to look at, which is little.
-create index keys_unsettled on oncegate.keys (service, state, settled_at) where state in ('dead', 'unknown');
-
--- For the reconciler: the longest due first, however many are not due or nobody's to ask about.
-create index keys_due on oncegate.keys (service, route, coalesce(probe_at, settled_at)) where state = 'unknown';
-
 create table oncegate.audit (
   seq      bigint generated always as identity primary key,
   at       timestamptz not null default clock_timestamp(),
@@ -33,19 +29,6 @@ create table oncegate.audit (
 );
 comment on table oncegate.audit is 'What operators and the reconciler decided about keys; written with the decision.';
 create index audit_of_a_key on oncegate.audit (id, seq);
-
-create table oncegate.counters (
-  name   text primary key,
-  value  bigint not null
-);
-insert into oncegate.counters (name, value) values ('purges', 0);
-comment on table oncegate.counters is
-  'purges: grows with every purge, in its transaction. Instances read it with each heartbeat and drop what they remember.';
-
-alter table oncegate.instances
-  add column service      text,
-  -- The purges that it has seen: what was purged before is in its memory no more.
-  add column purges_seen  bigint not null default 0;
 
 create table oncegate.rules (
   service  text not null,

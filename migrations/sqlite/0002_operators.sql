@@ -86,17 +86,6 @@ create table audit (
 ) strict;
 create index audit_of_a_key on audit (id, seq);
 
--- purges: grows with every purge, in its transaction. Instances read it with each heartbeat and drop what they remember.
-create table counters (
-  name   text primary key,
-  value  integer not null
-) strict;
-insert into counters (name, value) values ('purges', 0);
-
-alter table instances add column service text;
--- The purges that it has seen: what was purged before is in its memory no more.
-alter table instances add column purges_seen integer not null default 0;
-
 -- How each route last found its keys (scope, space, the key's place), so that a restart that changes it can warn.
 create table rules (
   service  text not null,

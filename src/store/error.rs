@@ -58,6 +58,13 @@ pub enum OpenError {
         /// Which file.
         path: PathBuf,
     },
+    /// An index could not be built. The step that it belongs to has been taken.
+    Index {
+        /// Its file's name.
+        name: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A migration failed; it was rolled back.
     Migration {
         /// Which one.
@@ -83,6 +90,9 @@ impl fmt::Display for OpenError {
             Self::InUse { path } => {
                 write!(f, "{} is in use by another process; the embedded store serves one at a time", path.display())
             }
+            Self::Index { name, .. } => {
+                write!(f, "the index {name} could not be built; the next `oncegate migrate`, or start, tries again")
+            }
             Self::Migration { name, .. } => write!(f, "the migration {name} failed and was rolled back"),
             Self::Missing(_) => f.write_str("the store cannot be reached"),
             Self::SchemaForeign(what) => write!(f, "the store's schema is not one this version knows: {what}"),
@@ -98,9 +108,10 @@ impl fmt::Display for OpenError {
 impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Damaged { source, .. } | Self::Migration { source, .. } | Self::Missing(source) => {
-                Some(source.as_ref())
-            }
+            Self::Damaged { source, .. }
+            | Self::Index { source, .. }
+            | Self::Migration { source, .. }
+            | Self::Missing(source) => Some(source.as_ref()),
             Self::InUse { .. } | Self::SchemaForeign(_) | Self::SchemaOld { .. } => None,
         }
     }

@@ -9,9 +9,9 @@ use super::OpenError;
 /// A step of the schema, as `oncegate migrate --print` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its file's name.
+    /// Its file's name, without the ending.
     pub name: String,
-    /// A script that takes the step and records it, in one transaction.
+    /// A script that takes the step and records it, in one transaction; or one that builds an index, and runs in none.
     pub sql: String,
 }
 
@@ -21,12 +21,37 @@ pub(super) struct Step {
     pub version: i32,
     pub name: &'static str,
     pub sql: &'static str,
+    /// What is built after its transaction, in no transaction.
+    pub indexes: &'static [Index],
+}
+
+/// An index on a table that is in use, and may be large.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Index {
+    /// Its name in the schema.
+    pub name: &'static str,
+    /// Its file's name, without the ending.
+    pub file: &'static str,
+    /// One statement.
+    pub sql: &'static str,
 }
 
 impl Step {
-    /// What is recorded, so that a file that was changed after it was applied is found out.
+    pub const fn new(version: i32, name: &'static str, sql: &'static str) -> Self {
+        Self { version, name, sql, indexes: &[] }
+    }
+
+    pub const fn with(self, indexes: &'static [Index]) -> Self {
+        Self { indexes, ..self }
+    }
+
+    /// What is recorded, so that a file that was changed after it was applied is found out: the hash of the step's files
+    /// one after the other, those of its indexes included. Of the indexes it says what they have to be; whether they are
+    /// there, the database says.
     pub fn sha256(&self) -> [u8; 32] {
-        Sha256::digest(self.sql).into()
+        let hash =
+            self.indexes.iter().fold(Sha256::new_with_prefix(self.sql), |hash, index| hash.chain_update(index.sql));
+        hash.finalize().into()
     }
 
     /// The step for whoever applies it by hand; the line that records it is spelt by the store.
@@ -79,8 +104,10 @@ pub(super) fn none_missing(outstanding: &[Step]) -> Result<(), OpenError> {
 mod tests {
     use super::*;
 
-    const KNOWN: [Step; 2] =
-        [Step { version: 1, name: "0001_a", sql: "a" }, Step { version: 2, name: "0002_b", sql: "b" }];
+    const KNOWN: [Step; 2] = [
+        Step::new(1, "0001_a", "a"),
+        Step::new(2, "0002_b", "b").with(&[Index { name: "i", file: "0002_b.i", sql: "i" }]),
+    ];
 
     fn applied(steps: &[Step]) -> Vec<Applied> {
         let applied =
@@ -95,9 +122,10 @@ mod tests {
         assert_eq!(missing(&applied(&KNOWN[..1])), Ok(1));
         assert_eq!(missing(&applied(&KNOWN)), Ok(0));
         for (has, why) in [
-            (applied(&[KNOWN[0], KNOWN[1], Step { version: 3, name: "0003_c", sql: "c" }]), "is newer than"),
+            (applied(&[KNOWN[0], KNOWN[1], Step::new(3, "0003_c", "c")]), "is newer than"),
             (applied(&KNOWN[1..]), "0002_b stands where 0001_a should"),
             (applied(&[Step { sql: "A", ..KNOWN[0] }]), "was changed after it was applied"),
+            (applied(&[KNOWN[0], Step { indexes: &[], ..KNOWN[1] }]), "was changed after it was applied"),
         ] {
             assert!(missing(&has).unwrap_err().contains(why));
         }

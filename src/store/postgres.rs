@@ -33,6 +33,7 @@ pub(super) use schema::{migrate, newest_step, pending};
 mod books;
 mod connect;
 mod failure;
+mod indexes;
 mod lanes;
 mod probes;
 mod schema;

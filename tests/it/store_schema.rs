@@ -11,6 +11,8 @@ use oncegate::store::{self, Location, OpenError, Settings, StoreError};
 use crate::harness::postgres::{self, Database};
 use crate::harness::world::{World, ask, fresh, sqlite_settings};
 
+mod indexes;
+
 fn sqlite_file() -> (tempfile::TempDir, Settings) {
     let home = tempfile::tempdir().unwrap();
     let settings = sqlite_settings(&home);
@@ -18,14 +20,25 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
 }
 
 /// The steps, in order.
-const ALL: [&str; 2] = ["0001_keys", "0002_operators"];
+const ALL: [&str; 3] = ["0001_keys", "0002_operators", "0003_purges"];
+
+/// What each store takes, in order: the steps, and in PostgreSQL the indexes that are built beside them.
+fn all(settings: &Settings) -> Vec<&'static str> {
+    let [keys, operators, purges] = ALL;
+    match &settings.location {
+        Location::Postgres(_) => {
+            vec![keys, operators, "0002_operators.keys_unsettled", "0002_operators.keys_due", purges]
+        }
+        _ => ALL.into(),
+    }
+}
 
 #[tokio::test]
 async fn migrating_twice_is_migrating_once() {
     let (_home, sqlite) = sqlite_file();
     for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
-        assert_eq!(names(store::pending(&settings).await.unwrap()), ALL);
-        assert_eq!(store::migrate(&settings).await.unwrap(), ALL);
+        assert_eq!(names(store::pending(&settings).await.unwrap()), all(&settings));
+        assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings));
         assert_eq!(store::migrate(&settings).await.unwrap(), [] as [&str; 0]);
         assert_eq!(store::pending(&settings).await.unwrap(), []);
         store::open(&Settings { migrate: false, ..settings }).await.unwrap();
@@ -73,7 +86,7 @@ async fn what_an_earlier_version_has_stored_is_there_after_a_migration() {
                 client.batch_execute(&format!("set search_path = oncegate; {row}")).await.unwrap();
             }
         }
-        assert_eq!(store::migrate(&settings).await.unwrap(), ALL[1..], "{store}");
+        assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings)[1..], "{store}");
         let record = store::open(&settings).await.unwrap().find(id).await.unwrap().unwrap();
         assert!(matches!(record.state, State::Completed(stored) if stored.response.status == 201), "{store}");
     }
@@ -102,7 +115,7 @@ async fn an_old_schema_is_refused_where_migrating_is_switched_off() {
             error => panic!("{error:?}"),
         }
         // It was only looked at.
-        assert_eq!(names(store::pending(&settings).await.unwrap()), ALL);
+        assert_eq!(names(store::pending(&settings).await.unwrap()), all(&settings));
     }
 }
 
@@ -111,7 +124,7 @@ async fn a_schema_that_is_newer_or_was_changed_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
             (
-                "insert into migrations (version, name, sha256) select 3, '0003_more', sha256 from migrations where version = 1",
+                "insert into migrations (version, name, sha256) select 4, '0004_more', sha256 from migrations where version = 1",
                 "newer",
             ),
             ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
@@ -149,6 +162,7 @@ async fn what_is_printed_can_be_applied_by_hand() {
                 _ => database.client().await.batch_execute(&migration.sql).await.unwrap(),
             }
         }
+        assert_eq!(store::pending(&settings).await.unwrap(), []);
         let store = store::open(&Settings { migrate: false, ..settings }).await.unwrap();
         fresh(store.reserve(ask("k")).await.unwrap());
     }

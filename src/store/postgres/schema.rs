@@ -5,8 +5,9 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::connect::{self, Server};
 use super::failure::without_detail;
+use super::indexes;
 use crate::domain::scope::Salt;
-use crate::store::migrate::{Applied, Migration, Step, none_missing, outstanding};
+use crate::store::migrate::{Applied, Index, Migration, Step, none_missing, outstanding};
 use crate::store::{OpenError, Settings};
 
 const APPLIED: &str = include_str!("sql/applied.sql");
@@ -15,8 +16,20 @@ const SALTED: &str = include_str!("sql/salted.sql");
 const SERVER: &str = include_str!("sql/server.sql");
 
 const STEPS: &[Step] = &[
-    Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/postgres/0001_keys.sql") },
-    Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/postgres/0002_operators.sql") },
+    Step::new(1, "0001_keys", include_str!("../../../migrations/postgres/0001_keys.sql")),
+    Step::new(2, "0002_operators", include_str!("../../../migrations/postgres/0002_operators.sql")).with(&[
+        Index {
+            name: "keys_unsettled",
+            file: "0002_operators.keys_unsettled",
+            sql: include_str!("../../../migrations/postgres/0002_operators.keys_unsettled.sql"),
+        },
+        Index {
+            name: "keys_due",
+            file: "0002_operators.keys_due",
+            sql: include_str!("../../../migrations/postgres/0002_operators.keys_due.sql"),
+        },
+    ]),
+    Step::new(3, "0003_purges", include_str!("../../../migrations/postgres/0003_purges.sql")),
 ];
 
 /// See [`crate::store::schema()`].
@@ -40,33 +53,59 @@ pub(super) async fn prepare(server: &Server, settings: &Settings) -> Result<Salt
     let has = applied(&client).await?;
     let missing = outstanding(STEPS, &has)?;
     if settings.migrate {
-        apply(&mut client, missing).await?;
+        apply(server, &mut client, missing).await?;
     } else {
         none_missing(missing)?;
+        warn_of_missing_indexes(&client).await?;
     }
     salt(&client).await
 }
 
+/// Without them all is right, and some of it slow. To refuse would keep every proxy from starting for as long as somebody
+/// builds them by hand.
+async fn warn_of_missing_indexes(client: &Client) -> Result<(), OpenError> {
+    for step in STEPS {
+        for (index, _) in indexes::lacking(client, step.indexes).await? {
+            tracing::warn!(index = index.name, "the store lacks an index; `oncegate migrate` builds it");
+        }
+    }
+    Ok(())
+}
+
 /// See [`crate::store::migrate()`].
 pub(crate) async fn migrate(url: &str, settings: &Settings) -> Result<Vec<String>, OpenError> {
-    let mut client = connect::alone(&connect::config(url, settings.timeout)?).await?;
+    let server = connect::config(url, settings.timeout)?;
+    let mut client = connect::alone(&server).await?;
     let has = applied(&client).await?;
-    apply(&mut client, outstanding(STEPS, &has)?).await
+    apply(&server, &mut client, outstanding(STEPS, &has)?).await
 }
 
 /// See [`crate::store::pending()`].
 pub(crate) async fn pending(url: &str, settings: &Settings) -> Result<Vec<Migration>, OpenError> {
     let client = connect::alone(&connect::config(url, settings.timeout)?).await?;
     let has = applied(&client).await?;
-    let script = |step: &Step| {
-        step.script(&format!(
-            "insert into oncegate.migrations (version, name, sha256) values ({}, '{}', '\\x{}');",
-            step.version,
-            step.name,
-            step.sha256_hex()
-        ))
-    };
-    Ok(outstanding(STEPS, &has)?.iter().map(script).collect())
+    let missing = outstanding(STEPS, &has)?;
+    let mut scripts = Vec::new();
+    for step in STEPS {
+        if is_among(missing, step) {
+            scripts.push(script(step));
+        }
+        scripts.extend(indexes::lacking(&client, step.indexes).await?.iter().map(indexes::script));
+    }
+    Ok(scripts)
+}
+
+fn is_among(missing: &[Step], step: &Step) -> bool {
+    missing.iter().any(|missing| missing.version == step.version)
+}
+
+fn script(step: &Step) -> Migration {
+    step.script(&format!(
+        "insert into oncegate.migrations (version, name, sha256) values ({}, '{}', '\\x{}');",
+        step.version,
+        step.name,
+        step.sha256_hex()
+    ))
 }
 
 /// The steps that the database has taken. Refuses servers that will not do.
@@ -96,31 +135,41 @@ async fn applied(client: &Client) -> Result<Vec<Applied>, OpenError> {
     rows.iter().map(step).collect::<Result<_, _>>().map_err(missing)
 }
 
-/// Takes the steps, each in a transaction of its own, unless another instance has just done so.
-async fn apply(client: &mut Client, missing: &[Step]) -> Result<Vec<String>, OpenError> {
-    let mut taken = Vec::new();
-    for step in missing {
-        let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) };
-        let transaction = client.transaction().await.map_err(failed)?;
-        transaction.batch_execute(ONE_AT_A_TIME).await.map_err(failed)?;
-        // Only now nobody else can be at it.
-        if applied(transaction.client()).await?.iter().any(|applied| applied.version == step.version) {
-            continue;
+/// Takes the missing steps one after the other, and builds whatever indexes are not there, those of earlier steps too:
+/// somebody may have been interrupted. A step waits for the indexes of those before it, because a lock on a table would
+/// wait for them, and hold up every request meanwhile.
+async fn apply(server: &Server, client: &mut Client, missing: &[Step]) -> Result<Vec<String>, OpenError> {
+    let mut done = Vec::new();
+    for step in STEPS {
+        if is_among(missing, step) && take(client, step).await? {
+            tracing::info!(migration = step.name, "applied a migration to the store");
+            done.push(step.name.to_owned());
         }
-        transaction.batch_execute(DO_NOT_HOLD_UP).await.map_err(failed)?;
-        transaction.batch_execute(step.sql).await.map_err(failed)?;
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
-            (/* version */ &step.version, Type::INT4),
-            (/* name */ &step.name, Type::TEXT),
-            (/* sha256 */ &step.sha256().to_vec(), Type::BYTEA),
-        ];
-        let record = "insert into oncegate.migrations (version, name, sha256) values ($1, $2, $3)";
-        transaction.query_typed(record, &parameters).await.map_err(failed)?;
-        transaction.commit().await.map_err(failed)?;
-        tracing::info!(migration = step.name, "applied a migration to the store");
-        taken.push(step.name.to_owned());
+        done.extend(indexes::complete(server, client, step.indexes).await?);
     }
-    Ok(taken)
+    Ok(done)
+}
+
+/// Takes a step in a transaction of its own, unless another instance has just done so.
+async fn take(client: &mut Client, step: &Step) -> Result<bool, OpenError> {
+    let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) };
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute(ONE_AT_A_TIME).await.map_err(failed)?;
+    // Only now nobody else can be at it.
+    if applied(transaction.client()).await?.iter().any(|applied| applied.version == step.version) {
+        return Ok(false);
+    }
+    transaction.batch_execute(DO_NOT_HOLD_UP).await.map_err(failed)?;
+    transaction.batch_execute(step.sql).await.map_err(failed)?;
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+        (/* version */ &step.version, Type::INT4),
+        (/* name */ &step.name, Type::TEXT),
+        (/* sha256 */ &step.sha256().to_vec(), Type::BYTEA),
+    ];
+    let record = "insert into oncegate.migrations (version, name, sha256) values ($1, $2, $3)";
+    transaction.query_typed(record, &parameters).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(true)
 }
 
 /// The salt. Instances that start together all draw one, and agree on the one that was first.

@@ -14,8 +14,9 @@ const SALT: &str = include_str!("sql/salt.sql");
 const SALTED: &str = include_str!("sql/salted.sql");
 
 const STEPS: &[Step] = &[
-    Step { version: 1, name: "0001_keys", sql: include_str!("../../../migrations/sqlite/0001_keys.sql") },
-    Step { version: 2, name: "0002_operators", sql: include_str!("../../../migrations/sqlite/0002_operators.sql") },
+    Step::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
+    Step::new(2, "0002_operators", include_str!("../../../migrations/sqlite/0002_operators.sql")),
+    Step::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
 ];
 
 /// See [`crate::store::schema()`].
