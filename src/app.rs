@@ -101,11 +101,11 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
     let renewal = Renewal { instance: tenure.id(), service, expiry, purges_seen: None };
     let renewed = breaker.renew(renewal).await.map_err(Failure::Tenure)?;
-    tenure.renewed(begun, renewed.now);
-    let purges = Purges::default();
-    purges.read(renewed.purges, begun);
     let cache = Cache::new(config.cache_memory);
     cache.purged(renewed.purges);
+    let purges = Purges::default();
+    purges.read(renewed.purges, begun);
+    tenure.renewed(begun, renewed.now);
     let shared = Arc::new(Shared {
         salt: breaker.salt(),
         purges,

@@ -122,7 +122,7 @@ pub struct Renewal {
     /// How long from now.
     pub expiry: Duration,
     /// The count of purges up to which it has dropped what it remembered; `None` where it has just been started and
-    /// remembers nothing.
+    /// remembers nothing: that counts only where it has no row yet.
     pub purges_seen: Option<u64>,
 }
 

@@ -113,7 +113,7 @@ pub struct Settlement {
     pub token: Token,
     /// How it ended.
     pub ending: Ending,
-    /// What it ran under, as its row was made of that; `None` for a stray, of which only the name is known.
+    /// What it ran under, as its row was made of that; `None` for what is only known by its name.
     lease: Option<Arc<Lease>>,
 }
 
@@ -121,6 +121,12 @@ impl Settlement {
     /// A reservation that nobody waited for: of what stands in the store only its name is known, and that nothing was sent.
     pub fn of_stray(id: RecordId, token: Token, ttl: Duration) -> Self {
         Self { id, token, ending: Ending::Retryable { ttl }, lease: None }
+    }
+
+    /// What stands in flight although its end was stored: a failover has lost that. Only its name is known, and that the
+    /// service may have acted.
+    pub fn of_lost(id: RecordId, token: Token) -> Self {
+        Self { id, token, ending: Ending::Unknown, lease: None }
     }
 
     /// The attempt whose row is to be written anew should the store have none. It had one before the first byte was sent,

@@ -39,6 +39,7 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry
         keep_settling(shared, settlement, entry);
         return Filed::Bypassed;
     }
+    entry.ends_so(&settlement);
     let (id, begun) = (settlement.id, shared.cache.begin());
     let settled = shared.store.settle(settlement.clone()).await;
     // In this order, so that a duplicate finds the one or the other: what is completed is remembered, the attempt runs no
@@ -75,6 +76,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry)
     if entry.standing() == Standing::Absent {
         return;
     }
+    entry.ends_so(&settlement);
     let shared_in_task = Arc::clone(shared);
     shared.tracker.spawn(async move {
         let shared = shared_in_task;

@@ -50,9 +50,14 @@ impl Moment {
         Self(millis)
     }
 
+    /// How long before this one that was; zero where it was later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
     /// How long ago that was.
     pub fn elapsed(self) -> Duration {
-        Duration::from_millis(Self::now().0.saturating_sub(self.0))
+        Self::now().since(self)
     }
 }
 

@@ -1,15 +1,18 @@
 //! The attempts that this process is running, by token and by key.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::attempt::{Lease, Token};
+use super::tenure::Moment;
+use crate::domain::attempt::{Lease, Settlement, Token};
 use crate::domain::record::{Record, RecordId, State};
 
 /// What stands in the store under this instance's name and is not in here was never started: its reservation committed
-/// after the request had given up on it. See `tasks::strays`.
+/// after the request had given up on it. Or its end was stored and the store has lost it: those that may have acted are
+/// remembered for a while. See `tasks::strays`.
 #[derive(Debug, Default)]
 pub struct Underway(Mutex<Table>);
 
@@ -18,7 +21,13 @@ struct Table {
     tokens: HashSet<Token>,
     /// Those of them that have their reservation: a duplicate that comes here need not ask the store.
     running: HashMap<RecordId, Running>,
+    /// Those that may have acted, and when they left, the first one first.
+    acted: VecDeque<(Token, Moment)>,
 }
+
+/// How many of those that may have acted are remembered: 24 MiB at most. It takes three thousand a second to forget one
+/// that ended five minutes ago.
+const ACTED_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Running {
@@ -32,7 +41,7 @@ impl Underway {
     /// living request is ever taken for a stray.
     pub fn enter(self: &Arc<Self>, token: Token) -> Entry {
         self.lock().tokens.insert(token);
-        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved, record: None }
+        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved, record: None, acted: false }
     }
 
     /// Those underway at this moment.
@@ -43,6 +52,17 @@ impl Underway {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.lock().tokens.len()
+    }
+
+    /// The wanted ones, of the attempts that have ended and may have acted. It looks at all of them, and everybody waits.
+    pub fn acted(&self, wanted: impl Fn(&Token) -> bool) -> HashSet<Token> {
+        self.lock().acted.iter().map(|(token, _)| *token).filter(|token| wanted(token)).collect()
+    }
+
+    /// Remembers no more those that may have acted and had left for so long at that time.
+    pub fn forget(&self, time: Moment, after: Duration) {
+        let acted = &mut self.lock().acted;
+        while acted.pop_front_if(|(_, left)| time.since(*left) > after).is_some() {}
     }
 
     /// The key's record, if its newest attempt that this process knows of is running here. Another instance may have
@@ -62,6 +82,15 @@ impl Underway {
     }
 }
 
+impl Table {
+    fn remember(&mut self, token: Token, at_most: usize) {
+        if self.acted.len() >= at_most {
+            self.acted.pop_front();
+        }
+        self.acted.push_back((token, Moment::now()));
+    }
+}
+
 /// An attempt's place among those underway. Given up when the attempt's end is durable, or when it never began.
 #[derive(Debug)]
 pub struct Entry {
@@ -69,6 +98,7 @@ pub struct Entry {
     token: Token,
     standing: Standing,
     record: Option<Arc<Record>>,
+    acted: bool,
 }
 
 /// What the store knows of an attempt that is underway.
@@ -103,7 +133,7 @@ impl Entry {
             token: ask.token,
             recipe: ask.recipe.clone(),
             fingerprint: ask.fingerprint,
-            running_for: std::time::Duration::ZERO,
+            running_for: Duration::ZERO,
             deadline_in_ms: i64::try_from(ask.time_limit.as_millis()).unwrap_or(i64::MAX),
             past_ttl: false,
             late: false,
@@ -117,6 +147,12 @@ impl Entry {
     /// The record as the attempt's reservation made it; `None` before it has one.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_deref()
+    }
+
+    /// This is to be stored of it. Where it may have acted, it is remembered past its place here, in case the store loses
+    /// what it has stored; a key to be tried again is as good as one that was never sent.
+    pub fn ends_so(&mut self, settlement: &Settlement) {
+        self.acted = settlement.to_restore().is_some();
     }
 
     /// The attempt runs no more, and its end is still to be stored. What the key is meanwhile, the store says.
@@ -140,7 +176,11 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.ends();
-        self.underway.lock().tokens.remove(&self.token);
+        let mut table = self.underway.lock();
+        table.tokens.remove(&self.token);
+        if self.acted {
+            table.remember(self.token, ACTED_MAX);
+        }
     }
 }
 
@@ -155,5 +195,37 @@ mod tests {
         drop(underway.enter(ended));
         underway.enter(given_up).stay();
         assert_eq!(underway.tokens(), HashSet::from([given_up]));
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_acted_is_remembered_past_its_end_and_one_that_has_not_is_forgotten() {
+        let underway = Arc::new(Underway::default());
+        let [acted, released, runs] = [1, 2, 3].map(|byte| Token::from_random([byte; 16]));
+        drop(underway.enter(released));
+        let _runs = underway.enter(runs).that_acted();
+        assert_eq!(underway.acted(|_| true), HashSet::new(), "what runs still has its place");
+        drop(underway.enter(acted).that_acted());
+        assert_eq!(underway.acted(|_| true), HashSet::from([acted]));
+        assert_eq!(underway.acted(|token| *token == released), HashSet::new());
+        let ended = Moment::now();
+        underway.forget(Moment::of_millis(ended.millis() + 1_000), Duration::from_secs(2));
+        assert_eq!(underway.acted(|_| true), HashSet::from([acted]));
+        underway.forget(Moment::of_millis(ended.millis() + 3_000), Duration::from_secs(2));
+        assert_eq!(underway.acted(|_| true), HashSet::new());
+    }
+
+    #[test]
+    fn of_too_many_that_may_have_acted_the_oldest_are_forgotten() {
+        let mut table = Table::default();
+        let tokens = [1, 2, 3, 4].map(|byte| Token::from_random([byte; 16]));
+        tokens.into_iter().for_each(|token| table.remember(token, 2));
+        assert_eq!(table.acted.iter().map(|(token, _)| *token).collect::<Vec<_>>(), tokens[2..]);
+    }
+
+    impl Entry {
+        fn that_acted(mut self) -> Self {
+            self.acted = true;
+            self
+        }
     }
 }

@@ -12,7 +12,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use tokio::time::{Instant, sleep};
 
 use super::row::{Found, millis, state_after};
@@ -24,6 +23,7 @@ use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::State;
 use crate::domain::scope::Salt;
+use connect::Pool;
 use failure::Failure;
 use lanes::Desk;
 use statements::{Find, Reserve, Restore, Settle, TakeOver};
@@ -73,7 +73,7 @@ pub(super) struct Postgres {
 pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, OpenError> {
     let server = connect::config(url, settings.timeout)?;
     let salt = schema::prepare(&server, settings).await?;
-    let pools = connect::pools(&server, settings.max_connections)?;
+    let pools = connect::pools(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
         salt,
         timeout: settings.timeout,

@@ -23,10 +23,12 @@ impl Task for Heartbeat {
             purges_seen: Some(purges.seen()),
         };
         let renewed = store.renew(renewal).await.inspect_err(|_| tenure.missed())?;
-        tenure.renewed(begun, renewed.now);
-        // What was purged is forgotten before it is said to be seen.
+        // What was purged is forgotten before it is said to be seen, and before the memory may answer again: a lease that
+        // comes back would let it tell once more what was purged while it was away.
         cache.purged(renewed.purges);
+        let grown = purges.read(renewed.purges, begun);
+        tenure.renewed(begun, renewed.now);
         // Whoever purges waits until all have seen it.
-        Ok(if purges.read(renewed.purges, begun) { Pass::Full } else { Pass::Idle })
+        Ok(if grown { Pass::Full } else { Pass::Idle })
     }
 }

@@ -80,6 +80,7 @@ impl Oncegate {
             What::SettleBehind => {
                 if let Step::Behind { outcome } = request(world, who).step {
                     self.settle(world, who, outcome.state(who));
+                    request(world, who).acted = outcome.is_restored();
                     world.life.filed |= outcome == Outcome::Answered;
                 }
                 request(world, who).step = Step::Ended;
@@ -97,7 +98,8 @@ impl Oncegate {
             What::StraysLook | What::StraysAsk => self.look_for_strays(world, who),
             What::StraysRelease => {
                 if let Strays::Found(token) = world.proxies[usize::from(who)].strays {
-                    self.settle(world, token, State::Retryable);
+                    let lost = request(world, token).acted && !self.is(Weakness::LostEndIsStray);
+                    self.settle(world, token, if lost { State::Unknown } else { State::Retryable });
                 }
                 world.proxies[usize::from(who)].strays = Strays::Idle;
             }
@@ -140,6 +142,13 @@ impl Oncegate {
             What::Forget => {
                 world.left.losses -= 1;
                 self.put(world, None);
+            }
+            What::ForgetEnd => {
+                world.left.lost_ends -= 1;
+                // No step of ours: what is lost is not judged by them.
+                if let Some(record) = &mut world.record {
+                    (record.state, record.past_ttl) = (State::InFlight, false);
+                }
             }
             What::Risk => {
                 world.left.risks -= 1;
@@ -225,6 +234,7 @@ impl Oncegate {
     fn file(&self, world: &mut World, token: Token) {
         let Step::Settling { outcome, doubt } = request(world, token).step else { return };
         let written = self.settle(world, token, outcome.state(token));
+        request(world, token).acted = outcome.is_restored();
         world.life.filed |= outcome == Outcome::Answered;
         if written {
             match outcome {

@@ -127,4 +127,6 @@ pub enum Weakness {
     TtlOnOpen,
     /// A settlement whose row is gone is dropped.
     LostIsLost,
+    /// What stands in flight and does not run here is released, although its end was stored.
+    LostEndIsStray,
 }

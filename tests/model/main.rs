@@ -31,14 +31,18 @@ mod protocol;
 mod state;
 mod store;
 
-const NO_FAULTS: Left = Left { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0 };
-const ONE_OF_EACH: Left = Left { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0 };
+const NO_FAULTS: Left = Left { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0, lost_ends: 0 };
+const ONE_OF_EACH: Left = Left { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0, lost_ends: 0 };
 
 /// One fault is all that most of them need.
 const LAPSE: Left = Left { lapses: 1, ..NO_FAULTS };
 const DOUBT: Left = Left { doubts: 1, ..NO_FAULTS };
 const LOSS: Left = Left { losses: 1, ..NO_FAULTS };
 
+const LOST_END: Left = Left { lost_ends: 1, ..NO_FAULTS };
+
+/// What a store allows that loses an end: what the service then says of it, in other words, is another answer.
+const OF_LOST_END: [Breach; 1] = [Breach::Differing];
 /// What a store allows that loses what it has acknowledged.
 const OF_LOSS: [Breach; 2] = [Breach::SecondEffect, Breach::Superseded];
 /// What is allowed by whoever lets an unknown attempt be followed by another.
@@ -151,11 +155,25 @@ fn after_a_loss_there_may_be_two_effects_but_what_is_settled_is_never_forgotten(
     assert_found(Weakness::LostIsLost, Breach::Forgotten, hold(2, 2, LOSS));
 }
 
+/// The reservation stands as if nothing had come of it; who remembers that it may have acted says so.
+#[test]
+fn after_the_loss_of_an_end_nothing_that_may_have_acted_is_tried_again() {
+    assert_holds(but(hold(2, 2, Left { lapses: 1, crashes: 1, doubts: 1, ..LOST_END }), &OF_LOST_END));
+    assert_holds(but(service_completes(hold(2, 2, LOST_END)), &OF_LOST_END));
+    assert_holds(but(hold(3, 3, LOST_END), &OF_LOST_END));
+    assert_found(Weakness::LostEndIsStray, Breach::SecondEffect, hold(2, 2, LOST_END));
+}
+
 #[test]
 fn everything_that_can_happen_does_and_every_answer_is_given() {
     let bounds = Left { risks: 1, ttls: 0, ..ONE_OF_EACH };
-    let models =
-        [hold(2, 2, LOSS), hold(3, 3, NO_FAULTS), service_completes(hold(2, 2, bounds)), hold(2, 1, ONE_OF_EACH)];
+    let models = [
+        hold(2, 2, LOSS),
+        hold(2, 2, LOST_END),
+        hold(3, 3, NO_FAULTS),
+        service_completes(hold(2, 2, bounds)),
+        hold(2, 1, ONE_OF_EACH),
+    ];
     let (mut done, mut told) = (0, 0);
     for model in models {
         let checker = explore(but(model, &OF_RISK));

@@ -74,6 +74,8 @@ kinds! {
         Risk,
         /// A failover: the store loses a reservation that it has acknowledged.
         Forget,
+        /// It loses the settlement, and not the reservation.
+        ForgetEnd,
     }
 }
 
@@ -101,6 +103,7 @@ impl What {
                 | Self::Dead
                 | Self::Risk
                 | Self::Forget
+                | Self::ForgetEnd
         )
     }
 }
@@ -296,6 +299,9 @@ impl Oncegate {
         }
         if record.state == State::InFlight && world.left.losses > 0 {
             may(What::Forget);
+        }
+        if record.state != State::InFlight && world.left.lost_ends > 0 {
+            may(What::ForgetEnd);
         }
         let ends = matches!(record.state, State::Completed(_) | State::Retryable) || self.is(Weakness::TtlOnOpen);
         // A request's call of the store does not outlast a TTL.

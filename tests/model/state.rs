@@ -84,6 +84,8 @@ pub struct Request {
     pub late: bool,
     /// In which of the key's lives its attempt began.
     pub life: u8,
+    /// An end was stored by which it may have acted. Its proxy remembers that.
+    pub acted: bool,
 }
 
 /// Where a request stands, in the order of the code.
@@ -196,6 +198,8 @@ pub struct Left {
     pub risks: u8,
     /// Reservations that the store has acknowledged and loses.
     pub losses: u8,
+    /// Settlements that it has acknowledged and loses, and not their reservations.
+    pub lost_ends: u8,
 }
 
 /// The key's present life, one TTL long, as an observer of everything sees it.
@@ -214,8 +218,15 @@ pub struct Life {
 
 impl World {
     pub fn new(left: Left) -> Self {
-        let request =
-            Request { at: GONE, step: Step::NotYet, pending: None, upstream: Upstream::Nothing, late: false, life: 0 };
+        let request = Request {
+            at: GONE,
+            step: Step::NotYet,
+            pending: None,
+            upstream: Upstream::Nothing,
+            late: false,
+            life: 0,
+            acted: false,
+        };
         Self {
             record: None,
             requests: [request; REQUESTS],
@@ -267,9 +278,14 @@ impl World {
     /// order of their requests: they are all alike.
     pub fn normal(mut self) -> Self {
         let newest = self.record.map(|record| record.token);
+        let in_flight = self.record.is_some_and(|record| record.state == State::InFlight);
+        let ends_may_be_lost = self.left.lost_ends > 0;
         for (token, request) in (0..).zip(&mut self.requests) {
             // It is looked at before the first byte, and not again.
             request.late &= request.is_running() && !request.has_begun_to_send();
+            // It is asked of what stands in flight again, or was found so, and of nothing else.
+            let found = self.proxies.iter().any(|proxy| proxy.strays == Strays::Found(token));
+            request.acted &= newest == Some(token) && (ends_may_be_lost || in_flight || found);
             if request.step != Step::Ended {
                 continue;
             }
@@ -290,6 +306,7 @@ impl World {
         }
         if let Some(record) = &mut self.record
             && record.state != State::InFlight
+            && !ends_may_be_lost
         {
             record.instance = GONE;
         }

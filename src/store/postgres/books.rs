@@ -7,6 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::failure::Failure;
+use super::statements::CATCH_UP;
 use super::upkeep::{Parameter, column, query};
 use super::{Patience, Postgres, persist};
 use crate::domain::phase::Phase;
@@ -158,7 +159,7 @@ impl Postgres {
             _ => self.amend(&service, &decision, &fit, deadline).await?,
         };
         let missed: Vec<&Case> = fit.into_iter().filter(|case| !done.contains(&case.id)).collect();
-        let looks = self.look(&service, &missed, deadline).await?;
+        let looks = self.look(&service, &missed, doubt, deadline).await?;
         let verdict = |case: &Case| match looks.iter().find(|look| look.id == case.id) {
             _ if !decision.is_for(case.state) => Verdict::Unfit,
             _ if done.contains(&case.id) => Verdict::Done,
@@ -246,7 +247,8 @@ impl Postgres {
         Ok(purges.map(i64::unsigned_abs))
     }
 
-    async fn look(&self, service: &str, cases: &[&Case], deadline: Instant) -> Result<Vec<Look>, Failure> {
+    /// `doubt`: an earlier try of this very decision may have been made, and what is seen of it is told.
+    async fn look(&self, service: &str, cases: &[&Case], doubt: bool, deadline: Instant) -> Result<Vec<Look>, Failure> {
         if cases.is_empty() {
             return Ok(Vec::new());
         }
@@ -264,6 +266,9 @@ impl Postgres {
             })
         };
         let rows = query(&self.upkeep, deadline, LOOK, &parameters).await?;
+        if doubt {
+            query(&self.upkeep, deadline, CATCH_UP, &[]).await?;
+        }
         rows.iter().map(|row| Ok(raw(row).map_err(column)?.decode()?)).collect()
     }
 

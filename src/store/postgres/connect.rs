@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use deadpool_postgres::{Manager, ManagerConfig, Object, RecyclingMethod};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
@@ -70,6 +70,14 @@ pub(super) async fn alone(server: &Server) -> Result<Client, OpenError> {
     Ok(client)
 }
 
+/// Connections of which no more than so many are open at once.
+#[derive(Clone)]
+pub(super) struct Pool {
+    connections: deadpool_postgres::Pool,
+    /// How long a statement that was given up is waited for, and with it one of the connections is missing.
+    given_up_max: Duration,
+}
+
 /// The connections, shared out so that no kind of work can starve another.
 pub(super) struct Pools {
     pub begin: Pool,
@@ -78,9 +86,13 @@ pub(super) struct Pools {
     pub upkeep: Pool,
 }
 
-pub(super) fn pools(server: &Server, max_connections: usize) -> Result<Pools, OpenError> {
+/// `timeout`: how long a call may take.
+pub(super) fn pools(server: &Server, max_connections: usize, timeout: Duration) -> Result<Pools, OpenError> {
     let total = max_connections.max(CONNECTIONS_MIN);
-    let lease = pool(server, 1)?;
+    // A lease cannot wait for an answer that will not come, where something on the way has forgotten the connection and
+    // still takes in what is sent. Where it is without an answer for as long again as a call may take, it gets another.
+    // Renewals wait for nobody's locks, so that they leave no processes behind.
+    let lease = Pool { given_up_max: timeout.min(GIVEN_UP_MAX), ..pool(server, 1)? };
     let upkeep = if total > CONNECTIONS_MIN { pool(server, 1)? } else { lease.clone() };
     let rest = total - if total > CONNECTIONS_MIN { 2 } else { 1 };
     let settle = (rest / 3).max(2);
@@ -92,7 +104,9 @@ fn pool(server: &Server, size: usize) -> Result<Pool, OpenError> {
     // whether it lives would cost every statement a round trip.
     let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(server.config.clone(), server.tls.clone(), fast);
-    Pool::builder(manager).max_size(size).build().map_err(|source| OpenError::Missing(Box::new(source)))
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(size).build();
+    let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
+    Ok(Pool { connections, given_up_max: GIVEN_UP_MAX })
 }
 
 /// A connection while a statement is on it. It goes back to its pool only after the statement's answer has come.
@@ -105,13 +119,14 @@ fn pool(server: &Server, size: usize) -> Result<Pool, OpenError> {
 /// under its instance's name and is found there, and the rest is fenced.
 pub(super) struct Held {
     object: Option<Object>,
+    given_up_max: Duration,
 }
 
 impl Held {
     /// A connection from the pool, or a new one.
     pub async fn get(pool: &Pool, deadline: Instant) -> Result<Self, Failure> {
-        match timeout_at(deadline, pool.get()).await {
-            Ok(Ok(object)) => Ok(Self { object: Some(object) }),
+        match timeout_at(deadline, pool.connections.get()).await {
+            Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
             Ok(Err(deadpool_postgres::PoolError::Backend(source))) => {
                 Err(Failure::Unsent(Arc::from(without_detail(source))))
             }
@@ -165,9 +180,10 @@ impl Drop for Held {
             drop(Object::take(object));
             return;
         };
+        let given_up_max = self.given_up_max;
         runtime.spawn(async move {
             // Answered after the statement that is under way, or not at all where the connection is gone.
-            drop(timeout(GIVEN_UP_MAX, object.check_connection()).await);
+            drop(timeout(given_up_max, object.check_connection()).await);
             drop(Object::take(object));
         });
     }

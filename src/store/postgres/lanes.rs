@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use super::connect::Held;
+use super::connect::{Held, Pool};
 use super::failure::Failure;
 use crate::domain::record::RecordId;
 use crate::store::batch::{self, Queue, Waiting, Weighed};

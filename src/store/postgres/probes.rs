@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::connect::Pool;
 use super::failure::Failure;
 use super::upkeep::{Parameter, column, query};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};

@@ -20,7 +20,7 @@ use crate::store::Seen;
 use crate::store::batch::Weighed;
 use crate::store::row::{self, Found, Terms, body_bytes, millis, state_after};
 
-const CATCH_UP: &str = include_str!("sql/catch_up.sql");
+pub(super) const CATCH_UP: &str = include_str!("sql/catch_up.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RESTORE: &str = include_str!("sql/restore.sql");

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::connect::Held;
+use super::connect::{Held, Pool};
 use super::failure::Failure;
 use crate::domain::attempt::{InstanceId, Token};
 use crate::domain::record::RecordId;

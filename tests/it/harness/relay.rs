@@ -14,6 +14,7 @@ pub struct Relay {
     /// Where to connect instead.
     pub address: SocketAddr,
     state: Arc<watch::Sender<State>>,
+    forgets: Arc<watch::Sender<()>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +41,13 @@ pub async fn remote(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
 impl Relay {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let relay = Self { address: listener.local_addr().unwrap(), state: Arc::new(watch::Sender::new(State::Whole)) };
-        let state = Arc::clone(&relay.state);
+        let (state, forgets) = (Arc::new(watch::Sender::new(State::Whole)), Arc::new(watch::Sender::new(())));
+        let (address, kept) = (listener.local_addr().unwrap(), Arc::clone(&forgets));
+        let relay = Self { address, state: Arc::clone(&state), forgets };
         tokio::spawn(async move {
             loop {
                 let (near, _) = listener.accept().await.unwrap();
-                tokio::spawn(connect(near, target, Arc::clone(&state)));
+                tokio::spawn(connect(near, target, Arc::clone(&state), kept.subscribe()));
             }
         });
         relay
@@ -59,12 +61,17 @@ impl Relay {
         self.state.send_replace(State::Silent);
     }
 
+    /// Takes in what comes over the connections that there are, and hands nothing on: nobody is told. New ones are whole.
+    pub fn forget(&self) {
+        self.forgets.send_replace(());
+    }
+
     pub fn mend(&self) {
         self.state.send_replace(State::Whole);
     }
 }
 
-async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>) {
+async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>, kept: watch::Receiver<()>) {
     let mut cut = state.subscribe();
     let both = async {
         // Where nobody listens, nobody is reached through it either.
@@ -72,8 +79,8 @@ async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<S
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::join!(
-            hand_on(near_read, far_write, state.subscribe()),
-            hand_on(far_read, near_write, state.subscribe())
+            hand_on(near_read, far_write, state.subscribe(), kept.clone()),
+            hand_on(far_read, near_write, state.subscribe(), kept)
         );
     };
     tokio::select! {
@@ -86,9 +93,13 @@ async fn hand_on(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut state: watch::Receiver<State>,
+    kept: watch::Receiver<()>,
 ) {
     let mut piece = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
+        if kept.has_changed().unwrap_or(true) {
+            continue;
+        }
         if state.wait_for(|state| *state != State::Silent).await.is_err() || to.write_all(&piece[..read]).await.is_err()
         {
             break;

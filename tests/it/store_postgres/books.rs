@@ -1,15 +1,20 @@
 //! What operators decide while the database is in other hands, or its answers get lost.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::join;
 use oncegate::domain::attempt::Ending;
 use oncegate::domain::record::Ask;
 use oncegate::store::books::{Case, Change, Decision, Filter, IdRange, Verdict};
-use oncegate::store::{self, Store};
+use oncegate::store::{self, Settings, Store};
 
 use crate::harness::link::Link;
-use crate::harness::postgres;
-use crate::harness::world::{DAY, World, ask, response, settlement};
+use crate::harness::postgres::{self, Cluster};
+use crate::harness::world::{DAY, World, ask, fresh, response, settlement};
+use crate::store_postgres::faults::{COMMITTING, KILL, commits_wait_for};
+use crate::store_postgres::{eventually, number};
 
 async fn unknown(world: &World, key: &str) -> Ask {
     let ask = ask(key);
@@ -74,4 +79,39 @@ async fn what_was_decided_while_its_answer_was_lost_is_known_by_its_line_in_the_
     link.lose_answers(1);
     let ours = store.books().decide("shop".into(), at_risk(Change::NotExecuted, "alice"), cases).await.unwrap();
     assert!(matches!(ours.verdicts[0], Verdict::Changed(_)), "{ours:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
+    let cluster = Cluster::start("");
+    let database = cluster.empty_database().await;
+    let settings = Settings { timeout: Duration::from_secs(20), ..postgres::settings(&database.url) };
+    let store = store::open(&settings).await.unwrap();
+    let key = ask("k");
+    fresh(store.reserve(key.clone()).await.unwrap());
+    store.settle(settlement(&key, Ending::Unknown)).await.unwrap();
+    let cases = vec![case(&store, &key).await];
+    let client = database.client().await;
+
+    // Its session is ended while the commit waits for a standby that does not come: from then on it can be seen.
+    commits_wait_for("nobody", &cluster, &client).await;
+    let deciding = store.books().decide("shop".into(), at_risk(Change::NotExecuted, "alice"), cases);
+    let told = Cell::new(false);
+    let decided = async {
+        let decided = deciding.await.unwrap();
+        told.set(true);
+        decided
+    };
+    let story = async {
+        eventually(async || number(&client, COMMITTING).await == 1).await;
+        client.batch_execute(KILL).await.unwrap();
+        let taken = "select count(*) from oncegate.keys where state = 'retryable'";
+        eventually(async || number(&client, taken).await == 1).await;
+        // But it is not told until the standby must have it.
+        eventually(async || told.get() || number(&client, COMMITTING).await == 1).await;
+        assert!(!told.get());
+        commits_wait_for("", &cluster, &client).await;
+    };
+    let (decided, ()) = join(decided, story).await;
+    assert_eq!(decided.verdicts, [Verdict::Done]);
 }

@@ -52,6 +52,14 @@ impl Pair {
         eventually(PATIENCE, has).await;
     }
 
+    /// From here on the standby gets nothing any more.
+    async fn is_left_behind(&self) {
+        self.standby.configure("primary_conninfo = ''").await;
+        let client = self.standby.same(&self.database).client().await;
+        let receivers = "select count(*) from pg_stat_wal_receiver";
+        eventually(PATIENCE, async || (number(&client, receivers).await == 0).then_some(())).await;
+    }
+
     fn fail_over(&self) {
         block_in_place(|| {
             self.primary.kill9();
@@ -144,11 +152,7 @@ async fn what_ends_after_a_failover_has_lost_its_reservation_is_stored_all_the_s
     let world = World::with(Store::Postgres(pair.database.clone()), impatient).await;
     let before = world.pay("before").send().await;
     pair.standby_has(1, "state = 'completed'").await;
-    // From here on the standby gets nothing any more.
-    pair.standby.configure("primary_conninfo = ''").await;
-    let client = pair.standby.same(&pair.database).client().await;
-    let receivers = "select count(*) from pg_stat_wal_receiver";
-    eventually(PATIENCE, async || (number(&client, receivers).await == 0).then_some(())).await;
+    pair.is_left_behind().await;
 
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
@@ -174,6 +178,29 @@ async fn what_ends_after_a_failover_has_lost_its_reservation_is_stored_all_the_s
     assert_eq!(world.pay("unknown").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(world.pay("before").send().await.comparable(), before.replayed());
     assert_eq!(world.upstream.calls(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_failover_has_lost_the_end_of_is_unknown_and_not_tried_again() {
+    let pair = Pair::asynchronous().await;
+    let world = World::with(Store::Postgres(pair.database.clone()), |setup| {
+        impatient(setup).top("cache = { memory = \"0B\" }")
+    })
+    .await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.has_executed(1).await;
+    pair.standby_has(1, "state = 'in_flight'").await;
+    pair.is_left_behind().await;
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().told(), Some("executed"));
+    pair.fail_over();
+    // Its instance lives, and runs no such attempt any more.
+    pair.standby_has(1, "state <> 'in_flight'").await;
+    let retry = eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|retry| retry.status != 503));
+    assert_eq!(retry.await.outcome(), (409, "outcome-unknown".to_owned()));
+    assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

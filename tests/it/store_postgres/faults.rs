@@ -6,9 +6,11 @@ use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{Ending, Settlement};
 use oncegate::domain::record::{Ask, Reservation, State};
 use oncegate::store::{self, Seen, Settings, Settled, Store, StoreError};
+use tokio_postgres::Client;
 
 use crate::harness::link::Link;
 use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::relay::Relay;
 use crate::harness::world::{DAY, World, again, ask, completion, fresh, renewal, settlement, us};
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
@@ -305,6 +307,24 @@ async fn a_restart_of_the_server_costs_no_settlement() {
 }
 
 #[tokio::test]
+async fn a_lease_is_renewed_soon_where_its_connection_was_forgotten_on_the_way() {
+    let world = World::postgres().await;
+    let wire = Relay::to(world.database().address().parse().unwrap()).await;
+    let url = world.database().at(&wire.address.to_string()).url;
+    for max_connections in [4, 8] {
+        let timeout = Duration::from_millis(500);
+        let store = store::open(&Settings { timeout, max_connections, ..postgres::settings(&url) }).await.unwrap();
+        store.renew(renewal(us(), DAY)).await.unwrap();
+        wire.forget();
+        let begun = Instant::now();
+        assert!(store.renew(renewal(us(), DAY)).await.is_err());
+        eventually(async || store.renew(renewal(us(), DAY)).await.is_ok()).await;
+        // A statement's time, as long again for its answer, and time for a busy machine.
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
 async fn what_nobody_waits_for_any_more_is_not_sent_when_the_connection_comes() {
     let world = World::postgres().await;
     let mut link = Link::to(world.database()).await;
@@ -339,12 +359,8 @@ async fn a_commit_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
         let (store, ask) = (store.clone(), ask.clone());
         tokio::spawn(async move { store.reserve(ask).await })
     };
-    let names = async |names: &str| {
-        cluster.configure(&format!("synchronous_standby_names = '{names}'")).await;
-        let current = "select count(*) from pg_settings where name = 'synchronous_standby_names' and setting = ";
-        eventually(async || number(&client, &format!("{current}'{names}'")).await == 1).await;
-    };
-    let committing = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+    let names = async |names: &str| commits_wait_for(names, &cluster, &client).await;
+    let committing = COMMITTING;
 
     // Its session is ended while the commit waits for a standby that does not come: from then on it can be seen.
     names("nobody").await;
@@ -374,3 +390,12 @@ async fn a_commit_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
     });
     assert_eq!(fresh(reservation.await.unwrap().unwrap()).ask.token, crashed.token);
 }
+
+/// Until the standby of that name has it, no commit is done; there is none.
+pub async fn commits_wait_for(name: &str, cluster: &Cluster, client: &Client) {
+    cluster.configure(&format!("synchronous_standby_names = '{name}'")).await;
+    let current = "select count(*) from pg_settings where name = 'synchronous_standby_names' and setting = ";
+    eventually(async || number(client, &format!("{current}'{name}'")).await == 1).await;
+}
+
+pub const COMMITTING: &str = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";

@@ -15,6 +15,8 @@ select $1::bigint, durable.now, durable.now, durable.now + $2::bigint * interval
  where durable.setting is not null
     on conflict (id) do update
        set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until,
-           service = excluded.service, purges_seen = excluded.purges_seen
+           service = excluded.service,
+           -- A first renewal that is carried out after others does not speak for what was remembered since.
+           purges_seen = coalesce($4::bigint, i.purges_seen)
 returning (date_part('epoch', i.renewed_at) * 1000)::bigint as now_ms,
           coalesce((select c.value from oncegate.counters as c where c.name = 'purges'), 0) as purges

@@ -5,5 +5,7 @@ values (:instance, :now, :now, :now + :expiry_ms, :service,
         coalesce(:purges_seen, (select value from counters where name = 'purges'), 0))
     on conflict (id) do update
        set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until,
-           service = excluded.service, purges_seen = excluded.purges_seen
+           service = excluded.service,
+           -- A first renewal that is carried out after others does not speak for what was remembered since.
+           purges_seen = coalesce(:purges_seen, purges_seen)
 returning coalesce((select value from counters where name = 'purges'), 0) as purges
