@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::unknown;
-use crate::harness::operator::{Operator, keys};
-use crate::harness::{PATIENCE, Proxy, Store, World, eventually, on_both_stores};
+use crate::harness::operator::{Operator, keys, oncegate};
+use crate::harness::{Answer, PATIENCE, Proxy, Store, Upstream, World, eventually, on_both_stores};
 
 on_both_stores!(keys_are_seen_and_settled_through_a_running_instance);
 async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
@@ -165,4 +165,59 @@ async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: 
     assert!(done.code == 0 && done.out.contains("unknown -> retryable"), "{done:?}");
     let wrong = keys(&elsewhere, &["resolve", &ids[0], "--not-executed"]).await;
     assert!(wrong.code == 1 && wrong.err.contains("is completed"), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn an_instance_of_another_service_is_not_taken_for_the_configured_one() {
+    let world = World::start(Store::sqlite()).await;
+    assert_eq!(world.pay("k-1").send().await.status, 201);
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    let other = file.with_file_name("other.toml");
+    std::fs::write(&other, format!("service = 'bank'\n[admin]\nlisten = '{admin}'")).unwrap();
+    for (command, arguments) in [
+        ("keys", &["list"][..]),
+        ("keys", &["list", "--admin", &*admin]),
+        ("keys", &["purge", "--all", "--yes"]),
+        ("drain", &[]),
+    ] {
+        let said = oncegate(command, &other, arguments).await;
+        assert_eq!(said.code, 1, "{command} {arguments:?}: {said:?}");
+        assert!(said.err.contains("`default`") && said.err.contains("`bank`"), "{command} {arguments:?}: {said:?}");
+    }
+    let operator = Operator::of(&world.proxy);
+    for (method, path) in [("GET", "/api/v1/keys"), ("GET", "/api/v1/drain"), ("POST", "/api/v1/drain")] {
+        let refusal = operator.request(method, path).field("X-Oncegate-Service", "bank").send().await;
+        assert_eq!((refusal.status, &refusal.problem()["code"]), (409, &json!("other-service")), "{method} {path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(operator.request("GET", path).field("X-Oncegate-Service", "bank").send().await.status, 200);
+    }
+    assert_eq!((operator.keys("").await.len(), operator.audit().await.len()), (1, 0));
+    let own = operator.request("GET", "/api/v1/keys").field("X-Oncegate-Service", "default").send().await;
+    assert_eq!(own.status, 200);
+    assert_eq!(keys(&file, &["list", "--admin", &admin]).await.code, 0);
+    assert_eq!(oncegate("drain", &file, &["--admin", &admin]).await.code, 0);
+    assert_eq!(world.proxy.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_token_is_shown_to_no_stranger() {
+    let stranger = Upstream::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    let token = "c29tZXRoaW5nIHNlY3JldA==";
+    std::fs::write(&file, format!("[admin]\nlisten = '{}'\ntoken = '{token}'", stranger.address)).unwrap();
+    let mut asked = 0;
+    for answer in [r#"{"status":"alive"}"#, "alive", r#"{"name":"another"}"#] {
+        for (command, arguments) in [("keys", &["list"][..]), ("drain", &[])] {
+            stranger.then(Answer::status(200).body(answer));
+            let said = oncegate(command, &file, arguments).await;
+            assert_eq!(said.code, 1, "{command}: {said:?}");
+            assert!(said.err.contains("is no instance"), "{command}: {said:?}");
+            asked += 1;
+        }
+    }
+    let seen = stranger.executed();
+    assert_eq!(seen.len(), asked, "who is no instance is asked no more");
+    assert!(seen.iter().all(|request| request.target == "/healthz" && request.field("authorization").is_none()));
 }
