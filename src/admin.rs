@@ -70,6 +70,12 @@ const TABLE: [(&str, Method, Access, Endpoint); 13] = [
 /// In which a client says who acts, for the audit log: claimed, and written down as that.
 const ACTOR: &str = "x-oncegate-actor";
 
+/// In which a client says which service it means: an address alone does not tell.
+pub const SERVICE: &str = "x-oncegate-service";
+
+/// What `/healthz` calls itself, so that nobody shows a token to whoever else listens at an address.
+pub const NAME: &str = "oncegate";
+
 /// What the endpoints look at, and what they can do.
 pub struct Admin {
     shared: Arc<Shared>,
@@ -86,7 +92,7 @@ impl Admin {
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let (status, body) = match endpoint {
-            Endpoint::Alive => (StatusCode::OK, json!({ "status": "alive" })),
+            Endpoint::Alive => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
             Endpoint::Drain => self.drain(),
             Endpoint::DrainState => self.drain_state(),
             Endpoint::Keys(verb) => {
@@ -114,6 +120,13 @@ impl Admin {
         self.desk.answer(Question { verb, id, query, body: &body.to_bytes(), actor }).await
     }
 
+    /// The service that a client means, where it is not the one that is served here.
+    fn another_service(&self, request: &Request<Incoming>) -> Option<String> {
+        let mut meant = request.headers().get_all(SERVICE).iter();
+        let other = meant.find(|meant| meant.as_bytes() != self.shared.config.service.as_bytes())?;
+        Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
+    }
+
     async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         let method = if method == Method::HEAD { &Method::GET } else { method };
@@ -123,6 +136,11 @@ impl Admin {
             Ok(()) => {}
             Err(Denied::Token) => return unauthorized(),
             Err(denied) => return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() })),
+        }
+        if access == Access::Operators
+            && let Some(meant) = self.another_service(&request)
+        {
+            return refuse(&Problem::another_service(&self.shared.config.service, &meant));
         }
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
             return self.call(*endpoint, request, peer).await;

@@ -99,6 +99,14 @@ pub fn admin_token(file: Option<&Path>, surroundings: &dyn Surroundings) -> Resu
     top::admin_token(file, surroundings)
 }
 
+/// The name of the service that a file is about, in the same way.
+///
+/// # Errors
+/// What is wrong with it, or with the file.
+pub fn service_name(file: &Path, surroundings: &dyn Surroundings) -> Result<Arc<str>, Problems> {
+    top::service_name(file, surroundings)
+}
+
 /// A configuration that was checked.
 #[derive(Clone, Debug)]
 pub struct Config {

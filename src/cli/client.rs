@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +16,11 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::{ConfigFile, Ended};
+use crate::admin;
 use crate::config::{self, AdminToken, Overrides, Process};
 
+/// Whether somebody is there, and who, is told at once.
+const KNOCK_MAX: Duration = Duration::from_secs(5);
 /// No answer is longer, a page of 500 keys neither; who sends more is no instance of ours.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -49,11 +53,69 @@ impl Instance {
         Ok(address)
     }
 
+    /// The instance, once it has said that it is one of ours, which is before it is shown anything. Whether it serves the
+    /// service that a file is about, it says with each answer.
+    pub(super) async fn meet(&self) -> Result<Met, NotMet> {
+        let address = self.address().map_err(NotMet::Ended)?;
+        let told = ask(address, Method::GET, "/healthz", KNOCK_MAX).await;
+        let (_, told) = told.map_err(|why| NotMet::Unanswered(address, why))?;
+        if told["name"] != admin::NAME {
+            return Err(NotMet::Unanswered(address, Unanswered::Stranger));
+        }
+        let service = self.file.config.as_deref().map(|file| config::service_name(file, &Process)).transpose();
+        let service = service.map_err(|problems| NotMet::Ended(Ended::Config(problems)))?;
+        Ok(Met { address, service, token: self.token().map_err(NotMet::Ended)? })
+    }
+
     /// What the instance wants to be shown. Where a variable says it, the file is not looked at.
-    pub(super) fn token(&self) -> Result<Option<AdminToken>, Ended> {
+    fn token(&self) -> Result<Option<AdminToken>, Ended> {
         let is_said = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
         let file = self.file.config.as_deref().filter(|_| !is_said);
         config::admin_token(file, &Process).map_err(Ended::Config)
+    }
+}
+
+/// An instance that may be asked what is not for everybody.
+pub(super) struct Met {
+    /// Where it is.
+    pub(super) address: SocketAddr,
+    /// Whose instance it should be; `None` where no file says.
+    service: Option<Arc<str>>,
+    token: Option<AdminToken>,
+}
+
+impl Met {
+    /// Asks as an operator, on a connection of its own.
+    pub(super) async fn ask(
+        &self,
+        mut request: request::Builder,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<(StatusCode, Value), Unanswered> {
+        if let Some(service) = &self.service {
+            request = request.header(admin::SERVICE, &**service);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+        }
+        exchange_within(limit, self.address, request, body).await
+    }
+}
+
+/// Why an instance is not asked.
+pub(super) enum NotMet {
+    /// There is no answer from there, or a stranger's.
+    Unanswered(SocketAddr, Unanswered),
+    /// The configuration is wrong.
+    Ended(Ended),
+}
+
+impl From<NotMet> for Ended {
+    fn from(why: NotMet) -> Self {
+        match why {
+            NotMet::Unanswered(address, why) => Ended::Other(format!("{address}: {why}").into()),
+            NotMet::Ended(ended) => ended,
+        }
     }
 }
 
@@ -64,6 +126,8 @@ pub(super) enum Unanswered {
     Gone,
     /// The connection broke, or what came was no answer.
     Broken(Box<dyn std::error::Error + Send + Sync>),
+    /// Who answers does not speak as we do.
+    Stranger,
     /// It took longer than it may.
     TimedOut,
 }
@@ -73,6 +137,9 @@ impl fmt::Display for Unanswered {
         match self {
             Self::Gone => f.write_str("nobody listens there"),
             Self::Broken(error) => error.fmt(f),
+            Self::Stranger => {
+                f.write_str("who answers there is no instance of oncegate; say where one is with --admin")
+            }
             Self::TimedOut => f.write_str("no answer in time"),
         }
     }
@@ -84,26 +151,23 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Unanswered {
     }
 }
 
-/// Asks, on a connection of its own.
+/// Asks what anybody may ask, on a connection of its own.
 pub(super) async fn ask(
     address: SocketAddr,
     method: Method,
     path: &str,
-    token: Option<&AdminToken>,
     limit: Duration,
 ) -> Result<(StatusCode, Value), Unanswered> {
-    ask_with(address, Request::builder().method(method).uri(path), Bytes::new(), token, limit).await
+    exchange_within(limit, address, Request::builder().method(method).uri(path), Bytes::new()).await
 }
 
-/// The same, with fields and a body.
-pub(super) async fn ask_with(
+async fn exchange_within(
+    limit: Duration,
     address: SocketAddr,
     request: request::Builder,
     body: Bytes,
-    token: Option<&AdminToken>,
-    limit: Duration,
 ) -> Result<(StatusCode, Value), Unanswered> {
-    let asked = tokio::time::timeout(limit, exchange(address, request, body, token)).await;
+    let asked = tokio::time::timeout(limit, exchange(address, request, body)).await;
     asked.unwrap_or(Err(Unanswered::TimedOut))
 }
 
@@ -111,22 +175,17 @@ async fn exchange(
     address: SocketAddr,
     request: request::Builder,
     body: Bytes,
-    token: Option<&AdminToken>,
 ) -> Result<(StatusCode, Value), Unanswered> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::ConnectionRefused => Unanswered::Gone,
         _ => Unanswered::Broken(error.into()),
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut request = request.header(HOST, address.to_string());
-    if let Some(token) = token {
-        request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
-    }
-    let request = request.body(Full::new(body))?;
+    let request = request.header(HOST, address.to_string()).body(Full::new(body))?;
     let exchange = async move {
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Unanswered::Broken)?.to_bytes();
-        Ok((head.status, serde_json::from_slice(&body)?))
+        Ok((head.status, serde_json::from_slice(&body).map_err(|_| Unanswered::Stranger)?))
     };
     // The connection ends with the exchange; what goes wrong with it, the exchange is told.
     let (answer, _) = tokio::join!(exchange, connection);

@@ -1,16 +1,16 @@
 //! `oncegate drain`
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
-use http::Method;
+use http::{Method, Request};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::client::{self, Instance, Unanswered};
+use super::client::{Instance, Met, Unanswered};
 use super::{Ended, block_on, print};
-use crate::config::{self, AdminToken};
+use crate::config;
 
 /// Both answers are made from memory.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -29,30 +29,32 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
-    let address = arguments.instance.address()?;
-    let token = arguments.instance.token()?;
     block_on(async {
-        drain(address, token.as_ref(), arguments.wait).await.map_err(|error| Ended::Other(error.into()))
+        let instance = arguments.instance.meet().await?;
+        drain(&instance, arguments.wait).await.map_err(|error| Ended::Other(error.into()))
     })?;
     print("drained\n")
 }
 
-async fn drain(address: SocketAddr, token: Option<&AdminToken>, wait: Duration) -> Result<(), String> {
+async fn drain(instance: &Met, wait: Duration) -> Result<(), String> {
+    let address = instance.address;
+    let ask = async |method: Method| {
+        instance.ask(Request::builder().method(method).uri(PATH), Bytes::new(), ANSWER_MAX).await
+    };
     let deadline = Instant::now() + wait;
-    let told = client::ask(address, Method::POST, PATH, token, ANSWER_MAX).await;
-    let instance = match told.map_err(|error| format!("{address}: {error}"))? {
+    let first = match ask(Method::POST).await.map_err(|error| format!("{address}: {error}"))? {
         (status, body) if status.is_success() => body["instance"].clone(),
         (status, body) => return Err(format!("{address} answers {status} {body}")),
     };
     let mut running = Value::Null;
     loop {
-        match client::ask(address, Method::GET, PATH, token, ANSWER_MAX).await {
+        match ask(Method::GET).await {
             Err(Unanswered::Gone) => return Ok(()),
             // Another one is there already: ours is gone.
-            Ok((_, body)) if body["instance"].is_string() && body["instance"] != instance => return Ok(()),
+            Ok((_, body)) if body["instance"].is_string() && body["instance"] != first => return Ok(()),
             Ok((_, body)) => running = body["attempts"].clone(),
             // It may be going just now; the next time it is gone.
-            Err(Unanswered::Broken(_) | Unanswered::TimedOut) => {}
+            Err(Unanswered::Broken(_) | Unanswered::Stranger | Unanswered::TimedOut) => {}
         }
         if Instant::now() >= deadline {
             let attempts = running.as_u64().map_or(String::new(), |count| format!("; attempts running: {count}"));

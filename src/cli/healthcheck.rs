@@ -23,7 +23,7 @@ pub(super) fn run(instance: &Instance) -> Result<(), Ended> {
 
 /// Why it is not ready; nothing if it is.
 async fn reasons_against(address: SocketAddr) -> Vec<String> {
-    let (status, body) = match client::ask(address, Method::GET, "/readyz", None, ANSWER_MAX).await {
+    let (status, body) = match client::ask(address, Method::GET, "/readyz", ANSWER_MAX).await {
         Ok(answer) => answer,
         Err(error) => return vec![format!("{address}: {error}")],
     };

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
@@ -49,23 +49,23 @@ enum Command {
     Purge(Change),
 }
 
-/// Which keys.
+/// Which keys. An empty value, as a variable leaves it that is not set, is none of a condition's.
 #[derive(Args)]
 struct Filter {
     /// In this state
     #[arg(long, value_parser = PossibleValuesParser::new(Phase::ALL.map(Phase::name)))]
     state: Option<String>,
     /// Of the caller whose hash begins so, in hexadecimal
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Of this route
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// With exactly this key
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// Settled (or, in flight, made) so long ago, such as 5m or 24h
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = NonEmptyStringValueParser::new())]
     older_than: Option<String>,
 }
 
@@ -116,6 +116,9 @@ struct Change {
     ids: Vec<String>,
     #[command(flatten)]
     filter: Filter,
+    /// All keys that the change is for
+    #[arg(long)]
+    all: bool,
     /// Does not ask, though it is about several keys
     #[arg(short, long)]
     yes: bool,
@@ -276,19 +279,25 @@ impl Change {
             fields.insert("note".into(), note.as_str().into());
         }
         let conditions = self.filter.conditions();
-        match (&*self.ids, conditions.is_empty()) {
-            ([], true) => {
-                Err(Ended::Usage("say which keys: by their ids, or by --state, --route, --key and so on".into()))
+        let (by_id, by_filter) = (!self.ids.is_empty(), !conditions.is_empty());
+        match &*self.ids {
+            _ if u8::from(by_id) + u8::from(by_filter) + u8::from(self.all) > 1 => {
+                Err(Ended::Usage("say ids, filters or --all, and not both".into()))
             }
-            ([_, ..], false) => Err(Ended::Usage("say ids or filters, not both".into())),
-            ([id], true) => {
+            [] if !by_filter && !self.all => {
+                let how = "by their ids, by --state, --route, --key and so on, or --all";
+                Err(Ended::Usage(format!("say which keys: {how}")))
+            }
+            [id] => {
                 let source = Source::open(&self.instance).await?;
                 let told = source.ask(verb, id, "", Some(Value::Object(fields))).await?;
                 self.tell(&told)
             }
-            (ids, _) => {
+            ids => {
                 fields.insert("action".into(), name.into());
-                if ids.is_empty() {
+                if self.all {
+                    fields.insert("all".into(), true.into());
+                } else if ids.is_empty() {
                     let filter: BTreeMap<_, _> = conditions.into_iter().collect();
                     fields.insert("filter".into(), json!(filter));
                 } else {

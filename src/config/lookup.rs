@@ -164,26 +164,49 @@ fn has_dot_segment(value: &[u8]) -> bool {
     value.split(|byte| b"/\\".contains(byte)).any(|segment| matches!(segment, b"." | b".."))
 }
 
-/// As it was written.
+/// As it was written, but for what the query says beside names and places: there may be a secret in it.
 impl fmt::Display for Lookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.upstream, f)?;
-        for (pieces, before) in [(&self.path, ""), (&self.query, "?")] {
-            if !pieces.is_empty() {
-                f.write_str(before)?;
-            }
-            for piece in pieces {
-                match piece {
-                    Piece::Text(written) => f.write_str(written)?,
-                    Piece::Place(place) => {
-                        let name = PLACES.iter().find(|(_, known)| known == place).map_or("", |(name, _)| name);
-                        write!(f, "{{{name}}}")?;
-                    }
-                }
+        self.path.iter().try_for_each(|piece| fmt::Display::fmt(piece, f))?;
+        if self.query.is_empty() {
+            return Ok(());
+        }
+        let query: String = self.query.iter().map(Piece::to_string).collect();
+        let shown: Vec<_> = query.split('&').map(without_values).collect();
+        write!(f, "?{}", shown.join("&"))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(written) => f.write_str(written),
+            Self::Place(place) => {
+                let name = PLACES.iter().find(|(_, known)| known == place).map_or("", |(name, _)| name);
+                write!(f, "{{{name}}}")
             }
         }
-        Ok(())
     }
+}
+
+/// A parameter of a query with its name and its places, and dots for all else. What has no `=` may be a value.
+fn without_values(parameter: &str) -> String {
+    let (name, value) = match parameter.split_once('=') {
+        Some((name, value)) if !name.contains('{') => (format!("{name}="), value),
+        _ => (String::new(), parameter),
+    };
+    let mut shown = name;
+    let mut rest = value;
+    while !rest.is_empty() {
+        let (text, place) = rest.split_at(rest.find('{').unwrap_or(rest.len()));
+        // Braces come in pairs, which `pieces` has seen to.
+        let (place, after) = place.split_at(place.find('}').map_or(place.len(), |end| end + 1));
+        shown.push_str(if text.is_empty() { "" } else { "…" });
+        shown.push_str(place);
+        rest = after;
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -222,10 +245,25 @@ mod tests {
         ] {
             let lookup = Lookup::parse(template).unwrap();
             assert_eq!(lookup.about(&subject(key, path)).unwrap().as_str(), asked);
-            assert_eq!(
-                lookup.to_string().replace("http://a/?", "http://a?"),
-                template.replace("http://a/?", "http://a?")
-            );
+            assert_eq!(lookup.to_string().replace("/?", "?"), template.replace("/?", "?"));
+        }
+    }
+
+    #[test]
+    fn what_is_shown_of_a_query_is_names_and_places() {
+        for (template, shown) in [
+            ("http://a/k?token=s3cret&key={key}", "http://a/k?token=…&key={key}"),
+            ("http://a/k?key={key}&token=s3cret", "http://a/k?key={key}&token=…"),
+            ("http://a/k/{key}?s3cret", "http://a/k/{key}?…"),
+            ("http://a/k/{key}?s3cret&b=", "http://a/k/{key}?…&b="),
+            ("http://a/?q=s3cret:{key}", "http://a/?q=…{key}"),
+            ("http://a/?q={key}:s3cret&r={route}", "http://a/?q={key}…&r={route}"),
+            ("http://a/?q={scope}.s3cret.{key}", "http://a/?q={scope}…{key}"),
+            ("http://a/?q={key}s3cret=s3cret", "http://a/?q={key}…"),
+            ("http://a/?s3cret{key}", "http://a/?…{key}"),
+            ("http://a/?t=s3cret=s3cret;u=s3cret&{key}", "http://a/?t=…&{key}"),
+        ] {
+            assert_eq!(Lookup::parse(template).unwrap().to_string(), shown, "{template}");
         }
     }
 
@@ -253,6 +291,7 @@ mod tests {
             ("http:///{key}", "no host"),
             ("http://a:0/{key}", "port"),
             ("http://user:hunter2@a/{key}", "password"),
+            ("http://hunter2@a/{key}", "password"),
             ("http://a/{kee}", "a place that is not known"),
             ("http://a/{}", "a place that is not known"),
             ("http://a/{key", "without a `}`"),

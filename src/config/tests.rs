@@ -396,6 +396,15 @@ fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {
 }
 
 #[test]
+fn the_services_name_is_found_in_a_file_that_is_otherwise_wrong() {
+    let find = |text: &str| service_name("f".as_ref(), &Written::default().with_file("f", text));
+    assert_eq!(find("secret = '${NOT_THERE}'\nupstreem = 'x'").as_deref(), Ok("default"));
+    assert_eq!(find("secret = '${NOT_THERE}'\nservice = '${NAME:-bank}'").as_deref(), Ok("bank"));
+    let problems = find("service = 'The Bank'").expect_err("that is no name");
+    assert!(problems.to_string().starts_with("f:1:11: service"), "{problems}");
+}
+
+#[test]
 fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
     let find = |text: &str, flag: Option<&str>, surroundings: Written| {
         let overrides = Overrides { admin: flag.map(str::to_owned), ..Overrides::default() };

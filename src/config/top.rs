@@ -46,7 +46,8 @@ pub(super) fn admin_listen(
     overrides: &Overrides,
     surroundings: &dyn Surroundings,
 ) -> Result<SocketAddr, Problems> {
-    of_admin(file, surroundings, |section| {
+    part_of(file, surroundings, |top| {
+        let section = top.table("admin");
         let say = Say { overrides, surroundings };
         let outside = say.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
         admin::address(&section.with_outside(outside)).map(|found| found.value)
@@ -57,14 +58,19 @@ pub(super) fn admin_token(
     file: Option<&Path>,
     surroundings: &dyn Surroundings,
 ) -> Result<Option<AdminToken>, Problems> {
-    of_admin(file, surroundings, |section| {
+    part_of(file, surroundings, |top| {
+        let section = top.table("admin");
         let say = Say { overrides: &Overrides::default(), surroundings };
         admin::token(&section.with_outside(say.variable("token", "ONCEGATE_ADMIN_TOKEN")))
     })
 }
 
-/// One thing of `[admin]`, whatever the rest of the file is.
-fn of_admin<T>(
+pub(super) fn service_name(file: &Path, surroundings: &dyn Surroundings) -> Result<Arc<str>, Problems> {
+    part_of(Some(file), surroundings, |top| top.parsed("service", service).map(|found| found.value))
+}
+
+/// One thing of a file, whatever the rest of it is.
+fn part_of<T>(
     file: Option<&Path>,
     surroundings: &dyn Surroundings,
     read: impl FnOnce(Section<'_>) -> Option<T>,
@@ -73,7 +79,7 @@ fn of_admin<T>(
     let text = text_of(file, &name, surroundings)?;
     let table = parse(&text, &name)?;
     let reader = Reader::new(name.as_deref(), &text, surroundings);
-    match read(reader.top(table.get_ref()).table("admin")) {
+    match read(reader.top(table.get_ref())) {
         Some(found) => Ok(found),
         None => Err(reader.into_problems().expect("whatever is missing was said to be a problem")),
     }

@@ -268,7 +268,7 @@ pub enum Change {
     NotExecuted,
     /// Forgotten.
     Purge,
-    /// The stored response is dropped, and the next request is the next attempt.
+    /// The stored response is dropped, and the attempt's token with it: the next request is the next attempt.
     Release,
     /// The service is to be asked again.
     Requeue,
@@ -368,7 +368,8 @@ impl Look {
         let said = |(actor, action, after): &(String, String, String)| {
             *actor == decision.actor && action == decision.change.action() && after == decision.change.leads_to_name()
         };
-        let as_decided = self.stands.is_none_or(|(token, _)| token == case.token)
+        let keeps_token = !matches!(decision.change, Change::Release);
+        let as_decided = self.stands.is_none_or(|(token, _)| (token == case.token) == keeps_token)
             && self.stands.map(|(_, state)| state) == decision.change.leads_to();
         if doubt && as_decided && self.last.as_ref().is_some_and(said) {
             return Verdict::Done;
@@ -582,6 +583,14 @@ mod tests {
         assert_eq!(ours.verdict(&case, &plain, false), Verdict::Changed(Phase::Retryable));
         let theirs = Look { last: last.map(|(_, b, c)| ("bob".to_owned(), b, c)), ..ours };
         assert_eq!(theirs.verdict(&case, &plain, true), Verdict::Changed(Phase::Retryable));
+
+        // A release has left another token there.
+        let (release, case) = (decision(Change::Release, false), Case { state: Phase::Completed, ..case });
+        let last = Some(("alice".to_owned(), "release".to_owned(), "retryable".to_owned()));
+        for (left, verdict) in [(other, Verdict::Done), (token, Verdict::Changed(Phase::Retryable))] {
+            let ours = Look { last: last.clone(), ..stands(left, Phase::Retryable) };
+            assert_eq!(ours.verdict(&case, &release, true), verdict);
+        }
     }
 
     #[test]

@@ -104,6 +104,7 @@ on_both! {
         what_has_changed_since_it_was_seen_is_left_alone,
         of_many_who_decide_at_once_one_does,
         a_late_answer_counts_whatever_was_decided_unless_it_is_stored,
+        what_was_released_is_not_completed_again_by_the_same_attempt,
         a_decision_that_cannot_be_noted_is_not_taken,
         a_purge_is_counted_and_those_who_remember_are_waited_for,
         keys_are_counted_by_route_and_state,

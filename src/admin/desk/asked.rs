@@ -26,6 +26,18 @@ const ID_DIGITS_MIN: usize = 8;
 /// How long a note may be.
 const NOTE_CHARS_MAX: usize = 500;
 
+/// What a filter may have.
+const CONDITIONS: [&str; 5] = ["state", "scope", "route", "key", "older_than"];
+
+/// Which keys a change of several is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those that fit.
+    Fitting(Box<Filter>),
+    /// Those with these ids.
+    Named(Vec<String>),
+}
+
 /// The parameters of a query, each at most once.
 pub struct Query(Vec<(String, Vec<u8>)>);
 
@@ -43,11 +55,12 @@ impl Query {
         Ok(Self(parameters))
     }
 
-    /// A filter out of those parameters that make one. An empty one says nothing.
+    /// A filter out of those parameters that make one. An empty one says nothing: this is for looking alone.
     pub fn filter(&mut self) -> Result<Filter, Problem> {
         let mut filter = Filter::default();
         for (name, value) in std::mem::take(&mut self.0) {
-            if !narrow(&mut filter, &name, &value)? {
+            let says_nothing = value.is_empty() && CONDITIONS.contains(&&*name);
+            if !says_nothing && !narrow(&mut filter, &name, &value)? {
                 self.0.push((name, value));
             }
         }
@@ -85,11 +98,12 @@ impl Query {
 
 /// Takes one condition into a filter; `false` where the name is none of a filter's.
 fn narrow(filter: &mut Filter, name: &str, value: &[u8]) -> Result<bool, Problem> {
-    if !matches!(name, "state" | "scope" | "route" | "key" | "older_than") {
+    if !CONDITIONS.contains(&name) {
         return Ok(false);
     }
     if value.is_empty() {
-        return Ok(true);
+        // What a variable leaves that is not set must not widen what is changed.
+        return Err(Problem::bad(name, "is empty: say which, or leave it out"));
     }
     let text = || str::from_utf8(value).map_err(|_| Problem::bad(name, "is no text"));
     match name {
@@ -184,8 +198,23 @@ impl Fields {
         }
     }
 
+    /// `ids`, or `filter`, or, where all are meant, `"all": true`: an empty filter is more likely a mistake.
+    pub fn which(&mut self) -> Result<Which, Problem> {
+        let (ids, filter, all) = (self.texts("ids")?, self.filter()?, self.flag("all")?);
+        let is_empty = filter.as_ref().is_none_or(|filter| *filter == Filter::default());
+        match (ids, filter) {
+            (Some(_), Some(_)) => Err(Problem::bad("filter", "stands there beside `ids`")),
+            (Some(_), None) if all => Err(Problem::bad("all", "stands there beside `ids`")),
+            (_, Some(_)) if all && !is_empty => Err(Problem::bad("all", "stands there beside a filter")),
+            (Some(ids), None) => Ok(Which::Named(ids)),
+            (None, filter) if all || !is_empty => Ok(Which::Fitting(Box::new(filter.unwrap_or_default()))),
+            (None, Some(_)) => Err(Problem::bad("filter", "is empty: say which keys, or `\"all\": true`")),
+            (None, None) => Err(Problem::bad("filter", "is missing: `filter` or `ids` say which keys")),
+        }
+    }
+
     /// A list of texts.
-    pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, Problem> {
+    fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, Problem> {
         match self.0.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Array(list)) => {
@@ -199,8 +228,7 @@ impl Fields {
         }
     }
 
-    /// A filter.
-    pub fn filter(&mut self) -> Result<Option<Filter>, Problem> {
+    fn filter(&mut self) -> Result<Option<Filter>, Problem> {
         let conditions = match self.0.remove("filter") {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::Object(conditions)) => conditions,
@@ -329,7 +357,34 @@ mod tests {
         assert_eq!(filter.older_than, Some(Duration::from_secs(300)));
         assert_eq!((asked.limit(), asked.end()), (Ok(7), Ok(())));
         let object = br#"{"filter":{"state":"unknown","scope":"0A","route":"pay","key":"a b","older_than":"5m"}}"#;
-        assert_eq!(Fields::parse(object).unwrap().filter(), Ok(Some(filter)));
+        assert_eq!(Fields::parse(object).unwrap().which(), Ok(Which::Fitting(Box::new(filter))));
+    }
+
+    #[test]
+    fn a_change_says_which_keys_and_nothing_said_is_not_all_of_them() {
+        let which = |body: &str| Fields::parse(body.as_bytes()).unwrap().which();
+        for all in [r#"{"all":true}"#, r#"{"all":true,"filter":{}}"#, r#"{"all":true,"filter":null,"ids":null}"#] {
+            assert_eq!(which(all), Ok(Which::Fitting(Box::default())), "{all}");
+        }
+        assert_eq!(which(r#"{"ids":["ab"],"all":false}"#), Ok(Which::Named(vec!["ab".into()])));
+        for name in ["state", "scope", "route", "key", "older_than"] {
+            let body = format!(r#"{{"filter":{{"{name}":""}},"all":true}}"#);
+            assert!(detail(which(&body)).starts_with(&format!("`{name}` is empty")), "{body}");
+        }
+        for (body, why) in [
+            ("{}", "`filter` is missing"),
+            (r#"{"all":false}"#, "`filter` is missing"),
+            (r#"{"filter":{}}"#, "`filter` is empty"),
+            (r#"{"filter":{},"all":false}"#, "`filter` is empty"),
+            (r#"{"filter":{"key":"","state":"dead"}}"#, "`key` is empty"),
+            (r#"{"filter":{"key":"k"},"all":true}"#, "`all` stands there beside"),
+            (r#"{"ids":["ab"],"all":true}"#, "`all` stands there beside"),
+            (r#"{"ids":["ab"],"filter":{"key":"k"}}"#, "`filter` stands there beside"),
+            (r#"{"all":1}"#, "`all` is neither"),
+        ] {
+            let detail = detail(which(body));
+            assert!(detail.starts_with(why), "{body}: {detail}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::asked::Fields;
+use super::asked::{Fields, Which};
 use super::problem::Problem;
 use super::{At, Verb, document};
 use crate::domain::phase::Phase;
@@ -28,33 +28,41 @@ const PAGE: u32 = 5_000;
 pub(super) struct Terms {
     ttl: Duration,
     remember: Option<Duration>,
-    pub(super) quiet_after: Duration,
+    /// `None` where the configuration does not have the route: how long its proxies wait is not known here.
+    pub(super) quiet_after: Option<Duration>,
 }
 
 impl At<'_> {
-    /// What the route says; for one that is no more, the most careful of all.
+    /// What the route says; for one that is not known here, the most careful of all that are. When its attempts are quiet
+    /// cannot be guessed: other instances may have it, and wait for longer than any that is known.
     pub(super) fn terms(&self, route: &str) -> Terms {
         let routes = &self.config.routes;
         match routes.iter().find(|known| *known.name == *route) {
-            Some(route) => Terms { ttl: route.ttl, remember: route.remember, quiet_after: route.quiet_after },
+            Some(route) => Terms { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) },
             None => Terms {
                 ttl: routes.iter().map(|route| route.ttl).max().unwrap_or_default(),
                 remember: routes.iter().filter_map(|route| route.remember).max(),
-                quiet_after: routes.iter().map(|route| route.quiet_after).max().unwrap_or_default(),
+                quiet_after: None,
             },
         }
     }
 
-    fn case(&self, entry: &Entry) -> Case {
+    /// What is decided about, unless it hangs on a route that is not known here.
+    fn case(&self, entry: &Entry, decision: &Decision) -> Result<Case, Problem> {
         let Terms { ttl, remember, quiet_after } = self.terms(&entry.route);
-        Case { id: entry.id, token: entry.token, state: entry.state, ttl, remember, quiet_after }
+        if quiet_after.is_none() && decision.wants_quiet() && decision.is_for(entry.state) {
+            return Err(Problem::unknown_route(&entry.route));
+        }
+        // Who asks for no quiet is not told of it either.
+        let quiet_after = quiet_after.unwrap_or(Duration::MAX);
+        Ok(Case { id: entry.id, token: entry.token, state: entry.state, ttl, remember, quiet_after })
     }
 
     pub(super) async fn decide_one(&self, id: &str, decision: Decision) -> Result<Value, Problem> {
         let entry = self.entry(id).await?;
         let decision = Arc::new(decision);
-        let cases = vec![self.case(&entry)];
-        let decided = self.store.books().decide(self.service(), Arc::clone(&decision), cases).await?;
+        let case = self.case(&entry, &decision).map_err(|problem| problem.with("id", entry.id.to_string().into()))?;
+        let decided = self.store.books().decide(self.service(), Arc::clone(&decision), vec![case]).await?;
         let verdict = decided.verdicts.first().copied().unwrap_or(Verdict::Gone);
         if let Some(problem) = Problem::of(verdict, &decision, entry.state) {
             return Err(problem.with("id", entry.id.to_string().into()));
@@ -81,15 +89,13 @@ impl At<'_> {
             Some(_) => return Err(Problem::bad("action", "is none of `resolve`, `release`, `requeue` and `purge`")),
             None => return Err(Problem::bad("action", "is missing")),
         };
-        let (ids, filter) = (fields.texts("ids")?, fields.filter()?);
+        let which = fields.which()?;
         let expect = fields.number("expect")?;
         let decision = Arc::new(fields.decision(verb, actor, false)?);
         fields.end()?;
-        let (cases, mut refused) = match (ids, filter) {
-            (Some(ids), None) => self.named(&ids).await?,
-            (None, Some(filter)) => (self.found(&filter, &decision).await?, Refused::default()),
-            (Some(_), Some(_)) => return Err(Problem::bad("filter", "stands there beside `ids`")),
-            (None, None) => return Err(Problem::bad("filter", "is missing: `filter` or `ids` say which keys")),
+        let (cases, mut refused) = match which {
+            Which::Fitting(filter) => self.found(&filter, &decision).await?,
+            Which::Named(ids) => self.named(&ids, &decision).await?,
         };
         let count = cases.len() as u64;
         let mut by_state = BTreeMap::new();
@@ -141,7 +147,7 @@ impl At<'_> {
         Ok((changed, purges))
     }
 
-    async fn named(&self, ids: &[String]) -> Result<(Vec<Case>, Refused), Problem> {
+    async fn named(&self, ids: &[String], decision: &Decision) -> Result<(Vec<Case>, Refused), Problem> {
         if ids.len() > IDS_MAX {
             return Err(Problem::bad("ids", format!("has more than {IDS_MAX}")));
         }
@@ -149,7 +155,10 @@ impl At<'_> {
         for id in ids {
             match self.entry(id).await {
                 Ok(entry) if cases.iter().any(|case| case.id == entry.id) => {}
-                Ok(entry) => cases.push(self.case(&entry)),
+                Ok(entry) => match self.case(&entry, decision) {
+                    Ok(case) => cases.push(case),
+                    Err(problem) => refused.add(&entry.id.to_string(), &problem),
+                },
                 Err(problem) if problem.status == http::StatusCode::NOT_FOUND => refused.add(id, &problem),
                 Err(problem) => return Err(problem.with("id", id.as_str().into())),
             }
@@ -158,7 +167,7 @@ impl At<'_> {
     }
 
     /// What a filter finds of the keys that the decision is for.
-    async fn found(&self, filter: &Filter, decision: &Decision) -> Result<Vec<Case>, Problem> {
+    async fn found(&self, filter: &Filter, decision: &Decision) -> Result<(Vec<Case>, Refused), Problem> {
         // A state at a time where an index leads to it.
         let states: Vec<Option<Phase>> = match (filter.state, &decision.change) {
             (Some(_), _) => vec![filter.state],
@@ -166,14 +175,19 @@ impl At<'_> {
             (None, Change::Requeue) => vec![Some(Phase::Dead)],
             (None, Change::Release | Change::Purge) => vec![None],
         };
-        let mut cases = Vec::new();
+        let (mut cases, mut refused) = (Vec::new(), Refused::default());
         for state in states {
             let filter = Filter { state, ..filter.clone() };
             let mut place = None;
             loop {
                 let page = self.store.books().page(self.service(), filter.clone(), place, PAGE).await?;
                 let fits = |entry: &&Entry| filter.state.is_some() || decision.is_for(entry.state);
-                cases.extend(page.entries.iter().filter(fits).map(|entry| self.case(entry)));
+                for entry in page.entries.iter().filter(fits) {
+                    match self.case(entry, decision) {
+                        Ok(case) => cases.push(case),
+                        Err(problem) => refused.add(&entry.id.to_string(), &problem),
+                    }
+                }
                 if cases.len() > KEYS_MAX {
                     return Err(Problem::bad("filter", format!("fits more than {KEYS_MAX} keys: narrow it")));
                 }
@@ -183,7 +197,7 @@ impl At<'_> {
                 }
             }
         }
-        Ok(cases)
+        Ok((cases, refused))
     }
 
     /// Waits until what was purged is in nobody's memory, a lease's time at most: an instance that has not read the store

@@ -51,10 +51,10 @@ impl At<'_> {
     pub(super) async fn show(&self, id: &str, query: Query) -> Result<Value, Problem> {
         query.end()?;
         let entry = self.entry(id).await?;
-        let quiet_at = entry.deadline + self.terms(&entry.route).quiet_after;
+        let quiet_at = self.terms(&entry.route).quiet_after.map(|after| entry.deadline + after);
         let mut key = shown::entry(&entry);
-        key["quiet"] = (quiet_at <= entry.now).into();
-        key["quiet_at"] = rfc3339::show(quiet_at).into();
+        key["quiet"] = quiet_at.is_some_and(|at| at <= entry.now).into();
+        key["quiet_at"] = quiet_at.map(rfc3339::show).into();
         key["response"] = match self.store.find(entry.id).await {
             Ok(Some(record)) if record.token == entry.token => match record.state {
                 State::Completed(completed) => {

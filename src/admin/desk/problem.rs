@@ -47,6 +47,25 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "no-such-key", "there is no key with this id; it may have been forgotten")
     }
 
+    /// Who asks means another service's instance.
+    pub fn another_service(served: &str, meant: &str) -> Self {
+        let detail = format!(
+            "this instance serves `{served}`, and the question is about `{meant}`: name an instance of that one (--admin, \
+             `admin.listen`), or this one's configuration"
+        );
+        Self::new(StatusCode::CONFLICT, "other-service", detail).with("service", served.into())
+    }
+
+    /// It cannot be told when "not executed" may be believed: the route's `reconcile.after` is not known here.
+    pub fn unknown_route(route: &str) -> Self {
+        let detail = format!(
+            "its route `{route}` is not in the configuration here, so nobody can tell when nothing of its last attempt can \
+             be running any more: ask with the proxies' own configuration (-c) or an instance that has the route \
+             (--admin); accept_risk overrules"
+        );
+        Self::new(StatusCode::CONFLICT, "route-unknown", detail).with("route", route.into())
+    }
+
     /// Why a decision did not take; `None` where it did.
     pub fn of(verdict: Verdict, decision: &Decision, state: Phase) -> Option<Self> {
         let conflict = |code, detail: String| Some(Self::new(StatusCode::CONFLICT, code, detail));

@@ -10,21 +10,19 @@ use http::{Method, Request, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::super::client::{self, Instance, Unanswered};
+use super::super::client::{Instance, Met, NotMet, Unanswered};
 use super::super::{Ended, load_without_service};
 use crate::admin::desk::{self, Desk, Question, Verb};
-use crate::config::{AdminToken, Location};
+use crate::config::Location;
 use crate::store::{self, OpenError, Settings};
 
-/// Whether somebody is there is told at once.
-const KNOCK_MAX: Duration = Duration::from_secs(5);
 /// Changes of many keys take their time, and a purge waits for a lease.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// The desk, near or far.
 pub(super) enum Source {
     /// Of an instance.
-    Instance(SocketAddr, Option<AdminToken>),
+    Instance(Met),
     /// Of our own, on the store.
     Store(Box<Desk>, Location),
 }
@@ -32,7 +30,7 @@ pub(super) enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Instance(address, _) => write!(f, "through the instance at {address}"),
+            Self::Instance(met) => write!(f, "through the instance at {}", met.address),
             Self::Store(_, location) => write!(f, "in {location}"),
         }
     }
@@ -41,11 +39,12 @@ impl fmt::Display for Source {
 impl Source {
     /// An instance, if one listens where one should; else the store that the configuration names.
     pub async fn open(instance: &Instance) -> Result<Self, Ended> {
-        let address = instance.address()?;
-        match client::ask(address, Method::GET, "/healthz", None, KNOCK_MAX).await {
-            Err(Unanswered::Gone) if !instance.is_named() => Self::store(instance, address).await,
-            Err(error) => Err(Ended::Other(format!("{address}: {error}").into())),
-            Ok(_) => Ok(Self::Instance(address, instance.token()?)),
+        match instance.meet().await {
+            Ok(met) => Ok(Self::Instance(met)),
+            Err(NotMet::Unanswered(address, Unanswered::Gone)) if !instance.is_named() => {
+                Self::store(instance, address).await
+            }
+            Err(why) => Err(why.into()),
         }
     }
 
@@ -90,7 +89,7 @@ impl Source {
                     Err(problem) => (problem.status, desk::document(&problem)),
                 }
             }
-            Self::Instance(address, token) => {
+            Self::Instance(met) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
                     return Err(Ended::Usage(format!("{id:?} is no id: ids are hexadecimal digits")));
                 }
@@ -99,8 +98,8 @@ impl Source {
                 if let Ok(user) = http::HeaderValue::from_bytes(user) {
                     request = request.header("x-oncegate-actor", user);
                 }
-                let asked = client::ask_with(*address, request, Bytes::from(body), token.as_ref(), ANSWER_MAX).await;
-                asked.map_err(|error| Ended::Other(format!("{address}: {error}").into()))?
+                let asked = met.ask(request, Bytes::from(body), ANSWER_MAX).await;
+                asked.map_err(|error| Ended::Other(format!("{}: {error}", met.address).into()))?
             }
         };
         if status.is_success() { Ok(answer) } else { Err(told(&answer, status)) }

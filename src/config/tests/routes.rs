@@ -150,6 +150,9 @@ fn a_service_is_asked_only_where_its_url_is_written() {
     assert_eq!(reconcile("every = '1s', max_attempts = 3, confirmations = 3"), None);
     let asked = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
     assert_eq!(asked.lookup.to_string(), "http://b:1/k?k={key}");
+    let secret = config("[defaults]\nreconcile.url = 'https://b/k?token=s3cret&k={key}'");
+    let told = describe(&secret);
+    assert!(told.contains("by https://b/k?token=…&k={key} every") && !told.contains("s3cret"), "{told}");
     assert_eq!((asked.every, asked.max_attempts, asked.confirmations), (Duration::from_secs(30), 3, 2));
 }
 

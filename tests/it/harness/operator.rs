@@ -95,8 +95,14 @@ pub struct Said {
 
 /// `oncegate keys …`, with nobody at the keyboard.
 pub async fn keys(file: &Path, arguments: &[&str]) -> Said {
+    oncegate("keys", file, arguments).await
+}
+
+/// Another command, in the same way.
+pub async fn oncegate(command: &str, file: &Path, arguments: &[&str]) -> Said {
+    let name = command;
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-    command.arg("keys").args(arguments).arg("-c").arg(file).env_clear().env("USER", "bob").stdin(Stdio::null());
+    command.arg(name).args(arguments).arg("-c").arg(file).env_clear().env("USER", "bob").stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     Said {
         code: output.status.code().expect("no signal ended it"),

@@ -180,7 +180,7 @@ async fn many_keys_are_changed_once_their_count_was_told(store: Store) {
     let codes: Vec<_> = told["refused"].as_array().unwrap().iter().map(|why| why["code"].as_str().unwrap()).collect();
     assert_eq!(codes, ["no-such-key", "wrong-state"]);
     // All that may be purged without a risk.
-    let body = json!({ "action": "purge", "filter": {}, "expect": 100 });
+    let body = json!({ "action": "purge", "all": true, "expect": 100 });
     let told = operator.post(path, body).await.1;
     assert_eq!(
         (&told["changed"], &told["by_state"]),
@@ -188,6 +188,33 @@ async fn many_keys_are_changed_once_their_count_was_told(store: Store) {
         "{told}"
     );
     assert_eq!(operator.keys("").await.len(), 1);
+}
+
+on_both_stores!(a_condition_that_says_nothing_changes_nothing);
+async fn a_condition_that_says_nothing_changes_nothing(store: Store) {
+    let world = World::start(store).await;
+    for key in ["k-1", "k-2"] {
+        assert_eq!(world.pay(key).send().await.status, 201);
+    }
+    let operator = Operator::of(&world.proxy);
+    for (filter, field) in [
+        (json!({}), "filter"),
+        (json!({ "key": "" }), "key"),
+        (json!({ "route": "" }), "route"),
+        (json!({ "scope": "" }), "scope"),
+        (json!({ "older_than": "", "state": "completed" }), "older_than"),
+        (json!({ "state": "" }), "state"),
+    ] {
+        for action in ["release", "purge"] {
+            let body = json!({ "action": action, "filter": filter, "expect": 9 });
+            let (status, told) = operator.post("/api/v1/keys/actions", body).await;
+            assert_eq!((status, &told["field"]), (400, &json!(field)), "{told}");
+        }
+    }
+    assert_eq!(operator.audit().await.len(), 0);
+    assert_eq!(operator.keys("key=&state=completed").await.len(), 2, "looking may say nothing");
+    let body = json!({ "action": "release", "filter": {}, "all": true, "expect": 2 });
+    assert_eq!(operator.post("/api/v1/keys/actions", body).await.1["changed"], 2);
 }
 
 on_both_stores!(of_two_operators_at_once_one_decides_and_the_other_is_told);

@@ -189,7 +189,7 @@ async fn services_on_one_database_do_not_see_each_others_keys() {
     ] {
         assert_eq!((status, &told["code"]), (404, &json!("no-such-key")));
     }
-    let purge = json!({ "action": "purge", "filter": {}, "accept_risk": true, "expect": 100 });
+    let purge = json!({ "action": "purge", "all": true, "accept_risk": true, "expect": 100 });
     assert_eq!(theirs.post("/api/v1/keys/actions", purge).await.1["changed"], 0);
     assert_eq!(ours.resolve(&unknown, completed(200, "x")).await.0, 200);
     assert_eq!((ours.audit().await.len(), theirs.audit().await.len()), (1, 0));

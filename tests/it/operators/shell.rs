@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::unknown;
-use crate::harness::operator::{Operator, keys};
-use crate::harness::{Store, World, on_both_stores};
+use crate::harness::operator::{Operator, keys, oncegate};
+use crate::harness::{Answer, PATIENCE, Proxy, Store, Upstream, World, eventually, on_both_stores};
 
 on_both_stores!(keys_are_seen_and_settled_through_a_running_instance);
 async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
@@ -53,6 +53,9 @@ async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
     assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
     assert_eq!(actors, vec!["bob (claimed) at 127.0.0.1"; 4]);
+
+    let all = here(&["purge", "--all", "--yes"]).await;
+    assert!(all.code == 0 && all.out.contains("changed 2 of 2"), "{all:?}");
 }
 
 on_both_stores!(where_no_instance_runs_the_same_is_done_on_the_store);
@@ -102,6 +105,13 @@ async fn exit_codes_tell_what_went_wrong() {
         (&file, &["resolve", "abcdefab", "--not-executed", "--body", "x"], 2, "cannot be used with"),
         (&file, &["purge", "--admin", &*admin], 2, "say which keys"),
         (&file, &["purge", "--admin", &*admin, "abcdefab", "--route", "pay"], 2, "not both"),
+        (&file, &["purge", "--admin", &*admin, "--all", "--route", "pay"], 2, "not both"),
+        (&file, &["purge", "--admin", &*admin, "--all", "abcdefab"], 2, "not both"),
+        (&file, &["purge", "--admin", &*admin, "--key", "", "--yes"], 2, "--key"),
+        (&file, &["release", "--admin", &*admin, "--route=", "--yes"], 2, "--route"),
+        (&file, &["release", "--admin", &*admin, "--scope", "", "--yes"], 2, "--scope"),
+        (&file, &["purge", "--admin", &*admin, "--older-than", "", "--yes"], 2, "--older-than"),
+        (&file, &["list", "--admin", &*admin, "--key", ""], 2, "--key"),
         (&file, &["show", "--admin", &*admin, "../drain"], 2, "is no id"),
         (&file, &["show", "--admin", &*admin, "abc"], 2, "`id`"),
         (&file, &["show", "--admin", &*admin, "abcdefab"], 1, "there is no key"),
@@ -114,4 +124,100 @@ async fn exit_codes_tell_what_went_wrong() {
         assert!(said.err.contains(why), "{arguments:?}: {said:?}");
     }
     assert!(!missing.exists(), "looking makes no file");
+}
+
+on_both_stores!(not_executed_is_not_believed_by_whoever_does_not_know_the_route);
+async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: Store) {
+    let route = "name = \"pay\"\npath = \"/pay\"\nreconcile = { after = \"1h\" }";
+    let timeout = "upstream_timeout = \"1s\"";
+    let world = World::with(store, |setup| setup.short_leases().defaults(timeout).route(route)).await;
+    let ids = [unknown(&world, "k-1").await, unknown(&world, "k-2").await];
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let file = world.proxy.file();
+    let elsewhere = file.with_file_name("elsewhere.toml");
+    let other = Proxy::on(&world.store.url()).upstream(world.upstream.address).short_leases();
+    std::fs::write(&elsewhere, other.defaults("reconcile = { after = \"1s\" }").text()).unwrap();
+    // What that file says of other routes has passed, and is not what the proxies wait for.
+    let answered = async || {
+        let said = keys(&elsewhere, &["resolve", &ids[0], "--not-executed"]).await;
+        (!said.err.contains("may still be running")).then_some(said)
+    };
+    let refused = eventually(PATIENCE, answered).await;
+    assert_eq!(refused.code, 1, "{refused:?}");
+    for told in ["route `pay`", "-c", "--admin", "accept_risk"] {
+        assert!(refused.err.contains(told), "{told}: {refused:?}");
+    }
+    let many = keys(&elsewhere, &["resolve", "--not-executed", "--state", "unknown", "--yes", "--json"]).await;
+    let told: Value = serde_json::from_str(&many.out).unwrap();
+    assert_eq!((many.code, &told["count"], &told["refused_count"]), (1, &json!(0), &json!(2)), "{many:?}");
+    assert_eq!(told["refused"][0]["code"], "route-unknown");
+    let shown: Value = serde_json::from_str(&keys(&elsewhere, &["show", &ids[0], "--json"]).await.out).unwrap();
+    assert_eq!(
+        (&shown["state"], &shown["quiet"], &shown["quiet_at"]),
+        (&json!("unknown"), &json!(false), &Value::Null)
+    );
+    let known = keys(&file, &["resolve", &ids[0], "--not-executed"]).await;
+    assert!(known.code == 1 && known.err.contains("may still be running"), "{known:?}");
+    // What does not hang on the route, and what somebody takes upon themselves.
+    let done = keys(&elsewhere, &["resolve", &ids[0], "--completed", "200"]).await;
+    assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
+    let done = keys(&elsewhere, &["resolve", &ids[1], "--not-executed", "--accept-risk"]).await;
+    assert!(done.code == 0 && done.out.contains("unknown -> retryable"), "{done:?}");
+    let wrong = keys(&elsewhere, &["resolve", &ids[0], "--not-executed"]).await;
+    assert!(wrong.code == 1 && wrong.err.contains("is completed"), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn an_instance_of_another_service_is_not_taken_for_the_configured_one() {
+    let world = World::start(Store::sqlite()).await;
+    assert_eq!(world.pay("k-1").send().await.status, 201);
+    let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
+    let other = file.with_file_name("other.toml");
+    std::fs::write(&other, format!("service = 'bank'\n[admin]\nlisten = '{admin}'")).unwrap();
+    for (command, arguments) in [
+        ("keys", &["list"][..]),
+        ("keys", &["list", "--admin", &*admin]),
+        ("keys", &["purge", "--all", "--yes"]),
+        ("drain", &[]),
+    ] {
+        let said = oncegate(command, &other, arguments).await;
+        assert_eq!(said.code, 1, "{command} {arguments:?}: {said:?}");
+        assert!(said.err.contains("`default`") && said.err.contains("`bank`"), "{command} {arguments:?}: {said:?}");
+    }
+    let operator = Operator::of(&world.proxy);
+    for (method, path) in [("GET", "/api/v1/keys"), ("GET", "/api/v1/drain"), ("POST", "/api/v1/drain")] {
+        let refusal = operator.request(method, path).field("X-Oncegate-Service", "bank").send().await;
+        assert_eq!((refusal.status, &refusal.problem()["code"]), (409, &json!("other-service")), "{method} {path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(operator.request("GET", path).field("X-Oncegate-Service", "bank").send().await.status, 200);
+    }
+    assert_eq!((operator.keys("").await.len(), operator.audit().await.len()), (1, 0));
+    let own = operator.request("GET", "/api/v1/keys").field("X-Oncegate-Service", "default").send().await;
+    assert_eq!(own.status, 200);
+    assert_eq!(keys(&file, &["list", "--admin", &admin]).await.code, 0);
+    assert_eq!(oncegate("drain", &file, &["--admin", &admin]).await.code, 0);
+    assert_eq!(world.proxy.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_token_is_shown_to_no_stranger() {
+    let stranger = Upstream::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    let token = "c29tZXRoaW5nIHNlY3JldA==";
+    std::fs::write(&file, format!("[admin]\nlisten = '{}'\ntoken = '{token}'", stranger.address)).unwrap();
+    let mut asked = 0;
+    for answer in [r#"{"status":"alive"}"#, "alive", r#"{"name":"another"}"#] {
+        for (command, arguments) in [("keys", &["list"][..]), ("drain", &[])] {
+            stranger.then(Answer::status(200).body(answer));
+            let said = oncegate(command, &file, arguments).await;
+            assert_eq!(said.code, 1, "{command}: {said:?}");
+            assert!(said.err.contains("is no instance"), "{command}: {said:?}");
+            asked += 1;
+        }
+    }
+    let seen = stranger.executed();
+    assert_eq!(seen.len(), asked, "who is no instance is asked no more");
+    assert!(seen.iter().all(|request| request.target == "/healthz" && request.field("authorization").is_none()));
 }

@@ -286,6 +286,41 @@ pub async fn a_late_answer_counts_whatever_was_decided_unless_it_is_stored(world
     assert_eq!(completed.response, response(b"by hand"));
 }
 
+pub async fn what_was_released_is_not_completed_again_by_the_same_attempt(world: World) {
+    let key = ask("k");
+    world.reserve(&key).await;
+    world.settle(completion(&key, b"once")).await;
+    let seen = entry(&world, key.id).await;
+    assert_eq!(verdict(&world, &decision(Change::Release), key.id).await, Verdict::Done);
+    let released = world.find(&key).await;
+    assert!((released.state.name(), released.attempt) == ("retryable", 1) && released.token != key.token);
+    // The same settlement, whose answer had been lost.
+    for ending in [completion(&key, b"once"), settlement(&key, Ending::Unknown)] {
+        let stands = world.settle_late(ending).await.unwrap();
+        assert_eq!((stands.state.name(), stands.token), ("retryable", released.token));
+    }
+    // Nor does whoever saw it completed decide about it any more.
+    let decided = decide(&world, &decision(Change::Release), vec![case(&seen)]).await;
+    assert_eq!(decided.verdicts, [Verdict::Changed(Phase::Retryable)]);
+    assert_eq!(notes(&world, Some(key.id)).await.len(), 1);
+    let next = again(&key);
+    assert_eq!(fresh(world.store().take_over(next.clone(), (&released).into()).await.unwrap()).attempt, 2);
+    world.settle(completion(&next, b"twice")).await;
+    // Each released key gets one of its own.
+    let mut tokens = BTreeSet::new();
+    for name in ["k-1", "k-2"] {
+        let key = ask(name);
+        world.reserve(&key).await;
+        world.settle(completion(&key, b"")).await;
+    }
+    let completed = list(&world, SHOP, &filter(Phase::Completed), 5).await;
+    decide(&world, &decision(Change::Release), completed.iter().map(case).collect()).await;
+    for entry in list(&world, SHOP, &filter(Phase::Retryable), 5).await {
+        tokens.insert(*entry.token.as_bytes());
+    }
+    assert_eq!((completed.len(), tokens.len()), (3, 3));
+}
+
 pub async fn a_decision_that_cannot_be_noted_is_not_taken(mut world: World) {
     let keys = [unknown(&world, "k-0").await, unknown(&world, "k-1").await];
     // The second line of the two is refused.

@@ -18,6 +18,8 @@ free as materialized (
 amended as (
   update oncegate.keys as k
      set state = $8::text,
+         -- A response that is taken back was told in time: its attempt ended with it, and cannot end a second time.
+         token = case a.seen_state when 'completed' then uuid_send(gen_random_uuid()) else k.token end,
          settled_at = case when $8 = 'unknown' then k.settled_at else durable.now end,
          expires_at = durable.now + a.ttl_ms * interval '1 millisecond',
          remember_ms = a.remember_ms, status = $9::smallint, fields = $10::bytea, body = $11::bytea,

@@ -1,6 +1,8 @@
 -- amend: what somebody decided about a key, where it is still as it was seen.
 update keys
    set state = :state,
+       -- A response that is taken back was told in time: its attempt ended with it, and cannot end a second time.
+       token = iif(:seen_state = 'completed', randomblob(16), token),
        settled_at = iif(:state = 'unknown', settled_at, :now),
        expires_at = :now + :ttl_ms,
        remember_ms = :remember_ms, status = :status, fields = :fields, body = :body,
