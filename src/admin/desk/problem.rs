@@ -97,7 +97,7 @@ impl From<StoreError> for Problem {
                 let detail = format!("a row does not decode: {what}");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "row-corrupt", detail)
             }
-            StoreError::TimedOut | StoreError::Unavailable(_) => {
+            StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
                 let detail = format!("{error}; a change may have happened all the same: look before you try again");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
             }
