@@ -50,7 +50,9 @@ impl Cache {
         }
         let record = self.records.get(id)?;
         match &record.state {
-            State::Completed(completed) if now < completed.expires_at => Some(Record::clone(&record)),
+            State::Completed(completed) if completed.expires_at.is_some_and(|end| now < end) => {
+                Some(Record::clone(&record))
+            }
             _ => {
                 self.records.remove(id);
                 None
@@ -159,7 +161,7 @@ mod tests {
         headers.append("x-a", HeaderValue::from_static("2"));
         let body = Some(Bytes::copy_from_slice(body));
         let response = StoredResponse { status: StatusCode::CREATED, headers, body, trailers: HeaderMap::new() };
-        let expires_at = UNTIL + Duration::from_secs(10);
+        let expires_at = Some(UNTIL + Duration::from_secs(10));
         record(number, State::Completed(Completed { response, expires_at }))
     }
 

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::body::Body;
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::domain::attempt::Lease;
 use crate::domain::record::{Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
 use crate::store::breaker::was_not_asked;
@@ -34,7 +35,7 @@ use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
 use tenure::{Moment, Tenure};
-use underway::Underway;
+use underway::{Entry, Underway};
 use wait::{Patience, Waiters};
 
 pub mod admit;
@@ -96,12 +97,17 @@ pub struct Shared {
 impl Shared {
     /// The key's record as far as this instance knows it without asking.
     fn known(&self, id: &RecordId) -> Option<Record> {
-        self.remembered(id).or_else(|| self.underway.running(id))
+        self.remembered(id).or_else(|| self.underway.known(id))
     }
 
     /// The key's record, if it is completed and remembered. Only as long as a purge elsewhere would have been heard of.
     fn remembered(&self, id: &RecordId) -> Option<Record> {
-        self.tenure.is_in_touch().then(|| self.cache.get(id, self.tenure.store_now())).flatten()
+        self.tenure.is_in_touch().then(|| self.recalled(id)).flatten()
+    }
+
+    /// The same, however long ago this instance has heard of the store.
+    fn recalled(&self, id: &RecordId) -> Option<Record> {
+        self.cache.get(id, self.tenure.store_now())
     }
 
     /// The key's record, wherever it is; kept in memory if it is completed.
@@ -193,7 +199,7 @@ impl Gate {
             Admission::Observed(observed) => return self.observe(*observed).await,
             Admission::Unguarded(passing) => return pass::pass(*passing).await,
         };
-        // What this instance has completed or is running itself, it can tell without the store.
+        // What this instance has completed, is running or has yet to store itself, it can tell without the store.
         let known = self.shared.known(&guarded.ask.id).map(|record| {
             let same = guarded.is_what(&record);
             decide(record, same, &guarded.rules())
@@ -240,18 +246,19 @@ impl Gate {
         };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
-                Reservation::Fresh(lease) => {
-                    entry.runs(&lease);
-                    return self.forward(guarded, lease, entry, begun, &stamp).await;
-                }
+                Reservation::Fresh(lease) => match self.begins(&guarded, &lease, &mut entry) {
+                    None => return self.forward(guarded, lease, entry, begun, &stamp).await,
+                    // The store has not heard of one that has begun here meanwhile.
+                    Some(decision) => {
+                        settle::file(&self.shared, lease.release(guarded.route().ttl), entry).await;
+                        return self.tell(&guarded, decision, &stamp).await;
+                    }
+                },
                 Reservation::Taken(record) => record,
             };
             self.shared.cache.put(&record, cached);
             let same = guarded.is_what(&record);
             match decide(record, same, &rules) {
-                Decision::Join(wait) => return self.join(&guarded, &rules, wait, &stamp).await,
-                Decision::Refuse(refusal) => return Err(refusal),
-                Decision::Replay(completed) => return Ok(replay::replay(completed, &stamp)),
                 Decision::TakeOver(_) if !may_start => return Err(Refusal::StoreUnavailable),
                 Decision::TakeOver(seen) => {
                     if seen.token == guarded.ask.token {
@@ -262,10 +269,40 @@ impl Gate {
                     begun = Moment::now();
                     reservation = store.take_over(guarded.ask.clone(), seen).await.map_err(refusal_of)?;
                 }
+                decision => return self.tell(&guarded, decision, &stamp).await,
             }
         }
         // Others keep taking it over before us: one of them is running.
         Err(Refusal::InFlight(RetryAfter::new(rules.usual)))
+    }
+
+    /// The attempt runs from now on, unless one of its key has begun here that stands against it: then that decides.
+    fn begins(&self, guarded: &Guarded, lease: &Lease, entry: &mut Entry) -> Option<Decision> {
+        let mut before = None;
+        while !entry.runs(lease, before) {
+            let known = self.shared.underway.known(&lease.ask.id);
+            before = known.as_ref().map(|record| record.token);
+            let decision = known.map(|record| {
+                let same = guarded.is_what(&record);
+                decide(record, same, &guarded.rules())
+            });
+            match decision {
+                None | Some(Decision::TakeOver(_)) => {}
+                decision => return decision,
+            }
+        }
+        None
+    }
+
+    /// Nothing is begun: this is what has been decided instead.
+    async fn tell(&self, guarded: &Guarded, decision: Decision, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
+        let rules = guarded.rules();
+        match decision {
+            Decision::Join(wait) => self.join(guarded, &rules, wait, stamp).await,
+            Decision::Refuse(refusal) => Err(refusal),
+            Decision::Replay(completed) => Ok(replay::replay(completed, stamp)),
+            Decision::TakeOver(_) => Err(Refusal::InFlight(RetryAfter::new(rules.usual))),
+        }
     }
 
     /// Another attempt is running. A waiter never becomes one itself: when the first attempt is released, or its time is
@@ -312,7 +349,7 @@ fn refusal_of(error: StoreError) -> Refusal {
         }
         // The breaker has said so for all of them.
         error if was_not_asked(&error) => Refusal::StoreUnavailable,
-        StoreError::TimedOut | StoreError::Unavailable(_) => {
+        StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
             tracing::warn!(cause, "{error}; the request is refused");
             Refusal::StoreUnavailable
         }

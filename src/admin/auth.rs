@@ -37,7 +37,7 @@ pub enum Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Token => "this needs the listener's token, as `Authorization: Bearer TOKEN`",
+            Self::Token => "this needs the listener's token, and what was sent is not it: `Authorization: Bearer TOKEN`, which the command line takes from ONCEGATE_ADMIN_TOKEN or the file's `admin.token`",
             Self::Host => "the Host is not this listener: ask it by its address, or by localhost, with its port",
             Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
         })

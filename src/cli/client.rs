@@ -35,9 +35,9 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Whether somebody has said where it is, and not only a file or a default.
+    /// Whether somebody has said that it is there: a file, a variable or a default only say where it would be.
     pub(super) fn is_named(&self) -> bool {
-        self.admin.is_some() || std::env::var_os("ONCEGATE_ADMIN_LISTEN").is_some_and(|address| !address.is_empty())
+        self.admin.is_some()
     }
 
     /// The address to connect to. Nothing else of the configuration is looked at: secrets need not be there.

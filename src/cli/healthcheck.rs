@@ -27,8 +27,10 @@ async fn reasons_against(address: SocketAddr) -> Vec<String> {
         Ok(answer) => answer,
         Err(error) => return vec![format!("{address}: {error}")],
     };
-    if status == StatusCode::OK {
-        return Vec::new();
+    match status {
+        StatusCode::OK if body["ready"] == true => return Vec::new(),
+        StatusCode::OK => return vec![format!("what listens at {address} is no instance of Oncegate")],
+        _ => {}
     }
     let told: Vec<_> =
         body["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();

@@ -129,8 +129,9 @@ impl Settlement {
         Self { id, token, ending: Ending::Unknown, lease: None }
     }
 
-    /// The attempt whose row is to be written anew should the store have none. It had one before the first byte was sent,
-    /// so a store without it has lost what it acknowledged. `None` where nothing is lost with it: a key to be tried again
+    /// The attempt whose row is to be written anew should the store have none. Either it had one before the first byte was
+    /// sent, and a store without it has lost what it acknowledged; or there was no store to reserve in. `None` where
+    /// nothing is lost with it: a key to be tried again
     /// is as good as one that was never seen.
     pub fn to_restore(&self) -> Option<&Lease> {
         match self.ending {

@@ -148,11 +148,11 @@ impl State {
     }
 }
 
-/// A stored response with its end of life.
+/// A response with its end of life.
 #[derive(Clone, Debug)]
 pub struct Completed {
     /// What the upstream answered.
     pub response: StoredResponse,
-    /// When it will be forgotten, by the store's clock.
-    pub expires_at: SystemTime,
+    /// When it will be forgotten, by the store's clock; `None` as long as no store has it.
+    pub expires_at: Option<SystemTime>,
 }

@@ -141,7 +141,7 @@ mod tests {
             body: body.map(Bytes::from_static),
             trailers: HeaderMap::new(),
         };
-        State::Completed(Completed { response, expires_at: SystemTime::UNIX_EPOCH })
+        State::Completed(Completed { response, expires_at: Some(SystemTime::UNIX_EPOCH) })
     }
 
     fn states() -> [State; 7] {

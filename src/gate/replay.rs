@@ -28,7 +28,9 @@ pub fn answer(completed: Completed, told: Told, stamp: &Stamp) -> Response<Body>
         fields::remove(&mut headers, |name| *name == DATE);
         headers.insert(fields::ORIGINAL_DATE, date);
     }
-    headers.insert(fields::KEY_EXPIRES, http_date(expires_at));
+    if let Some(expires_at) = expires_at {
+        headers.insert(fields::KEY_EXPIRES, http_date(expires_at));
+    }
     stamp.put(&mut headers, told);
     let mut response = Response::new(body);
     *response.status_mut() = stored.status;

@@ -9,13 +9,13 @@ use super::Shared;
 use super::underway::{Entry, Standing};
 use crate::cache::Begun;
 use crate::domain::attempt::{Ending, Lease, Settlement};
-use crate::domain::record::{Completed, Record, State};
+use crate::domain::record::{Ask, Completed, Record, Reservation, State};
 use crate::store::{Settled, StoreError};
 use crate::telemetry::logs::causes;
 
 /// What became of a settlement.
 pub enum Filed {
-    /// Nothing guards it, so that nobody waits for it. Where a reservation may have been made, it is settled beside.
+    /// Nothing guards it, so that nobody waits for it. It is stored beside, when there is a store again.
     Bypassed,
     /// Durable.
     Done {
@@ -35,7 +35,7 @@ const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// Writes an attempt's end down, before its answer goes out.
 pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) -> Filed {
-    if entry.standing() != Standing::Reserved {
+    if entry.standing() == Standing::InDoubt {
         keep_settling(shared, settlement, entry);
         return Filed::Bypassed;
     }
@@ -49,8 +49,10 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry
         Ok(Settled::Fenced(Some(record))) => shared.cache.put(record, begun),
         Ok(Settled::Fenced(None)) | Err(_) => {}
     }
-    entry.ends();
-    shared.waiters.nudge(id);
+    if settled.is_ok() {
+        entry.ends();
+        shared.waiters.nudge(id);
+    }
     match settled {
         Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
         Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
@@ -65,18 +67,17 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry
 
 fn remember(shared: &Shared, ending: Ending, expires_at: Option<SystemTime>, entry: &Entry, begun: Begun) {
     if let (Ending::Completed { response, .. }, Some(expires_at), Some(record)) = (ending, expires_at, entry.record()) {
-        let state = State::Completed(Completed { response, expires_at });
+        let state = State::Completed(Completed { response, expires_at: Some(expires_at) });
         shared.cache.put(&Record { state, ..record.clone() }, begun);
     }
 }
 
-/// Tries until it works or the drain gives up. The entry goes with it: until it is durable, the attempt is underway.
+/// Tries until it works or the drain gives up. The entry goes with it: until it is durable, the attempt is underway, and
+/// its end is told from there.
 fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) {
-    entry.ends();
-    if entry.standing() == Standing::Absent {
-        return;
-    }
     entry.ends_so(&settlement);
+    entry.ended(&settlement.ending);
+    shared.waiters.nudge(settlement.id);
     let shared_in_task = Arc::clone(shared);
     shared.tracker.spawn(async move {
         let shared = shared_in_task;
@@ -90,14 +91,17 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry)
                     return entry.stay();
                 }
             }
-            match shared.store.settle(settlement.clone()).await {
+            let remembered = shared.cache.begin();
+            match settle(&shared, &settlement, entry.standing()).await {
                 // It was never made, and nothing is to be remembered. Should it come yet, it may be taken for a stray.
                 Ok(Settled::Fenced(None)) if entry.standing() == Standing::InDoubt => return,
-                Ok(_) => {
+                Ok(settled) => {
+                    if let Settled::Done { expires_at } = settled {
+                        remember(&shared, settlement.ending.clone(), expires_at, &entry, remembered);
+                    }
                     drop(entry);
                     shared.waiters.nudge(settlement.id);
-                    tracing::info!(record = %settlement.id, "an attempt's end is stored after all");
-                    return;
+                    return tell(&settlement, &settled);
                 }
                 Err(StoreError::Corrupt(what)) => {
                     tracing::error!(record = %settlement.id, %what, "an attempt's end cannot be stored; its key stays closed");
@@ -111,6 +115,46 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry)
             }
         }
     });
+}
+
+/// Settles it. What was begun without a reservation has a key, too, that somebody else has had and given back meanwhile:
+/// nobody is to take that for one of which nothing was sent.
+async fn settle(shared: &Shared, settlement: &Settlement, standing: Standing) -> Result<Settled, StoreError> {
+    let settled = shared.store.settle(settlement.clone()).await?;
+    let (Standing::InDoubt, Some(lease), Settled::Fenced(Some(record))) = (standing, settlement.to_restore(), &settled)
+    else {
+        return Ok(settled);
+    };
+    if !matches!(record.state, State::Retryable) {
+        return Ok(settled);
+    }
+    match shared.store.take_over(Ask::clone(&lease.ask), record.into()).await? {
+        Reservation::Fresh(_) => shared.store.settle(settlement.clone()).await,
+        Reservation::Taken(record) => Ok(Settled::Fenced(Some(record))),
+    }
+}
+
+/// Two attempts of which both have come to something are told: whoever clears up needs to know of both.
+fn tell(settlement: &Settlement, settled: &Settled) {
+    let id = settlement.id;
+    match settled {
+        Settled::Fenced(Some(record)) if !has_its_word(record, settlement) => {
+            let stands = record.state.name();
+            tracing::warn!(record = %id, stands, "an attempt's end differs from what the store has of its key, and is not stored");
+        }
+        Settled::Done { .. } | Settled::Fenced(_) => {
+            tracing::info!(record = %id, "an attempt's end is stored after all")
+        }
+    }
+}
+
+/// Whether the record is of this attempt, and has no other response.
+fn has_its_word(record: &Record, settlement: &Settlement) -> bool {
+    record.token == settlement.token
+        && match (&record.state, &settlement.ending) {
+            (State::Completed(stored), Ending::Completed { response, .. }) => stored.response == *response,
+            _ => true,
+        }
 }
 
 /// An attempt that has begun. Should its task end without having settled it (a panic), it is settled by what is known:

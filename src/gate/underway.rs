@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::tenure::Moment;
-use crate::domain::attempt::{Lease, Settlement, Token};
-use crate::domain::record::{Record, RecordId, State};
+use crate::domain::attempt::{Ending, Lease, Settlement, Token};
+use crate::domain::record::{Completed, Record, RecordId, State};
 
 /// What stands in the store under this instance's name and is not in here was never started: its reservation committed
 /// after the request had given up on it. Or its end was stored and the store has lost it: those that may have acted are
@@ -19,8 +19,8 @@ pub struct Underway(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     tokens: HashSet<Token>,
-    /// Those of them that have their reservation: a duplicate that comes here need not ask the store.
-    running: HashMap<RecordId, Running>,
+    /// Of each key the newest of those that have begun: a duplicate that comes here need not ask the store.
+    begun: HashMap<RecordId, Begun>,
     /// Those that may have acted, and when they left, the first one first.
     acted: VecDeque<(Token, Moment)>,
 }
@@ -30,10 +30,17 @@ struct Table {
 const ACTED_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
-struct Running {
-    /// As it stood in the store right after the reservation.
+struct Begun {
+    /// As it stood in the store right after the reservation, or would have; with its end, once it has one that is not
+    /// durable yet.
     record: Arc<Record>,
     since: Instant,
+}
+
+impl Begun {
+    fn is_of(&self, token: Token) -> bool {
+        self.record.token == token
+    }
 }
 
 impl Underway {
@@ -65,11 +72,12 @@ impl Underway {
         while acted.pop_front_if(|(_, left)| time.since(*left) > after).is_some() {}
     }
 
-    /// The key's record, if its newest attempt that this process knows of is running here. Another instance may have
-    /// begun one after it, where the route allows that: then there are two, and the answer is the same.
-    pub fn running(&self, id: &RecordId) -> Option<Record> {
+    /// The key's record, if its newest attempt that this process knows of is running here, or has ended and its end is
+    /// still to be stored: the store may not know of it, and it is not to be executed again meanwhile. Another instance may
+    /// have begun one after it, where the route allows that: then there are two, and the answer is the same.
+    pub fn known(&self, id: &RecordId) -> Option<Record> {
         let table = self.lock();
-        let Running { record, since } = table.running.get(id)?;
+        let Begun { record, since } = table.begun.get(id)?;
         let (record, running_for) = (Arc::clone(record), since.elapsed());
         drop(table);
         let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
@@ -104,9 +112,7 @@ pub struct Entry {
 /// What the store knows of an attempt that is underway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It was never asked: there is nothing to settle.
-    Absent,
-    /// The reservation failed, and may have been committed all the same, or may be yet.
+    /// It could not reserve. It was never asked, or the reservation may have been committed all the same, or may be yet.
     InDoubt,
     /// Reserved, or about to be.
     Reserved,
@@ -124,8 +130,9 @@ impl Entry {
         self.standing
     }
 
-    /// The attempt has its reservation, and runs.
-    pub fn runs(&mut self, lease: &Lease) {
+    /// The attempt runs from now on, unless another of its key has begun here since this one was looked for: the one
+    /// with the token `before`, or none. Says whether it does.
+    pub fn runs(&mut self, lease: &Lease, before: Option<Token>) -> bool {
         let ask = &lease.ask;
         let record = Arc::new(Record {
             id: ask.id,
@@ -139,12 +146,19 @@ impl Entry {
             late: false,
             state: State::InFlight,
         });
-        let running = Running { record: Arc::clone(&record), since: Instant::now() };
-        self.underway.lock().running.insert(ask.id, running);
+        let begun = Begun { record: Arc::clone(&record), since: Instant::now() };
+        {
+            let mut table = self.underway.lock();
+            if table.begun.get(&ask.id).map(|begun| begun.record.token) != before {
+                return false;
+            }
+            table.begun.insert(ask.id, begun);
+        }
         self.record = Some(record);
+        true
     }
 
-    /// The record as the attempt's reservation made it; `None` before it has one.
+    /// The record as the attempt's reservation made it; `None` before it runs.
     pub fn record(&self) -> Option<&Record> {
         self.record.as_deref()
     }
@@ -155,13 +169,28 @@ impl Entry {
         self.acted = settlement.to_restore().is_some();
     }
 
-    /// The attempt runs no more, and its end is still to be stored. What the key is meanwhile, the store says.
+    /// The attempt runs no more, and this is its end, which is still to be stored.
+    pub fn ended(&mut self, ending: &Ending) {
+        let Some(record) = &self.record else { return };
+        let state = match ending {
+            Ending::Completed { response, .. } => {
+                State::Completed(Completed { response: response.clone(), expires_at: None })
+            }
+            Ending::Retryable { .. } => State::Retryable,
+            Ending::Unknown => State::Unknown,
+        };
+        if let Some(begun) = self.underway.lock().begun.get_mut(&record.id).filter(|begun| begun.is_of(self.token)) {
+            begun.record = Arc::new(Record { state, ..Record::clone(record) });
+        }
+    }
+
+    /// What the attempt has come to, the store says from now on.
     pub fn ends(&mut self) {
         let mut table = self.underway.lock();
         if let Some(record) = self.record.take()
-            && table.running.get(&record.id).is_some_and(|running| running.record.token == self.token)
+            && table.begun.get(&record.id).is_some_and(|begun| begun.is_of(self.token))
         {
-            table.running.remove(&record.id);
+            table.begun.remove(&record.id);
         }
     }
 

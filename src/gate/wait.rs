@@ -135,12 +135,15 @@ async fn look(shared: Arc<Shared>, id: RecordId, room: Weak<Room>) {
                 () = room.nudge.notified() => {}
             }
         }
-        // It is still running here, and its end nudges.
-        if shared.underway.running(&id).is_some() {
-            continue;
-        }
-        // An error is the store's trouble of the moment: the next look tries again, and the waiters have their deadlines.
-        let Ok(found) = shared.look_up(id).await else { continue };
+        let found = match shared.underway.known(&id) {
+            // It is running here, and its end nudges; or it has ended, and the store may not know.
+            Some(record) => Some(record),
+            // An error is the store's trouble of the moment: the next look tries again, and the waiters have their deadlines.
+            None => match shared.look_up(id).await {
+                Ok(found) => found,
+                Err(_) => continue,
+            },
+        };
         if found.as_ref().is_some_and(|record| matches!(record.state, State::InFlight)) {
             continue;
         }

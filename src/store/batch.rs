@@ -54,17 +54,18 @@ impl<J: Waiting> Queue<J> {
         Self { state: Mutex::new(state), arrived: Notify::new(), arrived_for_threads: Condvar::new() }
     }
 
-    /// Lets it wait. After [`Self::close`] it is dropped, which its owner learns by its answer never coming.
-    pub fn push(&self, job: J) {
+    /// Lets it wait, and says so; after [`Self::close`] it is not taken in.
+    pub fn push(&self, job: J) -> bool {
         {
             let mut state = self.lock();
             if state.closed {
-                return;
+                return false;
             }
             if job.urgent() { &mut state.urgent } else { &mut state.ordinary }.push_back(job);
         }
         self.arrived.notify_one();
         self.arrived_for_threads.notify_one();
+        true
     }
 
     /// Everything that waits, up to the limits, and at least one; `None` once the queue is closed and empty.
@@ -174,8 +175,10 @@ impl<Q: Weighed + Send + 'static, A: Send + 'static> Waiting for Job<Q, A> {
 /// Why a question got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// There is nobody to answer it.
+    /// It was not taken in: there is nobody to answer it.
     Closed,
+    /// It was taken in and dropped, as by a panic of whoever had it: it may be on its way.
+    Dropped,
     /// Not by the deadline.
     TimedOut,
 }
@@ -183,14 +186,16 @@ pub enum NoAnswer {
 /// Puts a question into the queue and waits for its answer.
 ///
 /// # Errors
-/// [`NoAnswer`]; what was asked may happen all the same.
+/// [`NoAnswer`]; but for [`NoAnswer::Closed`] what was asked may happen all the same.
 pub async fn ask<Q, A>(queue: &Queue<Job<Q, A>>, question: Q, deadline: Instant) -> Result<A, NoAnswer>
 where
     Job<Q, A>: Waiting,
 {
     let (back, answer) = oneshot::channel();
-    queue.push(Job { question, deadline, back });
-    timeout_at(deadline, answer).await.map_err(|_| NoAnswer::TimedOut)?.map_err(|_| NoAnswer::Closed)
+    if !queue.push(Job { question, deadline, back }) {
+        return Err(NoAnswer::Closed);
+    }
+    timeout_at(deadline, answer).await.map_err(|_| NoAnswer::TimedOut)?.map_err(|_| NoAnswer::Dropped)
 }
 
 #[cfg(test)]
@@ -217,7 +222,7 @@ mod tests {
 
     fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<usize> {
         let queue = Queue::new();
-        jobs.into_iter().for_each(|job| queue.push(job));
+        jobs.into_iter().for_each(|job| assert!(queue.push(job)));
         queue.close();
         std::iter::from_fn(|| queue.blocking_batch()).map(|batch| batch.len()).collect()
     }
@@ -242,10 +247,33 @@ mod tests {
     fn what_is_urgent_goes_first_and_all_else_in_its_order() {
         let queue = Queue::new();
         for (bytes, urgent) in [(1, false), (2, false), (3, true), (4, true)] {
-            queue.push(Weight(bytes, urgent));
+            assert!(queue.push(Weight(bytes, urgent)));
         }
         let batch = queue.blocking_batch().unwrap();
         assert_eq!(batch.iter().map(|job| job.0).collect::<Vec<_>>(), [3, 4, 1, 2]);
+    }
+
+    impl Weighed for () {
+        fn bytes(&self) -> usize {
+            0
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_taken_and_dropped_may_have_been_asked_and_what_was_not_taken_was_not() {
+        let queue: Arc<Queue<Job<(), ()>>> = Arc::new(Queue::new());
+        let deadline = Instant::now() + std::time::Duration::from_secs(20);
+        let lane = tokio::spawn({
+            let queue = queue.clone();
+            async move {
+                let _taken = queue.batch().await;
+                panic!("on purpose");
+            }
+        });
+        assert_eq!(ask(&queue, (), deadline).await, Err(NoAnswer::Dropped));
+        assert!(lane.await.unwrap_err().is_panic());
+        queue.close();
+        assert_eq!(ask(&queue, (), deadline).await, Err(NoAnswer::Closed));
     }
 
     #[tokio::test]
@@ -262,7 +290,7 @@ mod tests {
             })
         });
         for _ in 0..10 {
-            queue.push(Weight(1, false));
+            assert!(queue.push(Weight(1, false)));
             tokio::task::yield_now().await;
         }
         queue.close();

@@ -195,7 +195,7 @@ async fn probe(breaker: Weak<Breaker>, period: u64) {
 /// The failure that says something about the store as a whole: a row that cannot be read is an answer.
 fn failure<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
     match answer {
-        Err(error @ (StoreError::TimedOut | StoreError::Unavailable(_))) => Some(error),
+        Err(error @ (StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_))) => Some(error),
         Ok(_) | Err(StoreError::Corrupt(_)) => None,
     }
 }

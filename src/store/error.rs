@@ -11,6 +11,9 @@ use crate::domain::response::Corrupt;
 pub enum StoreError {
     /// The row is there and cannot be understood; never to be taken for a free key.
     Corrupt(Corrupt),
+    /// Somebody has the key, and the store could not tell who, for this reason: never to be taken for a store that cannot
+    /// tell anything.
+    Taken(Box<dyn Error + Send + Sync>),
     /// No answer within the store's `timeout`. A write may have happened.
     TimedOut,
     /// The store is not there, or refused. A write may have happened.
@@ -21,6 +24,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Corrupt(_) => "a stored row is corrupt",
+            Self::Taken(_) => "somebody has the key, and the store could not tell who",
             Self::TimedOut => "the store did not answer in time",
             Self::Unavailable(_) => "the store is unavailable",
         })
@@ -32,7 +36,7 @@ impl Error for StoreError {
         match self {
             Self::Corrupt(source) => Some(source),
             Self::TimedOut => None,
-            Self::Unavailable(source) => Some(source.as_ref()),
+            Self::Taken(source) | Self::Unavailable(source) => Some(source.as_ref()),
         }
     }
 }

@@ -208,11 +208,13 @@ impl Postgres {
             if self.reserve.ask(Reserve(ask.clone()), deadline).await? {
                 return Ok(fresh(&ask, 1));
             }
-            if let Some(found) = self.find.ask(Find { id: ask.id, doubt }, deadline).await?? {
+            let look = self.find.ask(Find { id: ask.id, doubt }, deadline).await;
+            if let Some(found) = look.map_err(Failure::of_taken)?? {
                 return Ok(taken(&ask, found.record, doubt));
             }
         }
-        Err(Failure::Refused(Arc::from(Box::from("the key's record came and went while it was being reserved"))))
+        let cause = "the key's record came and went while it was being reserved";
+        Err(Failure::Refused(Arc::from(Box::from(cause))).of_taken())
     }
 
     async fn take_over_once(
@@ -256,7 +258,7 @@ impl Postgres {
                     return Ok(Settled::Fenced(None));
                 }
                 if let Some(expires_at) = self.restore.ask(Restore(settlement.clone()), deadline).await?? {
-                    tracing::warn!(record = %settlement.id, "the store had lost this key; its attempt's end is stored anew");
+                    tracing::warn!(record = %settlement.id, "the store has no record of this key; its attempt's end is stored anew");
                     return Ok(Settled::Done { expires_at });
                 }
                 // Somebody was faster: who?
@@ -328,13 +330,16 @@ async fn persist<T, F>(
 where
     F: Future<Output = Result<T, Failure>> + Send,
 {
-    let (mut doubt, mut tries) = (false, 0);
+    let (mut doubt, mut tries, mut taken) = (false, 0, false);
     let mut pauses = Pauses::new();
     loop {
         let failure = match once(doubt).await {
             Ok(done) => return Ok(done),
+            // Once somebody was seen to have the key, a later try that sees nothing takes nothing back.
+            Err(failure) if taken => failure.of_taken(),
             Err(failure) => failure,
         };
+        taken = matches!(failure, Failure::Taken(_));
         tries += 1;
         doubt |= failure.in_doubt();
         let again = match patience {

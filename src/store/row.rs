@@ -60,7 +60,7 @@ impl Row<'_> {
     pub fn decode(self) -> Result<Found, Corrupt> {
         let expires_at = self.expires_at_ms.map(time).transpose()?;
         let state = match (self.state, self.status, self.fields, expires_at) {
-            ("completed", Some(status), Some(fields), Some(expires_at)) => {
+            ("completed", Some(status), Some(fields), expires_at @ Some(_)) => {
                 let status = i16::try_from(status).map_err(|_| Corrupt("status"))?;
                 State::Completed(Completed { response: StoredResponse::decode(status, fields, self.body)?, expires_at })
             }

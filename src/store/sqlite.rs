@@ -188,7 +188,9 @@ impl Sqlite {
         Box::pin(async move {
             self.inbox.ask(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
                 Err(match none {
-                    NoAnswer::Closed => StoreError::Unavailable("the store's writer has stopped".into()),
+                    NoAnswer::Closed | NoAnswer::Dropped => {
+                        StoreError::Unavailable("the store's writer has stopped".into())
+                    }
                     NoAnswer::TimedOut => StoreError::TimedOut,
                 })
             })

@@ -116,8 +116,10 @@ impl From<StoreError> for Problem {
                 let detail = format!("a row does not decode: {what}");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "row-corrupt", detail)
             }
-            StoreError::TimedOut | StoreError::Unavailable(_) => {
-                let detail = format!("{error}; a change may have happened all the same: look before you try again");
+            StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+                let detail = format!(
+                    "{error}; if this was to change something, it may have happened all the same: look before you try again"
+                );
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
             }
         }

@@ -26,6 +26,8 @@ pub(super) enum Failure {
     Row(Cause),
     /// This server takes no writes; nothing was changed. Over another connection there may be one that does.
     Stale(Cause),
+    /// Somebody has the key, and looking who failed like this.
+    Taken(Arc<Failure>),
     /// No answer in time. It may have been executed.
     TimedOut,
     /// The connection was lost on the way. It may have been executed.
@@ -37,17 +39,34 @@ pub(super) enum Failure {
 impl Failure {
     /// Whether it may have been executed. Then nobody can say either what its connection is doing.
     pub fn in_doubt(&self) -> bool {
-        matches!(self, Self::TimedOut | Self::Unanswered(_))
+        match self {
+            Self::Taken(look) => look.in_doubt(),
+            _ => matches!(self, Self::TimedOut | Self::Unanswered(_)),
+        }
     }
 
     /// Whether nothing has happened but that this connection was of no use: the next one may be.
     pub fn wants_another_connection(&self) -> bool {
-        matches!(self, Self::Stale(_) | Self::Unsent(_))
+        match self {
+            Self::Taken(look) => look.wants_another_connection(),
+            _ => matches!(self, Self::Stale(_) | Self::Unsent(_)),
+        }
     }
 
     /// Whether the same again would fail the same way.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Corrupt(_) | Self::Row(_))
+        match self {
+            Self::Taken(look) => look.is_final(),
+            _ => matches!(self, Self::Corrupt(_) | Self::Row(_)),
+        }
+    }
+
+    /// The same, of a look at a key that somebody is known to have. A row that does not decode says enough by itself.
+    pub fn of_taken(self) -> Self {
+        match self {
+            Self::Corrupt(_) | Self::Taken(_) => self,
+            look => Self::Taken(Arc::new(look)),
+        }
     }
 }
 
@@ -61,6 +80,7 @@ impl From<NoAnswer> for Failure {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Closed => Self::Unsent(Arc::from(Box::from("the store is closed"))),
+            NoAnswer::Dropped => Self::Unanswered(Arc::from(Box::from("whoever was to ask has stopped"))),
             NoAnswer::TimedOut => Self::TimedOut,
         }
     }
@@ -70,6 +90,7 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            Failure::Taken(look) => Self::Taken(Box::new(Self::from(Failure::clone(&look)))),
             Failure::TimedOut => Self::TimedOut,
             Failure::Conflict(cause)
             | Failure::Refused(cause)
@@ -267,6 +288,11 @@ mod tests {
             (Failure::Unanswered(cause()), true, false, false),
             (Failure::Unsent(cause()), false, true, false),
             (Failure::from(NoAnswer::Closed), false, true, false),
+            // Its statement may be on its way.
+            (Failure::from(NoAnswer::Dropped), true, false, false),
+            (Failure::Unanswered(cause()).of_taken(), true, false, false),
+            (Failure::Unsent(cause()).of_taken(), false, true, false),
+            (Failure::Corrupt(Corrupt("id")).of_taken(), false, false, true),
             (Failure::from(NoAnswer::TimedOut), true, false, false),
         ] {
             let said = (failure.in_doubt(), failure.wants_another_connection(), failure.is_final());

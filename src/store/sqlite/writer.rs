@@ -78,8 +78,10 @@ impl Inbox {
         deadline: Instant,
     ) -> Result<Result<T, StoreError>, NoAnswer> {
         let (back, answer) = oneshot::channel();
-        self.0.push(Box::new(Call { urgency, bytes, work: Some(work), answer: None, back }));
-        timeout_at(deadline, answer).await.map_err(|_| NoAnswer::TimedOut)?.map_err(|_| NoAnswer::Closed)
+        if !self.0.push(Box::new(Call { urgency, bytes, work: Some(work), answer: None, back })) {
+            return Err(NoAnswer::Closed);
+        }
+        timeout_at(deadline, answer).await.map_err(|_| NoAnswer::TimedOut)?.map_err(|_| NoAnswer::Dropped)
     }
 
     /// Nothing is taken in any more.
@@ -296,7 +298,7 @@ mod tests {
     async fn a_panic_leaves_nobody_waiting() {
         let (inbox, writer) = started();
         let panics = |_: &Connection, _| -> Result<(), Failure> { panic!("on purpose") };
-        assert_eq!(ask(&inbox, panics).await.unwrap_err(), NoAnswer::Closed);
+        assert_eq!(ask(&inbox, panics).await.unwrap_err(), NoAnswer::Dropped);
         assert!(writer.join().is_err());
         assert_eq!(ask(&inbox, insert(1)).await.unwrap_err(), NoAnswer::Closed);
     }

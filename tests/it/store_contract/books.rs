@@ -187,7 +187,7 @@ pub async fn what_an_operator_completed_is_replayed_for_its_routes_ttl(world: Wo
     let State::Completed(completed) = world.find(&key).await.state else { panic!("it is not completed") };
     assert_eq!(completed.response, response(b"by hand"));
     let entry = entry(&world, key.id).await;
-    let lives = completed.expires_at.duration_since(entry.now).unwrap();
+    let lives = completed.expires_at.unwrap().duration_since(entry.now).unwrap();
     assert!(lives.abs_diff(DAY) < Duration::from_secs(10), "{lives:?}");
     assert_eq!(notes(&world, None).await[0].note.as_deref(), Some("ticket 7"));
     // Released, it keeps nothing of it.

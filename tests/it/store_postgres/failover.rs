@@ -170,7 +170,7 @@ async fn what_ends_after_a_failover_has_lost_its_reservation_is_stored_all_the_s
     assert_eq!(unknown.await.unwrap().unwrap().outcome().1, "upstream-broken");
     pair.standby_has(2, "state = 'completed'").await;
     pair.standby_has(1, "state = 'unknown'").await;
-    world.proxy.logs_times("the store had lost this key", 2).await;
+    world.proxy.logs_times("the store has no record of this key", 2).await;
     let replay =
         eventually(PATIENCE, async || Some(world.pay("completed").send().await).filter(|answer| answer.status != 503))
             .await;

@@ -280,6 +280,21 @@ async fn what_was_acknowledged_survives_a_crash_even_where_the_database_would_no
     assert_eq!(store.sweep(DAY, 100).await.unwrap(), []);
 }
 
+#[tokio::test]
+async fn a_key_that_somebody_has_is_told_apart_from_a_store_that_cannot_tell_anything() {
+    let world = World::postgres().await;
+    let (had, free) = (ask("had"), ask("free"));
+    world.reserve(&had).await;
+    let client = world.database().client().await;
+    // Reserving needs no look at this column, and looking does.
+    client.batch_execute("alter table oncegate.keys rename column body to body_away").await.unwrap();
+    let error = world.store().reserve(again(&had)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Taken(_)), "{error:?}");
+    world.reserve(&free).await;
+    client.batch_execute("alter table oncegate.keys rename column body_away to body").await.unwrap();
+    world.lose(&again(&had)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_server_costs_no_settlement() {
     let cluster = Cluster::start("");
