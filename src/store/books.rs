@@ -488,14 +488,13 @@ pub async fn forgotten(
     purges: u64,
     patience: Duration,
 ) -> Result<u64, StoreError> {
-    const LOOK_EVERY: Duration = Duration::from_millis(50);
     let deadline = tokio::time::Instant::now() + patience;
     loop {
         let behind = books.behind(Arc::clone(&service), purges).await?;
         if behind == 0 || tokio::time::Instant::now() >= deadline {
             return Ok(behind);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -379,13 +379,21 @@ async fn a_commit_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
 
     // Its session is ended while the commit waits for a standby that does not come: from then on it can be seen.
     names("nobody").await;
-    let cut_off = ask("cut-off");
-    let reservation = reserve(&cut_off);
-    eventually(async || number(&client, committing).await == 1).await;
-    let row = "select count(*) from oncegate.keys";
-    assert_eq!(number(&client, row).await, 0);
+    let rows = "select count(*) from oncegate.keys";
+    let waiting = async |key: &str| loop {
+        // A session that has not heard of the name yet does not wait for it.
+        let before = number(&client, rows).await;
+        let ask = ask(&format!("{key}-{before}"));
+        let reservation = reserve(&ask);
+        eventually(async || reservation.is_finished() || number(&client, committing).await == 1).await;
+        if !reservation.is_finished() {
+            return (ask, reservation, before);
+        }
+    };
+    let (cut_off, reservation, before) = waiting("cut-off").await;
+    assert_eq!(number(&client, rows).await, before);
     client.batch_execute(KILL).await.unwrap();
-    eventually(async || number(&client, row).await == 1).await;
+    eventually(async || number(&client, rows).await == before + 1).await;
     // But it is not told until the standby must have it.
     eventually(async || number(&client, committing).await == 1).await;
     assert!(!reservation.is_finished());
@@ -395,9 +403,7 @@ async fn a_commit_that_was_cut_off_counts_once_it_is_where_it_was_to_be() {
 
     // The server crashes in the middle of it.
     names("nobody").await;
-    let crashed = ask("crashed");
-    let reservation = reserve(&crashed);
-    eventually(async || number(&client, committing).await == 1).await;
+    let (crashed, reservation, _) = waiting("crashed").await;
     client.batch_execute("alter system reset synchronous_standby_names").await.unwrap();
     tokio::task::block_in_place(|| {
         cluster.crash();
