@@ -320,12 +320,11 @@ fn vacuous(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) {
 
 /// Two answers to one key, but for what tells that one of them is a replay or could not be stored.
 fn is_like(one: &Answer, other: &Answer) -> bool {
-    let fields = |answer: &Answer| {
-        let mut fields = answer.fields.clone();
-        // Who could not be written down cannot be told until when it is kept.
-        let unstored = [one, other].iter().any(|answer| answer.meaning() == Meaning::Unstored);
-        fields.retain(|(name, _)| !(unstored && name == "idempotency-key-expires"));
-        fields
-    };
+    let is_until = |(name, _): &&(String, String)| name == "idempotency-key-expires";
+    // As long as an end is not written down, nobody can tell until when it is kept: not to whom it belongs, and not to
+    // those who get it again from the instance that holds it.
+    let told = [one, other].iter().all(|answer| answer.fields.iter().any(|field| is_until(&field)));
+    let fields =
+        |answer: &Answer| answer.fields.iter().filter(|field| told || !is_until(field)).cloned().collect::<Vec<_>>();
     (one.status, &one.body, fields(one)) == (other.status, &other.body, fields(other))
 }
