@@ -14,7 +14,9 @@ use crate::domain::response::StoredResponse;
 
 /// The response as it was, and word that it was: status, fields, body and trailers of the first attempt's.
 pub fn replay(completed: Completed, stamp: &Stamp) -> Response<Body> {
-    let mut response = answer(completed, Told::Replayed, stamp);
+    // One that is not written down yet is told without a promise: should this instance die now, nobody else knows it.
+    let told = if completed.expires_at.is_some() { Told::Replayed } else { Told::Unstored };
+    let mut response = answer(completed, told, stamp);
     response.headers_mut().insert(fields::IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     response
 }

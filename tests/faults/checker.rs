@@ -218,7 +218,7 @@ impl World<'_> {
             if !counts {
                 continue;
             }
-            firsts += usize::from(meaning != Meaning::Replay);
+            firsts += usize::from(!answer.replayed);
             match likeness {
                 None => likeness = Some((op, answer)),
                 Some((first, model)) if !is_like(answer, model) => {

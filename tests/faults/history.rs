@@ -107,7 +107,7 @@ impl Answer {
         match (self.status, &*self.told, &*self.slug, self.replayed) {
             (201, "executed", "", false) => Meaning::First,
             (201, "replayed", "", true) => Meaning::Replay,
-            (201, "unstored", "", false) => Meaning::Unstored,
+            (201, "unstored", "", _) => Meaning::Unstored,
             (503, "released" | "unstored", "", false) | (502, "released", "upstream-unreachable", false) => {
                 Meaning::Released
             }

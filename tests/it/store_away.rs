@@ -80,8 +80,9 @@ async fn a_server_that_stands_still_keeps_only_the_first_requests_waiting() {
     let opened = world.proxy.logged().iter().filter(|line| line.to_string().contains("time and again")).count();
     assert_eq!(opened, 1);
     assert_eq!(world.pay("before").send().await.comparable(), before.replayed());
-    let again =
-        eventually(PATIENCE, async || Some(world.pay("running").send().await).filter(|answer| answer.status != 409));
+    let again = eventually(PATIENCE, async || {
+        Some(world.pay("running").send().await).filter(|answer| answer.told() == Some("replayed"))
+    });
     let again = again.await;
     assert_eq!((again.told(), &again.body), (Some("replayed"), &running.body));
     assert_eq!(world.upstream.calls(), 3);
