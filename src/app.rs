@@ -20,7 +20,6 @@ use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, deal::Deal, framing::Limits};
 use crate::gate::pace::Paces;
-use crate::gate::purges::Purges;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
 use crate::store::{self, Breaker, OpenError, Renewal, Store};
@@ -103,12 +102,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let renewed = breaker.renew(renewal).await.map_err(Failure::Tenure)?;
     let cache = Cache::new(config.cache_memory);
     cache.purged(renewed.purges);
-    let purges = Purges::default();
-    purges.read(renewed.purges, begun);
     tenure.renewed(begun, renewed.now);
     let shared = Arc::new(Shared {
         salt: breaker.salt(),
-        purges,
         tenure,
         underway: Arc::default(),
         waiters: Arc::default(),

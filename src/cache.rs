@@ -62,7 +62,7 @@ impl Cache {
 
     /// To be called before the store is asked for what may be [put](Self::put) in here.
     pub fn begin(&self) -> Begun {
-        Begun(self.purges.load(Ordering::SeqCst))
+        Begun(self.purges())
     }
 
     /// Keeps a completed record, unless a purge has been heard of since `begun`. Anything else is not kept.
@@ -80,11 +80,19 @@ impl Cache {
         }
     }
 
-    /// The store's count of purges, as the heartbeat has read it.
-    pub fn purged(&self, count: u64) {
-        if self.purges.swap(count, Ordering::SeqCst) != count {
+    /// The store's count of purges, as the heartbeat has read it. Tells whether it has grown, so that the store should be
+    /// told at once that it was seen.
+    pub fn purged(&self, count: u64) -> bool {
+        let has_grown = self.purges.swap(count, Ordering::SeqCst) != count;
+        if has_grown {
             self.records.clear();
         }
+        has_grown
+    }
+
+    /// Up to which count what was purged is forgotten here.
+    pub fn purges(&self) -> u64 {
+        self.purges.load(Ordering::SeqCst)
     }
 
     /// What is kept, in bytes.
@@ -202,9 +210,11 @@ mod tests {
         cache.purged(0);
         let begun = cache.begin();
         cache.put(&completed(1, b"paid"), begun);
-        cache.purged(0);
+        assert!(!cache.purged(0));
         assert!(cache.get(&id(1), UNTIL).is_some(), "nothing was purged");
-        cache.purged(1);
+        assert!(cache.purged(1), "a purge is told once");
+        assert!(!cache.purged(1));
+        assert_eq!(cache.purges(), 1);
         assert!(cache.get(&id(1), UNTIL).is_none());
         cache.put(&completed(1, b"paid"), begun);
         assert!(cache.get(&id(1), UNTIL).is_none());

@@ -30,7 +30,6 @@ use bypass::Lacking;
 use client::Client;
 use decide::{Decision, Rules, decide};
 use pace::Paces;
-use purges::Purges;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
@@ -51,7 +50,6 @@ mod oversize;
 pub mod pace;
 pub mod pass;
 pub mod problem_pages;
-pub mod purges;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
@@ -78,8 +76,6 @@ pub struct Shared {
     pub salt: Salt,
     /// This instance's right to start attempts.
     pub tenure: Tenure,
-    /// How often keys were purged, as far as this instance has read.
-    pub purges: Purges,
     /// The attempts that this process is running.
     pub underway: Arc<Underway>,
     /// The duplicates that wait for one of those, here or on another instance.

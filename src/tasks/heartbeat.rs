@@ -14,19 +14,18 @@ impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, cache, purges, config, .. } = &*self.0;
+        let Shared { store, tenure, cache, config, .. } = &*self.0;
         let begun = Moment::now();
         let renewal = Renewal {
             instance: tenure.id(),
             service: Arc::clone(&config.service),
             expiry: tenure.expiry(),
-            purges_seen: Some(purges.seen()),
+            purges_seen: Some(cache.purges()),
         };
         let renewed = store.renew(renewal).await.inspect_err(|_| tenure.missed())?;
         // What was purged is forgotten before it is said to be seen, and before the memory may answer again: a lease that
         // comes back would let it tell once more what was purged while it was away.
-        cache.purged(renewed.purges);
-        let grown = purges.read(renewed.purges, begun);
+        let grown = cache.purged(renewed.purges);
         tenure.renewed(begun, renewed.now);
         // Whoever purges waits until all have seen it.
         Ok(if grown { Pass::Full } else { Pass::Idle })
