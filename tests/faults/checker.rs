@@ -258,15 +258,22 @@ impl World<'_> {
         }
         let only = key.ops.first().filter(|first| key.ops.iter().all(|op| op.body == first.body)).map(|op| &op.body);
         let known = bodies.first().copied().or(only);
-        let acknowledged = key.ops.iter().filter(|op| op.acknowledges()).map(|op| op.returned).min();
+        let acknowledged = key.ops.iter().filter(|op| op.acknowledges()).min_by_key(|op| op.returned);
         for op in &key.ops {
             let Some(meaning) = op.meaning() else { continue };
             if meaning == Meaning::Misuse && known == Some(&op.body) {
                 found.breach(Rule::TheSameRequestIsNot, op.to_string());
             }
-            let after = acknowledged.is_some_and(|acknowledged| op.invoked >= acknowledged);
-            let remembered = matches!(meaning, Meaning::Replay | Meaning::Rejected | Meaning::Misuse);
-            if after && !remembered && meaning != Meaning::Nonsense {
+            let Some(acknowledged) = acknowledged.filter(|acknowledged| op.invoked >= acknowledged.returned) else {
+                continue;
+            };
+            let remembered = match meaning {
+                Meaning::Replay | Meaning::Rejected | Meaning::Misuse | Meaning::Nonsense => true,
+                // Whoever does not hear of its own commit knows the answer, and not that others can read it already.
+                Meaning::Unstored => op.effect() == acknowledged.effect(),
+                _ => false,
+            };
+            if !remembered {
                 found.breach(Rule::NothingAcknowledgedIsLost, op.to_string());
             }
         }

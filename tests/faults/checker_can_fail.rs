@@ -166,6 +166,17 @@ fn what_only_concerns_the_unstored_answer_may_differ() {
 }
 
 #[test]
+fn an_unstored_answer_after_the_stored_one_must_be_the_same() {
+    let again = |effect| Answer { replayed: true, ..carries("unstored", effect) };
+    let ops = |effect| {
+        let (stored, kept) = (op(2, "k", carries("replayed", 1)), last(4, "k", carries("replayed", 1)));
+        vec![op(1, "k", carries("unstored", 1)), stored, op(3, "k", again(effect)), kept]
+    };
+    keeps(ops(1), vec![effect(1, 1, "k", 1)]);
+    breaks(ops(2), vec![effect(1, 1, "k", 1), effect(2, 1, "k", 2)], Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
 fn an_answer_without_its_effect_or_before_it_is_found() {
     let ops = || vec![op(1, "k", carries("executed", 1)), last(2, "k", carries("replayed", 1))];
     breaks(ops(), vec![], Rule::AnAnswerHasItsEffect);

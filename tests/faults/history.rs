@@ -131,6 +131,11 @@ impl Op {
     pub fn acknowledges(&self) -> bool {
         matches!(self.meaning(), Some(Meaning::First | Meaning::Replay))
     }
+
+    /// The effect that the answer tells of.
+    pub fn effect(&self) -> Option<u64> {
+        self.answer.as_ref().and_then(|answer| answer.effect)
+    }
 }
 
 impl fmt::Display for Name {
