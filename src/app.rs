@@ -203,6 +203,7 @@ fn start_workers(
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 runtime.block_on(async move {
+                    store::back::open_door();
                     match TcpListener::from_std(listener) {
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&shared)));

@@ -21,6 +21,7 @@ pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
 
+pub mod back;
 mod batch;
 pub mod books;
 pub mod breaker;

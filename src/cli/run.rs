@@ -32,8 +32,9 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     let source = Source::new(path.clone(), move || config::load(path.as_deref(), &flags, &Process));
     let config = load(&file, &overrides)?;
     telemetry::logs::start(&config.log);
-    // The store's connections, the tasks and the operators' listener; requests have threads of their own.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    // The store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
+    // enough for what is batched, and with two of them each batch woke the other one to look for work.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Ended::Other(error.into()))?;
     let ended = runtime.block_on(app::run(config, source)).map_err(Ended::Failure);
     // A connection to a store that hangs must not keep the process from ending.

@@ -1,5 +1,6 @@
 //! Is it ours? Route, key, scope, body and fingerprint: all that must be known before the store is asked.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -327,7 +328,18 @@ fn parts<'a>(head: &'a request::Parts, body: &'a [u8]) -> Parts<'a> {
 
 /// 128 bits that nobody can guess, and that never come again.
 pub(super) fn fresh_token() -> Token {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the operating system has random numbers");
-    Token::from_random(bytes)
+    thread_local! {
+        /// Drawn many at once: one call of the system for each token was a twentieth of a replay.
+        static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
+    }
+    DRAWN.with_borrow_mut(|drawn| {
+        if drawn.is_empty() {
+            drawn.resize(TOKENS_AT_ONCE, [0; 16]);
+            getrandom::fill(drawn.as_flattened_mut()).expect("the operating system has random numbers");
+        }
+        Token::from_random(drawn.pop().expect("some were just drawn"))
+    })
 }
+
+/// A kibibyte for each thread.
+const TOKENS_AT_ONCE: usize = 64;

@@ -2,13 +2,19 @@
 //!
 //! A worker takes whatever is waiting as soon as it is free, commits it as one, and then answers each. No timers and no
 //! lingering: a request that comes alone goes alone, and the batch forms by itself while the last one is on its way.
-//! What a batch is made of, one statement or one transaction, is the stores' business.
+//! Several workers keep to batches of about one size: one that is free while another is on its way waits until it could
+//! take half as much, or until that one is back. Else the first to come after a large batch would go alone, again and
+//! again, and each commit costs as much as several rows. What a batch is made of, one statement or one transaction, is
+//! the stores' business.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::back::{self, Back};
 
 /// How many go together: enough to make a commit's cost small beside the rest, few enough to be answered soon.
 pub const OPS_MAX: usize = 256;
@@ -16,6 +22,10 @@ pub const OPS_MAX: usize = 256;
 /// How many bytes go together, but for a single one that is larger: PostgreSQL takes no message over 1 GiB, and nobody
 /// wants to wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How long something waits at most for what is away. Some commits long; one that takes longer may never come back, and
+/// another worker's connection may be sound.
+const HELD_BACK_MAX: Duration = Duration::from_millis(20);
 
 /// Something that can wait in a [`Queue`].
 pub trait Waiting: Send + 'static {
@@ -44,39 +54,84 @@ pub struct Queue<J> {
 struct State<J> {
     urgent: VecDeque<J>,
     ordinary: VecDeque<J>,
+    /// How many were taken together and are on their way.
+    away: usize,
+    /// Threads that wait. Waking one is a call of the system, whether there is one or not.
+    threads: usize,
     closed: bool,
+}
+
+/// What was taken together. As long as it is kept, it is on its way.
+pub struct Batch<'a, J: Waiting> {
+    /// At least one.
+    pub jobs: Vec<J>,
+    size: usize,
+    queue: &'a Queue<J>,
+}
+
+impl<J: Waiting> Drop for Batch<'_, J> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.away -= self.size;
+        // Whoever took it looks by itself; but it may be ending.
+        if state.is_worth_it() {
+            self.queue.arrived.notify_one();
+        }
+    }
 }
 
 impl<J: Waiting> Queue<J> {
     /// An empty one.
     pub fn new() -> Self {
-        let state = State { urgent: VecDeque::new(), ordinary: VecDeque::new(), closed: false };
+        let state = State { urgent: VecDeque::new(), ordinary: VecDeque::new(), away: 0, threads: 0, closed: false };
         Self { state: Mutex::new(state), arrived: Notify::new(), arrived_for_threads: Condvar::new() }
     }
 
     /// Lets it wait, and says so; after [`Self::close`] it is not taken in.
     pub fn push(&self, job: J) -> bool {
-        {
+        let (is_to_be_told, threads) = {
             let mut state = self.lock();
             if state.closed {
                 return false;
             }
             if job.urgent() { &mut state.urgent } else { &mut state.ordinary }.push_back(job);
+            // The first one too: somebody has to see to it that it does not wait for ever.
+            (state.is_worth_it() || state.waiting() == 1, state.threads)
+        };
+        if is_to_be_told {
+            self.arrived.notify_one();
         }
-        self.arrived.notify_one();
-        self.arrived_for_threads.notify_one();
+        if threads > 0 {
+            self.arrived_for_threads.notify_one();
+        }
         true
     }
 
     /// Everything that waits, up to the limits, and at least one; `None` once the queue is closed and empty.
-    pub async fn batch(&self) -> Option<Vec<J>> {
+    pub async fn batch(&self) -> Option<Batch<'_, J>> {
+        let mut late = false;
         loop {
             // Made before the look, so that what arrives after the look is not missed.
             let arrived = self.arrived.notified();
-            if let Some(batch) = self.lock().take() {
-                return batch;
+            let is_held_back = {
+                let mut state = self.lock();
+                let taken = if late || state.closed || state.is_worth_it() { state.take() } else { None };
+                match taken {
+                    Some(Some(jobs)) => {
+                        let size = jobs.len();
+                        state.away += size;
+                        return Some(Batch { jobs, size, queue: self });
+                    }
+                    Some(None) => return None,
+                    None => state.waiting() > 0,
+                }
+            };
+            if is_held_back {
+                late = timeout(HELD_BACK_MAX, arrived).await.is_err();
+            } else {
+                arrived.await;
+                late = false;
             }
-            arrived.await;
         }
     }
 
@@ -87,7 +142,9 @@ impl<J: Waiting> Queue<J> {
             if let Some(batch) = state.take() {
                 return batch;
             }
+            state.threads += 1;
             state = self.arrived_for_threads.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.threads -= 1;
         }
     }
 
@@ -113,6 +170,15 @@ impl<J: Waiting> Queue<J> {
 }
 
 impl<J: Waiting> State<J> {
+    /// Whether what waits is worth a commit of its own now.
+    fn is_worth_it(&self) -> bool {
+        self.waiting() > 0 && self.waiting() * 2 >= self.away
+    }
+
+    fn waiting(&self) -> usize {
+        self.urgent.len() + self.ordinary.len()
+    }
+
     /// A batch, or the queue's end, or `None` where there is nothing yet.
     fn take(&mut self) -> Option<Option<Vec<J>>> {
         let mut batch = Vec::new();
@@ -151,13 +217,13 @@ pub struct Job<Q, A> {
     pub question: Q,
     /// Until when the answer is waited for.
     pub deadline: Instant,
-    back: oneshot::Sender<A>,
+    back: Back<A>,
 }
 
-impl<Q, A> Job<Q, A> {
+impl<Q, A: Send + 'static> Job<Q, A> {
     /// Answers. Whoever has gone meanwhile is none of ours.
     pub fn answer(self, answer: A) {
-        drop(self.back.send(answer));
+        self.back.send(answer);
     }
 }
 
@@ -191,7 +257,7 @@ pub async fn ask<Q, A>(queue: &Queue<Job<Q, A>>, question: Q, deadline: Instant)
 where
     Job<Q, A>: Waiting,
 {
-    let (back, answer) = oneshot::channel();
+    let (back, answer) = back::way();
     if !queue.push(Job { question, deadline, back }) {
         return Err(NoAnswer::Closed);
     }
@@ -262,7 +328,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_taken_and_dropped_may_have_been_asked_and_what_was_not_taken_was_not() {
         let queue: Arc<Queue<Job<(), ()>>> = Arc::new(Queue::new());
-        let deadline = Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         let lane = tokio::spawn({
             let queue = queue.clone();
             async move {
@@ -284,7 +350,7 @@ mod tests {
             tokio::spawn(async move {
                 let mut served = 0;
                 while let Some(batch) = queue.batch().await {
-                    served += batch.len();
+                    served += batch.jobs.len();
                 }
                 served
             })
@@ -299,5 +365,50 @@ mod tests {
             served += worker.await.unwrap();
         }
         assert_eq!(served, 10);
+    }
+
+    /// Two workers, of which one is away with ten.
+    async fn with_ten_away() -> Queue<Weight> {
+        let queue = Queue::new();
+        (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
+        let mut away = queue.batch().await.unwrap();
+        assert_eq!(away.jobs.len(), 10);
+        away.jobs.clear();
+        // It does not come back.
+        std::mem::forget(away);
+        queue
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_worker_sets_off_with_half_of_what_is_away() {
+        let queue = with_ten_away().await;
+        (0..4).for_each(|_| assert!(queue.push(Weight(1, false))));
+        let begun = Instant::now();
+        let (batch, ()) = tokio::join!(queue.batch(), async {
+            tokio::time::sleep(HELD_BACK_MAX / 2).await;
+            queue.push(Weight(1, false));
+        });
+        assert_eq!((batch.unwrap().jobs.len(), begun.elapsed()), (5, HELD_BACK_MAX / 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_long_for_what_is_away() {
+        let queue = with_ten_away().await;
+        let begun = Instant::now();
+        let (batch, ()) = tokio::join!(queue.batch(), async {
+            tokio::time::sleep(HELD_BACK_MAX).await;
+            queue.push(Weight(1, false));
+        });
+        assert_eq!((batch.unwrap().jobs.len(), begun.elapsed()), (1, 2 * HELD_BACK_MAX));
+    }
+
+    #[tokio::test]
+    async fn what_waits_goes_as_soon_as_the_others_are_back() {
+        let queue = Queue::new();
+        (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
+        let away = queue.batch().await.unwrap();
+        queue.push(Weight(1, false));
+        let (batch, ()) = tokio::join!(queue.batch(), async { drop(away) });
+        assert_eq!(batch.unwrap().jobs.len(), 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Lanes: each takes whatever waits for one kind of statement, sends it as one, and answers each who asked.
 
+use std::mem;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -61,8 +62,8 @@ impl<S: Statement> Drop for Desk<S> {
 }
 
 async fn lane<S: Statement>(queue: Arc<Queue<Job<S>>>, pool: Pool) {
-    while let Some(batch) = queue.batch().await {
-        for round in rounds(batch) {
+    while let Some(mut batch) = queue.batch().await {
+        for round in rounds(mem::take(&mut batch.jobs)) {
             serve(&pool, round).await;
         }
     }

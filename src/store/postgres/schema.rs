@@ -30,6 +30,7 @@ const STEPS: &[Step] = &[
         },
     ]),
     Step::new(3, "0003_purges", include_str!("../../../migrations/postgres/0003_purges.sql")),
+    Step::new(6, "0006_statements", include_str!("../../../migrations/postgres/0006_statements.sql")),
 ];
 
 /// See [`crate::store::schema()`].

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use rusqlite::{Connection, ErrorCode};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Clock, Urgency};
 use crate::domain::response::Corrupt;
 use crate::store::StoreError;
+use crate::store::back::{self, Back};
 use crate::store::batch::{NoAnswer, Queue, Waiting};
 
 /// Work on the database failed.
@@ -77,7 +77,7 @@ impl Inbox {
         work: impl FnOnce(&Connection, i64) -> Result<T, Failure> + Send + 'static,
         deadline: Instant,
     ) -> Result<Result<T, StoreError>, NoAnswer> {
-        let (back, answer) = oneshot::channel();
+        let (back, answer) = back::way();
         if !self.0.push(Box::new(Call { urgency, bytes, work: Some(work), answer: None, back })) {
             return Err(NoAnswer::Closed);
         }
@@ -172,12 +172,12 @@ struct Call<T, W> {
     bytes: usize,
     work: Option<W>,
     answer: Option<Result<T, Failure>>,
-    back: oneshot::Sender<Result<T, StoreError>>,
+    back: Back<Result<T, StoreError>>,
 }
 
 impl<T, W> Operation for Call<T, W>
 where
-    T: Send,
+    T: Send + 'static,
     W: FnOnce(&Connection, i64) -> Result<T, Failure> + Send,
 {
     fn run(&mut self, db: &Connection, now: i64) -> Option<Failure> {
@@ -193,8 +193,7 @@ where
             (Err(failure), _) => Err(failure.into()),
             (Ok(()), None) => return, // not run; dropping the way back says so
         };
-        // Whoever has gone meanwhile is none of ours.
-        drop(self.back.send(answer));
+        self.back.send(answer);
     }
 
     fn abandoned(&self) -> bool {
