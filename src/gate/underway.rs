@@ -21,13 +21,39 @@ struct Table {
     tokens: HashSet<Token>,
     /// Of each key the newest of those that have begun: a duplicate that comes here need not ask the store.
     begun: HashMap<RecordId, Begun>,
-    /// Those that may have acted, and when they left, the first one first.
-    acted: VecDeque<(Token, Moment)>,
+    /// Those that may have acted, the first to leave first.
+    acted: VecDeque<Acted>,
 }
 
-/// How many of those that may have acted are remembered: 24 MiB at most. It takes three thousand a second to forget one
-/// that ended five minutes ago.
-const ACTED_MAX: usize = 1 << 20;
+/// How many of those that may have acted are remembered: 8 MiB at most. It takes two thousand a second to forget one that
+/// ended five minutes ago, and at ten thousand a second a minute is left.
+const ACTED_MAX: usize = 700_000;
+
+/// The first half of a token, in two pieces, and the second in which its attempt left. There are many of these, and another
+/// token with the same half would only make somebody ask who need not have.
+#[derive(Clone, Copy, Debug)]
+struct Acted([u32; 3]);
+
+impl Acted {
+    fn new(token: Token, left: Moment) -> Self {
+        let [high, low] = Self::half(token);
+        Self([high, low, Self::second(left)])
+    }
+
+    fn half(token: Token) -> [u32; 2] {
+        let half = token.as_bytes().first_chunk().map_or(0, |half| u64::from_le_bytes(*half));
+        [(half >> 32) as u32, half as u32]
+    }
+
+    fn second(time: Moment) -> u32 {
+        // A hundred and thirty years after the machine was started.
+        u32::try_from(time.millis() / 1_000).unwrap_or(u32::MAX)
+    }
+
+    fn left_for(self, time: Moment) -> Duration {
+        Duration::from_secs(Self::second(time).saturating_sub(self.0[2]).into())
+    }
+}
 
 #[derive(Debug)]
 struct Begun {
@@ -61,15 +87,20 @@ impl Underway {
         self.lock().tokens.len()
     }
 
-    /// The wanted ones, of the attempts that have ended and may have acted. It looks at all of them, and everybody waits.
-    pub fn acted(&self, wanted: impl Fn(&Token) -> bool) -> HashSet<Token> {
-        self.lock().acted.iter().map(|(token, _)| *token).filter(|token| wanted(token)).collect()
+    /// Those of these attempts that have ended and may have acted. It looks at all that have, and everybody waits.
+    pub fn acted(&self, of: impl IntoIterator<Item = Token>) -> HashSet<Token> {
+        let wanted: HashMap<[u32; 2], Token> = of.into_iter().map(|token| (Acted::half(token), token)).collect();
+        if wanted.is_empty() {
+            return HashSet::new();
+        }
+        let table = self.lock();
+        table.acted.iter().filter_map(|acted| wanted.get(&[acted.0[0], acted.0[1]]).copied()).collect()
     }
 
     /// Remembers no more those that may have acted and had left for so long at that time.
     pub fn forget(&self, time: Moment, after: Duration) {
         let acted = &mut self.lock().acted;
-        while acted.pop_front_if(|(_, left)| time.since(*left) > after).is_some() {}
+        while acted.pop_front_if(|acted| acted.left_for(time) > after).is_some() {}
     }
 
     /// The key's record, if its newest attempt that this process knows of is running here, or has ended and its end is
@@ -95,7 +126,7 @@ impl Table {
         if self.acted.len() >= at_most {
             self.acted.pop_front();
         }
-        self.acted.push_back((token, Moment::now()));
+        self.acted.push_back(Acted::new(token, Moment::now()));
     }
 }
 
@@ -229,18 +260,17 @@ mod tests {
     #[test]
     fn an_attempt_that_may_have_acted_is_remembered_past_its_end_and_one_that_has_not_is_forgotten() {
         let underway = Arc::new(Underway::default());
-        let [acted, released, runs] = [1, 2, 3].map(|byte| Token::from_random([byte; 16]));
+        let [acted, released, running] = [1, 2, 3].map(|byte| Token::from_random([byte; 16]));
         drop(underway.enter(released));
-        let _runs = underway.enter(runs).that_acted();
-        assert_eq!(underway.acted(|_| true), HashSet::new(), "what runs still has its place");
+        let _runs = underway.enter(running).that_acted();
+        assert_eq!(underway.acted([acted, running]), HashSet::new(), "what runs still has its place");
         drop(underway.enter(acted).that_acted());
-        assert_eq!(underway.acted(|_| true), HashSet::from([acted]));
-        assert_eq!(underway.acted(|token| *token == released), HashSet::new());
+        assert_eq!(underway.acted([acted, released]), HashSet::from([acted]));
         let ended = Moment::now();
         underway.forget(Moment::of_millis(ended.millis() + 1_000), Duration::from_secs(2));
-        assert_eq!(underway.acted(|_| true), HashSet::from([acted]));
+        assert_eq!(underway.acted([acted]), HashSet::from([acted]));
         underway.forget(Moment::of_millis(ended.millis() + 3_000), Duration::from_secs(2));
-        assert_eq!(underway.acted(|_| true), HashSet::new());
+        assert_eq!(underway.acted([acted]), HashSet::new());
     }
 
     #[test]
@@ -248,7 +278,8 @@ mod tests {
         let mut table = Table::default();
         let tokens = [1, 2, 3, 4].map(|byte| Token::from_random([byte; 16]));
         tokens.into_iter().for_each(|token| table.remember(token, 2));
-        assert_eq!(table.acted.iter().map(|(token, _)| *token).collect::<Vec<_>>(), tokens[2..]);
+        let kept = table.acted.iter().map(|acted| [acted.0[0], acted.0[1]]).collect::<Vec<_>>();
+        assert_eq!(kept, [tokens[2], tokens[3]].map(Acted::half));
     }
 
     impl Entry {

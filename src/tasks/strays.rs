@@ -52,7 +52,7 @@ impl Task for Strays {
         let stood = std::mem::replace(&mut self.stood, standing.iter().map(|(_, token)| *token).collect());
         let idle: HashMap<Token, RecordId> =
             standing.into_iter().filter(|(_, token)| !running.contains(token)).map(|(id, token)| (token, id)).collect();
-        let acted = if idle.is_empty() { HashSet::new() } else { underway.acted(|token| idle.contains_key(token)) };
+        let acted = underway.acted(idle.keys().copied());
         for (token, id) in idle {
             if acted.contains(&token) {
                 tracing::warn!(record = %id, "the store has lost this attempt's end; its outcome is unknown");
