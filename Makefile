@@ -21,6 +21,8 @@ tidy:
 	cargo test --locked --quiet --test tidy
 
 validate:
+	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
+	@scripts/validators || echo "what the validators of deploy/checks are for is not checked" >&2
 	scripts/validate
 
 test: ## All tests, on real services that they start themselves; installs what is missing
