@@ -18,7 +18,7 @@ doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
 
 tidy:
-	cargo test --locked --quiet --test tidy
+	cargo test --locked --quiet --test tidy --test docs
 
 validate:
 	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
