@@ -18,7 +18,7 @@ use crate::admin::{self, Admin};
 use crate::cache::Cache;
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
-use crate::downstream::{self, Door, deal::Deal, framing::Limits};
+use crate::downstream::{self, deal::Deal, framing::Limits};
 use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
 use crate::gate::{Gate, Shared};
@@ -69,7 +69,7 @@ impl std::error::Error for Failure {
 #[derive(Clone, Default)]
 struct Stops {
     /// Clients are shown out, and then the door closes.
-    door: Door,
+    door: downstream::Door,
     /// The tasks that judge and delete.
     tasks: CancellationToken,
     /// The heartbeat and the admin listener: needed as long as anything runs.
@@ -191,7 +191,7 @@ fn start_workers(
     listener: std::net::TcpListener,
     shared: &Arc<Shared>,
     live: &watch::Receiver<Arc<Config>>,
-    door: &Door,
+    door: &downstream::Door,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
     Deal::among(count)

@@ -3,7 +3,8 @@
 --
 --   psql -v ON_ERROR_STOP=1 -v partitions=8 -f partition.sql "$URL"
 --
--- With every proxy stopped: it locks the table and copies it, all in one transaction. Whatever fails, nothing has changed.
+-- As the schema's owner, and with every proxy stopped: it locks the table and copies it, all in one transaction. Whatever fails, nothing has changed.
+-- What was granted to other roles is to be granted again.
 -- Later migrations that add an index build it `concurrently`, which PostgreSQL refuses for a partitioned table: such an
 -- index is then made by hand, before the new version starts (migrations/README.md).
 begin;

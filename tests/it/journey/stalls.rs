@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::attempt::InstanceId;
-use oncegate::downstream::{self, Door, deal::Deal, framing::Limits};
+use oncegate::downstream::{self, deal::Deal, framing::Limits};
 use oncegate::gate::tenure::Tenure;
 use oncegate::gate::{Gate, Shared};
 use oncegate::store::{self, Breaker, Store as _};
@@ -37,7 +37,7 @@ impl Impatient {
         let gate = gate(&setup.route(&route("off", "off")).route(&route("seen", "observe"))).await;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let door = Door::default();
+        let door = downstream::Door::default();
         let closing = door.closing.clone();
         let limits = Limits { body: SOON, ..Limits::default() };
         let hand = Deal::among(1).remove(0);
