@@ -19,7 +19,6 @@ METRICS = {
     "oncegate_keys",
     "oncegate_keys_reaped_total",
     "oncegate_late_completions_total",
-    "oncegate_rate_limited_total",
     "oncegate_reconcile_total",
     "oncegate_request_duration_seconds_bucket",
     "oncegate_requests_total",
