@@ -83,9 +83,7 @@ fn surroundings() -> TempDir {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    for name in ["oncegate/admin-token", "oncegate/fingerprint-secret", "oncegate/db-password"] {
-        write(name, "bm90IGEgc2VjcmV0IGF0IGFsbA");
-    }
+    write("secret", "bm90IGEgc2VjcmV0IGF0IGFsbA");
     let made = rcgen::generate_simple_self_signed(["payments.example".to_owned()]).unwrap();
     write("etc/tls.crt", &made.cert.pem());
     write("etc/db-ca.pem", &made.cert.pem());
@@ -99,8 +97,9 @@ fn surroundings() -> TempDir {
 
 /// A document's text as it would be on this machine.
 fn here(text: &str, folder: &Path) -> String {
-    let at = |name: &str| folder.join(name).display().to_string();
-    text.replace("/run/secrets/oncegate", &at("oncegate")).replace("/etc/oncegate", &at("etc"))
+    let secret = Regex::new(r"\$\{file:[^}]+\}").unwrap();
+    let text = secret.replace_all(text, regex::NoExpand("${file:secret}"));
+    text.replace("/etc/oncegate", &folder.join("etc").display().to_string())
 }
 
 fn oncegate(arguments: &[String], folder: &Path) -> Output {
@@ -166,7 +165,7 @@ fn words(line: &str) -> Vec<String> {
     let word = Regex::new(r#"'[^']*'|"[^"]*"|\S+"#).unwrap();
     let unquoted = |word: &str| word.trim_matches(['\'', '"']).to_owned();
     let all = word.find_iter(line).map(|found| found.as_str());
-    all.take_while(|word| !["#", ">", "|"].contains(word)).skip(1).map(unquoted).collect()
+    all.take_while(|word| !["#", "&", ">", "|"].contains(word)).skip(1).map(unquoted).collect()
 }
 
 #[test]
