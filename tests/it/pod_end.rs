@@ -6,10 +6,15 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
 use rustix::process::Signal;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
-use crate::harness::{Client, Exchange, PATIENCE, Response, Store, World, eventually, on_both_stores};
+use crate::harness::h2;
+use crate::harness::{Answer, Client, Exchange, Hold, PATIENCE, Response, Store, World, eventually, on_both_stores};
 
 const CLIENTS: usize = 16;
 /// Before the proxy is told to leave: enough that each client has reused its connection.
@@ -184,5 +189,27 @@ async fn who_keeps_a_connection_is_told_to_close_it_before_the_door_closes() {
     let last = kept.response().await;
     assert_eq!((last.told(), last.field("connection")), (Some("executed"), Some("close")));
     kept.closed().await;
+    assert_eq!(world.proxy.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn over_http2_what_runs_is_answered_and_the_connection_goes_away_after_it() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("drain_delay = \"300ms\"")).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let mut client = h2::connect::<Full<Bytes>>(&world).await;
+    let pay =
+        Request::post("http://shop.example/pay").header("idempotency-key", "k-1").body(Full::from("10 EUR")).unwrap();
+    let running = tokio::spawn(client.send_request(pay));
+    world.upstream.has_executed(1).await;
+    world.proxy.signal(Signal::TERM);
+    // The door is closed.
+    eventually(PATIENCE, async || world.proxy.client().try_connect().await.err()).await;
+    hold.release();
+    let answer = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get("connection")), (201, None));
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "effect 1");
+    // No request is taken on it any more.
+    eventually(PATIENCE, async || client.ready().await.err()).await;
     assert_eq!(world.proxy.ended().await, Some(0));
 }
