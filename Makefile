@@ -18,9 +18,11 @@ doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
 
 tidy:
-	cargo test --locked --quiet --test tidy
+	cargo test --locked --quiet --test tidy --test docs
 
 validate:
+	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
+	@scripts/validators || echo "what the validators of deploy/checks are for is not checked" >&2
 	scripts/validate
 
 test: ## All tests, on real services that they start themselves; installs what is missing

@@ -68,8 +68,8 @@ impl std::error::Error for Failure {
 /// What stops the parts, in the order in which they are stopped.
 #[derive(Clone, Default)]
 struct Stops {
-    /// The door closes: no new connections, each open one ends with its running request.
-    closing: CancellationToken,
+    /// Clients are shown out, and then the door closes.
+    door: downstream::Door,
     /// The tasks that judge and delete.
     tasks: CancellationToken,
     /// The heartbeat and the admin listener: needed as long as anything runs.
@@ -127,11 +127,11 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let stops = Stops::default();
     let (taken, live) = watch::channel(Arc::clone(&config));
     let beside = start_tasks(&shared, &live, &stops);
-    let leaving = CancellationToken::new();
+    let leaving = stops.door.leaving.clone();
     let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
-    let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
+    let workers = start_workers(listener.1, &shared, &live, &stops.door).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,
         tls = config.tls.is_some(),
@@ -191,14 +191,14 @@ fn start_workers(
     listener: std::net::TcpListener,
     shared: &Arc<Shared>,
     live: &watch::Receiver<Arc<Config>>,
-    closing: &CancellationToken,
+    door: &downstream::Door,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
     Deal::among(count)
         .into_iter()
         .enumerate()
         .map(|(number, hand)| {
-            let (listener, shared, closing) = (listener.try_clone()?, Arc::clone(shared), closing.clone());
+            let (listener, shared, door) = (listener.try_clone()?, Arc::clone(shared), door.clone());
             let live = live.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
@@ -208,7 +208,7 @@ fn start_workers(
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&shared)));
                             tokio::spawn(follow(live, Arc::clone(&gate)));
-                            downstream::serve(listener, hand, gate, Limits::default(), closing).await;
+                            downstream::serve(listener, hand, gate, Limits::default(), door).await;
                             // Attempts whose clients have gone run on here.
                             shared.tracker.close();
                             tokio::select! {
@@ -232,11 +232,11 @@ async fn follow(mut live: watch::Receiver<Arc<Config>>, gate: Arc<Gate>) {
     }
 }
 
-/// Readiness is off already. Waits for the balancers to notice, closes the door, and lets what runs come to its end.
+/// Readiness is off already, and clients are told to connect elsewhere. Waits for the balancers to notice, closes the door, and lets what runs come to its end.
 async fn drain(shared: &Arc<Shared>, stops: &Stops, workers: Vec<thread::JoinHandle<()>>) {
     tokio::time::sleep(shared.config.drain_delay).await;
     stops.tasks.cancel();
-    stops.closing.cancel();
+    stops.door.closing.cancel();
     shared.draining.cancel();
     let ended = tokio::task::spawn_blocking(move || workers.into_iter().for_each(|worker| drop(worker.join())));
     if tokio::time::timeout(shared.config.drain_timeout, ended).await.is_err() {

@@ -34,13 +34,21 @@ const PROBES: u32 = 4;
 /// loses a packet in each and sends it again after one second, and after three. Whoever takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Accepts connections until `closing`, for this worker and others, and serves its own; then waits until the last of them
-/// has had its answer.
-pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+/// How clients are shown out.
+#[derive(Clone, Default)]
+pub struct Door {
+    /// Whoever keeps a connection is told to open the next one elsewhere. New ones are still served.
+    pub leaving: CancellationToken,
+    /// No new connections, and each open one ends with its running request.
+    pub closing: CancellationToken,
+}
+
+/// Accepts connections until the door is `closing`, for this worker and others, and serves its own; then waits until the
+/// last of them has had its answer.
+pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limits: Limits, door: Door) {
     let connections = TaskTracker::new();
     let start = |stream, peer, counted| {
-        let (gate, closing) = (Arc::clone(&gate), closing.clone());
-        connections.spawn(connect(stream, peer, counted, gate, limits, closing));
+        connections.spawn(connect(stream, peer, counted, Arc::clone(&gate), limits, door.clone()));
     };
     let start_taken = |stream, peer, counted| match TcpStream::from_std(stream) {
         Ok(stream) => start(stream, peer, counted),
@@ -48,7 +56,7 @@ pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limit
     };
     loop {
         let accepted = tokio::select! {
-            () = closing.cancelled() => break,
+            () = door.closing.cancelled() => break,
             accepted = listener.accept() => accepted,
             Some((stream, peer)) = hand.dealt.recv() => {
                 start_taken(stream, peer, hand.taken());
@@ -77,14 +85,7 @@ pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limit
     connections.wait().await;
 }
 
-async fn connect(
-    stream: TcpStream,
-    peer: SocketAddr,
-    _counted: Counted,
-    gate: Arc<Gate>,
-    limits: Limits,
-    closing: CancellationToken,
-) {
+async fn connect(stream: TcpStream, peer: SocketAddr, _counted: Counted, gate: Arc<Gate>, limits: Limits, door: Door) {
     if let Err(error) = stream.set_nodelay(true).and_then(|()| probe(&stream)) {
         tracing::debug!(%error, "the client was gone before its first request");
         return;
@@ -93,7 +94,7 @@ async fn connect(
         None => Socket::Plain(stream),
         // Nothing was asked for yet, and so nothing is lost where the door closes meanwhile.
         Some(tls) => tokio::select! {
-            () = closing.cancelled() => return,
+            () = door.closing.cancelled() => return,
             shaken = shake_hands(stream, tls) => match shaken {
                 Ok(socket) => socket,
                 Err(error) => {
@@ -103,7 +104,7 @@ async fn connect(
             },
         },
     };
-    connection::serve(socket, peer.ip(), gate, limits, closing).await;
+    connection::serve(socket, peer.ip(), gate, limits, door).await;
 }
 
 async fn shake_hands(stream: TcpStream, tls: Arc<ServerConfig>) -> io::Result<Socket> {

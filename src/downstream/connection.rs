@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio_util::sync::CancellationToken;
 
+use super::Door;
 use super::framing::{Guarded, Limits, Malformed, Verdicts, http2};
 use super::line::{Line, Socket};
 use crate::body::Body;
@@ -30,14 +31,24 @@ const FIELDS_BYTES_MAX: u32 = 64 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves a connection to its end, or after `closing` to the end of its running requests.
-pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, limits: Limits, closing: CancellationToken) {
+/// Serves a connection to its end, or once the door is closing to the end of its running requests.
+pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, limits: Limits, door: Door) {
     let client = Arc::new(Client::new(peer, socket.is_secure()));
     let line = Line::new(socket);
     let (stream, verdicts) = Guarded::new(line.clone(), limits);
     let service = service_fn(|request| {
         let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
-        async move { Ok::<_, Infallible>(answer(request, &client, &gate, &verdicts).await) }
+        let leaving = door.leaving.clone();
+        async move {
+            let keeps_connection = request.version() == Version::HTTP_11;
+            let mut response = answer(request, &client, &gate, &verdicts).await;
+            // Said with an answer, it loses nothing: a connection that is cut while it is idle may be cut under the
+            // client's next request. HTTP/2 has a word of its own for that, which is said when the door closes.
+            if keeps_connection && leaving.is_cancelled() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has said all it has to say may still want its answer. The framing guard needs it too, as it needs
@@ -62,7 +73,7 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, limits: Limits
         tokio::select! {
             biased;
             ended = &mut connection => break ended,
-            () = closing.cancelled(), if open => {
+            () = door.closing.cancelled(), if open => {
                 connection.as_mut().graceful_shutdown();
                 open = false;
             }

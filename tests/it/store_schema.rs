@@ -12,6 +12,7 @@ use crate::harness::postgres::{self, Database};
 use crate::harness::world::{World, ask, fresh, sqlite_settings};
 
 mod indexes;
+mod partitions;
 
 fn sqlite_file() -> (tempfile::TempDir, Settings) {
     let home = tempfile::tempdir().unwrap();

@@ -37,10 +37,11 @@ impl Impatient {
         let gate = gate(&setup.route(&route("off", "off")).route(&route("seen", "observe"))).await;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let closing = CancellationToken::new();
+        let door = downstream::Door::default();
+        let closing = door.closing.clone();
         let limits = Limits { body: SOON, ..Limits::default() };
         let hand = Deal::among(1).remove(0);
-        tokio::spawn(downstream::serve(listener, hand, Arc::new(gate), limits, closing.clone()));
+        tokio::spawn(downstream::serve(listener, hand, Arc::new(gate), limits, door));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
 

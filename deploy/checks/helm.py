@@ -1,0 +1,122 @@
+"""Lints the chart, renders it in each of its ways, and sees that wrong values are refused.
+
+    python3 helm.py FOLDER_OF_CHARTS OUTPUT
+
+Manifests go to OUTPUT/*.yaml, configuration files to OUTPUT/*.toml, for whoever checks those.
+"""
+
+import pathlib
+import shutil
+import sys
+
+import helm_python as helm
+import yaml
+
+SECRETS = {"storeUrl": "postgres://oncegate:password@db.example/oncegate", "adminToken": "bm90IGEgc2VjcmV0"}
+LEAST = {"upstream": "http://payments:3000", "existingSecret": "oncegate"}
+# Kinds of the Prometheus operator, whose schemas are not Kubernetes' own.
+FOREIGN = {"PodMonitor", "PrometheusRule"}
+
+RIGHT = {
+    "least": LEAST,
+    "own-secret": {"upstream": "h2c://payments:3000", "secrets": SECRETS},
+    "all": {
+        **LEAST,
+        "image": {"digest": "sha256:" + "0" * 64},
+        "imagePullSecrets": [{"name": "registry"}],
+        "config": {
+            "top": 'trusted_proxies = ["10.0.0.0/8"]',
+            "store": "max_connections = 16",
+            "tables": '[cache]\nmemory = "32MiB"\n\n[[routes]]\nname = "pay"\npath = "/pay"\nunknown_statuses = ["5xx"]\n',
+        },
+        "drain": {"delaySeconds": 10, "timeoutSeconds": 90, "spareSeconds": 20},
+        "readiness": {"path": "/healthz"},
+        "door": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True},
+        "migrate": {"enabled": True},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"a": "b"},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/ca/ca.pem"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+    },
+    "sidecar-alone": {**LEAST, "mode": "sidecar", "upstream": "http://127.0.0.1:3000"},
+}
+
+WRONG = {
+    "a misspelt key": {**LEAST, "replica": 3},
+    "no upstream": {"existingSecret": "oncegate"},
+    "an upstream without a scheme": {**LEAST, "upstream": "payments:3000"},
+    "a short token": {"upstream": "http://a", "secrets": {**SECRETS, "adminToken": "short"}},
+    "no secret at all": {"upstream": "http://a"},
+    "another mode": {**LEAST, "mode": "daemon"},
+    "no time to drain": {**LEAST, "drain": {"timeoutSeconds": 0}},
+    "a job that cannot read its secret": {"upstream": "http://a", "secrets": SECRETS, "migrate": {"enabled": True}},
+}
+
+
+def render(path, values):
+    with helm.Chart.load(str(path)) as chart:
+        made = chart.render(values, name="pay", namespace="payments")
+    return [document for name, text in made.items() if name.endswith(".yaml") for document in yaml.safe_load_all(text) if document]
+
+
+def write(name, documents, output):
+    own = [document for document in documents if document["kind"] not in FOREIGN]
+    (output / f"helm-{name}.yaml").write_text(yaml.safe_dump_all(own), encoding="utf-8")
+    for document in own:
+        if document["kind"] == "ConfigMap":
+            (output / f"helm-{name}.toml").write_text(document["data"]["oncegate.toml"], encoding="utf-8")
+
+
+def pod(documents):
+    return next(document for document in documents if document["kind"] == "Deployment")["spec"]["template"]["spec"]
+
+
+def main():
+    charts, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    chart = charts / "oncegate"
+    for name, values in RIGHT.items():
+        told = helm.lint(str(chart), values, strict=True)
+        assert told.get("passed", not told.get("errors")), (name, told)
+        write(name, render(chart, values), output)
+    everything = render(chart, RIGHT["all"])
+    kinds = {document["kind"] for document in everything}
+    expected = {"ConfigMap", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"} | FOREIGN
+    assert kinds == expected, kinds
+    # The grace period is above both times of the drain together, whatever they are.
+    assert pod(everything)["terminationGracePeriodSeconds"] == 120
+    rule = next(document for document in everything if document["kind"] == "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((chart / "files/alerts.yml").read_text(encoding="utf-8"))
+
+    for name, values in WRONG.items():
+        try:
+            render(chart, values)
+        except helm.HelmError:
+            continue
+        sys.exit(f"the chart takes {name}")
+
+    # A chart that has this one as a dependency.
+    parent = output / "example"
+    shutil.copytree(charts / "example", parent)
+    shutil.copytree(chart, parent / "charts/oncegate")
+    told = helm.lint(str(parent), {}, strict=True)
+    assert told.get("passed", not told.get("errors")), told
+    documents = render(parent, {})
+    write("example", documents, output)
+    spec = pod(documents)
+    sidecar, application = spec["initContainers"][0], spec["containers"][0]
+    assert sidecar["restartPolicy"] == "Always", sidecar
+    hook = sidecar["lifecycle"]["preStop"]["exec"]["command"]
+    drained = int(hook[-1].rstrip("s"))
+    slept = application["lifecycle"]["preStop"]["sleep"]["seconds"]
+    # drain_delay + drain_timeout < the application's sleep <= what the hook waits < the grace period
+    assert 45 < slept <= drained < spec["terminationGracePeriodSeconds"], (slept, drained, spec)
+    print(f"{chart}: {len(RIGHT) + 1} ways rendered, {len(WRONG)} wrong values refused")
+
+
+main()

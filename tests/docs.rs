@@ -1,0 +1,279 @@
+//! What the documents say is so: their configurations are right, their commands are understood, their links lead somewhere.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use regex::Regex;
+use tempfile::TempDir;
+
+/// A fenced block of a document.
+struct Block {
+    kind: String,
+    text: String,
+    place: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every document, by its path from the root.
+fn documents() -> BTreeMap<PathBuf, String> {
+    fn collect(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let name = folder.join(entry.unwrap().file_name());
+            let is_ours = name.components().all(|part| !part.as_os_str().to_str().unwrap().starts_with('.'));
+            let is_built = ["target", "node_modules"].iter().any(|built| name.ends_with(built));
+            match root().join(&name).is_dir() {
+                true if is_ours && !is_built => collect(&name, found),
+                false if name.extension().is_some_and(|extension| extension == "md") => {
+                    let text = fs::read_to_string(root().join(&name)).unwrap();
+                    found.insert(name, text);
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(Path::new(""), &mut found);
+    assert!(found.len() > 20, "the documents are not found");
+    found
+}
+
+/// A document's blocks, and the rest of it. Blocks in lists are taken out of their indentation.
+fn split(name: &Path, text: &str) -> (Vec<Block>, String) {
+    let (mut blocks, mut prose, mut open) = (Vec::new(), String::new(), None::<(usize, Block)>);
+    for (number, line) in text.lines().enumerate() {
+        let fence = line.trim_start().strip_prefix("```");
+        let indentation = line.len() - line.trim_start().len();
+        match (&mut open, fence) {
+            (None, Some(kind)) => {
+                let place = format!("{}:{}", name.display(), number + 1);
+                open = Some((indentation, Block { kind: kind.trim().to_owned(), text: String::new(), place }));
+            }
+            (Some(_), Some("")) => blocks.extend(open.take().map(|(_, block)| block)),
+            (Some((indentation, block)), _) => {
+                block.text.push_str(line.get(*indentation..).unwrap_or(line.trim_start()));
+                block.text.push('\n');
+            }
+            (None, None) => {
+                prose.push_str(line);
+                prose.push('\n');
+            }
+        }
+    }
+    assert!(open.is_none(), "{}: a block has no end", name.display());
+    (blocks, prose)
+}
+
+fn blocks(kind: &str) -> Vec<Block> {
+    let all = documents().into_iter().flat_map(|(name, text)| split(&name, &text).0);
+    all.filter(|block| block.kind == kind).collect()
+}
+
+/// A folder with what configurations point to: secrets, and a certificate with its key.
+fn surroundings() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("secret", "bm90IGEgc2VjcmV0IGF0IGFsbA");
+    let made = rcgen::generate_simple_self_signed(["payments.example".to_owned()]).unwrap();
+    write("etc/tls.crt", &made.cert.pem());
+    write("etc/db-ca.pem", &made.cert.pem());
+    write("etc/tls.key", &made.signing_key.serialize_pem());
+    write("receipt.json", "{}");
+    write("first.json", "{}");
+    write("second.json", "{}");
+    write("api.yaml", "openapi: 3.1.0\npaths: {}\n");
+    folder
+}
+
+/// A document's text as it would be on this machine.
+fn here(text: &str, folder: &Path) -> String {
+    let secret = Regex::new(r"\$\{file:[^}]+\}").unwrap();
+    let text = secret.replace_all(text, regex::NoExpand("${file:secret}"));
+    text.replace("/etc/oncegate", &folder.join("etc").display().to_string())
+}
+
+fn oncegate(arguments: &[String], folder: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    for name in ["LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "ADMIN_TOKEN", "LOG", "CONFIG", "SECRET"] {
+        command.env_remove(format!("ONCEGATE_{name}"));
+    }
+    command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
+}
+
+/// What is not whole is a route's, or lacks what the text around it is not about.
+fn whole(snippet: &str) -> String {
+    let is_whole = snippet.lines().any(|line| line.starts_with("upstream"));
+    let has_tables = snippet.lines().any(|line| line.starts_with('['));
+    match (is_whole, has_tables) {
+        (true, _) => snippet.to_owned(),
+        (false, true) => format!("upstream = \"http://127.0.0.1:3000\"\n{snippet}"),
+        (false, false) => {
+            format!("upstream = \"http://127.0.0.1:3000\"\n[[routes]]\nname = \"r\"\npath = \"/r\"\n{snippet}")
+        }
+    }
+}
+
+#[test]
+fn every_configuration_in_the_documents_is_right() {
+    let folder = surroundings();
+    let snippets = blocks("toml");
+    assert!(snippets.len() >= 8, "the configurations are not found");
+    for Block { text, place, .. } in snippets {
+        fs::write(folder.path().join("snippet.toml"), here(&whole(&text), folder.path())).unwrap();
+        let checked = oncegate(&["check", "-c", "snippet.toml"].map(str::to_owned), folder.path());
+        let said = String::from_utf8(checked.stderr).unwrap();
+        assert!(checked.status.success(), "{place}: {said}\n{text}");
+    }
+}
+
+/// The commands that documents show, each with its place: prompts taken off, lines put together, comments and other
+/// programs left out. Those within a sentence too, where they are more than a name.
+fn commands() -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    for block in blocks("sh").into_iter().chain(blocks("console")) {
+        let lines = block.text.replace("\\\n", " ");
+        let typed = lines.lines().map(|line| line.trim_start().trim_start_matches("$ "));
+        let ours = typed.filter(|line| line.starts_with("oncegate "));
+        found.extend(ours.map(|line| (block.place.clone(), words(line))));
+    }
+    let span = Regex::new("`(oncegate [a-z][^`…]*)`").unwrap();
+    for (name, text) in documents() {
+        let prose = split(&name, &text).1;
+        let spans = span.captures_iter(&prose).map(|found| words(&found[1])).filter(|words| !is_a_name(words));
+        found.extend(spans.map(|words| (name.display().to_string(), words)));
+    }
+    found
+}
+
+/// Whether a sentence speaks of a command or a flag, and does not show how it is used.
+fn is_a_name(words: &[String]) -> bool {
+    words.len() == 1 || words.last().is_some_and(|word| word.starts_with("--"))
+}
+
+/// Words as a shell makes them, of what documents write: quotes, redirections, comments.
+fn words(line: &str) -> Vec<String> {
+    let word = Regex::new(r#"'[^']*'|"[^"]*"|\S+"#).unwrap();
+    let unquoted = |word: &str| word.trim_matches(['\'', '"']).to_owned();
+    let all = word.find_iter(line).map(|found| found.as_str());
+    all.take_while(|word| !["#", "&", ">", "|"].contains(word)).skip(1).map(unquoted).collect()
+}
+
+#[test]
+fn every_command_in_the_documents_is_understood() {
+    let folder = surroundings();
+    // Nobody listens there, and the keys are in a file that nobody else has.
+    let file = "upstream = \"http://127.0.0.1:3000\"\n[admin]\nlisten = \"127.0.0.1:1\"\n[store]\nurl = \"sqlite:k.db\"\n\
+                [[routes]]\nname = \"create-payment\"\npath = \"/v1/payments\"\n";
+    for name in ["oncegate.toml", "etc/oncegate.toml"] {
+        fs::write(folder.path().join(name), file).unwrap();
+    }
+    let mut seen = BTreeSet::new();
+    for (place, mut command) in commands() {
+        seen.insert(command[0].clone());
+        // What serves until it is stopped is only looked up.
+        if ["run", "demo"].contains(&&*command[0]) {
+            command.push("--help".to_owned());
+        }
+        for word in &mut command {
+            *word = match &**word {
+                "ID" => "6f1d0c9a".to_owned(),
+                "FILE" => "oncegate.toml".to_owned(),
+                word => here(word, folder.path()),
+            };
+        }
+        let takes_file = !["schema", "completions", "man", "demo"].contains(&&*command[0]);
+        if takes_file && !command.iter().any(|word| word == "-c" || word == "--config") {
+            command.extend(["-c", "oncegate.toml"].map(str::to_owned));
+        }
+        let ended = oncegate(&command, folder.path());
+        let said = String::from_utf8(ended.stderr).unwrap();
+        // 2 is a command line that is not understood, 78 a configuration that is wrong; that nobody answers is right here.
+        let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
+        assert!(is_understood && !said.contains("panicked"), "{place}: {command:?}: {said}");
+    }
+    for command in ["check", "drain", "explain", "keys", "migrate", "reconcile", "run"] {
+        assert!(seen.contains(command), "no document shows `oncegate {command}`");
+    }
+}
+
+/// A heading's anchor, as GitHub makes it.
+fn anchors(prose: &str) -> BTreeSet<String> {
+    let heading = Regex::new(r"(?m)^#{1,6} (.+)$").unwrap();
+    let (mut found, mut times) = (BTreeSet::new(), BTreeMap::new());
+    for title in heading.captures_iter(prose) {
+        let kept = title[1].trim().to_lowercase();
+        let slug: String = kept.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).collect();
+        let slug = slug.replace(' ', "-");
+        let count = times.entry(slug.clone()).and_modify(|count| *count += 1).or_insert(0);
+        found.insert(if *count == 0 { slug } else { format!("{slug}-{count}") });
+    }
+    found
+}
+
+#[test]
+fn every_link_in_the_documents_leads_somewhere() {
+    let documents = documents();
+    let anchors: BTreeMap<&Path, _> =
+        documents.iter().map(|(name, text)| (&**name, anchors(&split(name, text).1))).collect();
+    let link = Regex::new(r"\]\(([^)\s]+)\)").unwrap();
+    let (mut wrong, mut followed) = (Vec::new(), 0);
+    for (name, text) in &documents {
+        for found in link.captures_iter(&split(name, text).1) {
+            let target = &found[1];
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            followed += 1;
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let there = if path.is_empty() { name.clone() } else { normal(&name.parent().unwrap().join(path)) };
+            if !root().join(&there).exists() {
+                wrong.push(format!("{}: {target}: there is no such file", name.display()));
+            } else if !anchor.is_empty() && !anchors.get(&*there).is_some_and(|all| all.contains(anchor)) {
+                wrong.push(format!("{}: {target}: there is no such heading", name.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(followed > 80, "the links are not found");
+}
+
+/// Without `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part.as_os_str().to_str().unwrap() {
+            ".." => assert!(normal.pop(), "{} leads out of the project", path.display()),
+            "." => {}
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+#[test]
+fn every_alert_has_its_runbook_and_every_runbook_its_alert() {
+    let alerts = fs::read_to_string(root().join("deploy/prometheus/alerts.yml")).unwrap();
+    let list = fs::read_to_string(root().join("docs/runbooks/README.md")).unwrap();
+    let each = Regex::new(r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          runbook: (\S+)\n").unwrap();
+    let mut pages = BTreeSet::new();
+    for alert in each.captures_iter(&alerts) {
+        assert!(root().join(&alert[2]).exists(), "{}: {}", &alert[1], &alert[2]);
+        assert!(list.contains(&format!("`{}`", &alert[1])), "{} stands in no line of the list", &alert[1]);
+        pages.insert(Path::new(&alert[2]).file_name().unwrap().to_owned());
+    }
+    assert_eq!(alerts.matches("- alert: ").count(), each.captures_iter(&alerts).count());
+    for page in fs::read_dir(root().join("docs/runbooks")).unwrap() {
+        let page = page.unwrap().file_name();
+        assert!(page == "README.md" || pages.contains(&page), "{page:?} is no alert's");
+    }
+}
