@@ -7,18 +7,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::StatusCode;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use crate::domain::attempt::Token;
+use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::record::{Completed, Record, RecordId, State};
 use crate::domain::response::StoredResponse;
 
 /// Replays from memory, bounded by bytes.
 pub struct Cache {
-    records: Table<RecordId, Arc<Record>, Bytewise>,
+    records: Table<RecordId, Arc<Kept>, Bytewise>,
     /// The store's count of purges, as last read.
     purges: AtomicU64,
     /// Nothing is kept where there is no room.
@@ -48,16 +51,12 @@ impl Cache {
         if !self.on {
             return None;
         }
-        let record = self.records.get(id)?;
-        match &record.state {
-            State::Completed(completed) if completed.expires_at.is_some_and(|end| now < end) => {
-                Some(Record::clone(&record))
-            }
-            _ => {
-                self.records.remove(id);
-                None
-            }
+        let kept = self.records.get(id)?;
+        let record = if now < kept.expires_at { kept.record(*id) } else { None };
+        if record.is_none() {
+            self.records.remove(id);
         }
+        record
     }
 
     /// To be called before the store is asked for what may be [put](Self::put) in here.
@@ -67,13 +66,11 @@ impl Cache {
 
     /// Keeps a completed record, unless a purge has been heard of since `begun`. Anything else is not kept.
     pub fn put(&self, record: &Record, begun: Begun) {
-        let State::Completed(completed) = &record.state else { return };
         if !self.on || record.late || record.past_ttl || self.begin() != begun {
             return;
         }
-        let Some(response) = alone(&completed.response) else { return };
-        let state = State::Completed(Completed { response, expires_at: completed.expires_at });
-        self.records.insert(record.id, Arc::new(Record { state, ..record.clone() }));
+        let Some(kept) = Kept::of(record) else { return };
+        self.records.insert(record.id, Arc::new(kept));
         // A purge that was heard of in between has emptied what was there then.
         if self.begin() != begun {
             self.records.remove(&record.id);
@@ -101,10 +98,61 @@ impl Cache {
     }
 }
 
-/// A response in memory of its own. As it came from the wire it is a slice of a read buffer, and would keep all of that.
-fn alone(response: &StoredResponse) -> Option<StoredResponse> {
-    let body = response.body.as_deref().map(Bytes::copy_from_slice);
-    StoredResponse::decode(response.status.as_u16().cast_signed(), &response.encode_fields(), body).ok()
+/// A completed record as it is kept: its response in one piece. As maps of fields most of the memory would be places for
+/// fields that are not there; and as it came from the wire a response is a slice of a read buffer, and would keep all of that.
+struct Kept {
+    attempt: u32,
+    token: Token,
+    recipe: Recipe,
+    fingerprint: Fingerprint,
+    expires_at: SystemTime,
+    status: StatusCode,
+    /// The fields as they are stored, and then the body, where it is kept.
+    response: Bytes,
+    /// Where the body begins.
+    body: Option<usize>,
+}
+
+impl Kept {
+    fn of(record: &Record) -> Option<Self> {
+        let State::Completed(Completed { response, expires_at: Some(expires_at) }) = &record.state else { return None };
+        let mut whole = response.encode_fields();
+        let body = response.body.as_ref().map(|body| {
+            let begins = whole.len();
+            whole.reserve_exact(body.len());
+            whole.extend_from_slice(body);
+            begins
+        });
+        Some(Self {
+            attempt: record.attempt,
+            token: record.token,
+            recipe: record.recipe.clone(),
+            fingerprint: record.fingerprint,
+            expires_at: *expires_at,
+            status: response.status,
+            response: whole.into_boxed_slice().into(),
+            body,
+        })
+    }
+
+    /// `None` where it does not decode, which the store would then be asked about.
+    fn record(&self, id: RecordId) -> Option<Record> {
+        let fields = self.response.slice(..self.body.unwrap_or(self.response.len()));
+        let body = self.body.map(|begins| self.response.slice(begins..));
+        let response = StoredResponse::decode(self.status.as_u16().cast_signed(), &fields, body).ok()?;
+        Some(Record {
+            id,
+            attempt: self.attempt,
+            token: self.token,
+            recipe: self.recipe.clone(),
+            fingerprint: self.fingerprint,
+            running_for: Duration::ZERO,
+            deadline_in_ms: 0,
+            past_ttl: false,
+            late: false,
+            state: State::Completed(Completed { response, expires_at: Some(self.expires_at) }),
+        })
+    }
 }
 
 /// Enough that two cores seldom meet, and each still holds a response of some MiB.
@@ -113,34 +161,25 @@ const SHARDS: usize = 8;
 /// Of a record with a small body: how many there may be is only a first guess.
 const TYPICAL_BYTES: u64 = 2048;
 
-/// A record without its fields and its body, and its place in the table.
-const RECORD_BYTES: usize = size_of::<Record>() + size_of::<RecordId>() + 64;
-
-/// A field's place in its map, beside its value. Most names are known ones and take nothing.
-const FIELD_BYTES: usize = 128;
+/// A record without its response, and its place in the table: what is counted there, twice over, as tables have room to
+/// grow.
+const RECORD_BYTES: usize = size_of::<Kept>() + 2 * (size_of::<RecordId>() + 32) + 64;
 
 #[derive(Clone)]
 struct Bytewise;
 
-impl Weighter<RecordId, Arc<Record>> for Bytewise {
-    fn weight(&self, _: &RecordId, record: &Arc<Record>) -> u64 {
-        let State::Completed(Completed { response, .. }) = &record.state else { return RECORD_BYTES as u64 };
-        let fields = response.headers.iter().chain(&response.trailers);
-        let fields: usize = fields.map(|(name, value)| FIELD_BYTES + name.as_str().len() + value.len()).sum();
-        let body = response.body.as_ref().map_or(0, Bytes::len);
-        (RECORD_BYTES + fields + body) as u64
+impl Weighter<RecordId, Arc<Kept>> for Bytewise {
+    fn weight(&self, _: &RecordId, kept: &Arc<Kept>) -> u64 {
+        (RECORD_BYTES + kept.response.len()) as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use http::{HeaderMap, HeaderValue, StatusCode};
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
-    use crate::domain::attempt::Token;
-    use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
+    use crate::domain::fingerprint::Plan;
 
     const UNTIL: SystemTime = SystemTime::UNIX_EPOCH;
 

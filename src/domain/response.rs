@@ -50,11 +50,12 @@ impl StoredResponse {
 
     /// Puts a response together from what the store holds.
     ///
-    /// Every name and value is checked again: whoever can write to the table still cannot split a response.
+    /// Every name and value is checked again: whoever can write to the table still cannot split a response. The values
+    /// share the block's memory.
     ///
     /// # Errors
     /// [`Corrupt`] where the status is none of 200-599 or the block is not what [`Self::encode_fields`] writes.
-    pub fn decode(status: i16, fields: &[u8], body: Option<Bytes>) -> Result<Self, Corrupt> {
+    pub fn decode(status: i16, fields: &Bytes, body: Option<Bytes>) -> Result<Self, Corrupt> {
         let status = u16::try_from(status)
             .ok()
             .filter(|code| (200..600).contains(code))
@@ -62,7 +63,7 @@ impl StoredResponse {
             .ok_or(Corrupt("status"))?;
         let mut maps = [HeaderMap::new(), HeaderMap::new()];
         let mut part = 0;
-        let mut rest = fields;
+        let mut rest = &fields[..];
         while !rest.is_empty() {
             let end = memchr::memmem::find(rest, b"\r\n").ok_or(Corrupt("a field line without an end"))?;
             let line = &rest[..end];
@@ -77,7 +78,8 @@ impl StoredResponse {
             let colon = memchr::memchr(b':', line).ok_or(Corrupt("a field line without a colon"))?;
             let value = line[colon + 1..].strip_prefix(b" ").ok_or(Corrupt("a field line without its space"))?;
             let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| Corrupt("a field name"))?;
-            let value = HeaderValue::from_bytes(value).map_err(|_| Corrupt("a field value"))?;
+            let value =
+                HeaderValue::from_maybe_shared(fields.slice_ref(value)).map_err(|_| Corrupt("a field value"))?;
             maps[part].append(name, value);
         }
         if part == 0 {
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn a_response_survives_its_encoding() {
         let response = sample();
-        let again = StoredResponse::decode(201, &response.encode_fields(), response.body.clone()).unwrap();
+        let again = StoredResponse::decode(201, &response.encode_fields().into(), response.body.clone()).unwrap();
         assert_eq!(again, response);
     }
 
@@ -122,10 +124,11 @@ mod tests {
             (b"a: b\r\n", "the fields' end is missing"),
             (b"", "the fields' end is missing"),
         ] {
-            assert_eq!(StoredResponse::decode(200, fields, None), Err(Corrupt(why)), "{fields:?}");
+            let fields = Bytes::from_static(fields);
+            assert_eq!(StoredResponse::decode(200, &fields, None), Err(Corrupt(why)), "{fields:?}");
         }
         for status in [-1, 0, 99, 101, 600, 999] {
-            assert_eq!(StoredResponse::decode(status, b"\r\n", None), Err(Corrupt("status")));
+            assert_eq!(StoredResponse::decode(status, &Bytes::from_static(b"\r\n"), None), Err(Corrupt("status")));
         }
     }
 }

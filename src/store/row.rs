@@ -62,7 +62,11 @@ impl Row<'_> {
         let state = match (self.state, self.status, self.fields, expires_at) {
             ("completed", Some(status), Some(fields), expires_at @ Some(_)) => {
                 let status = i16::try_from(status).map_err(|_| Corrupt("status"))?;
-                State::Completed(Completed { response: StoredResponse::decode(status, fields, self.body)?, expires_at })
+                let fields = Bytes::copy_from_slice(fields);
+                State::Completed(Completed {
+                    response: StoredResponse::decode(status, &fields, self.body)?,
+                    expires_at,
+                })
             }
             ("completed", ..) => return Err(Corrupt("a completed record without its response")),
             ("dead", ..) => State::Dead,
