@@ -25,6 +25,7 @@ mod batch;
 pub mod books;
 pub mod breaker;
 pub mod error;
+pub mod meters;
 mod migrate;
 mod postgres;
 mod row;

@@ -2,20 +2,28 @@
 
 use std::error::Error;
 use std::io::IsTerminal;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::stderr::{self, Pen};
 use crate::config::{Log, LogFormat};
 
 /// What may be logged of a library at most, whatever the filter's own level is: below that they tell of bytes.
 const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn";
 
+/// Under which name requests are logged, a line each: for filters, such as `info,oncegate::requests=warn`.
+pub const REQUESTS: &str = "oncegate::requests";
+
 /// Starts logging. A second call changes nothing.
-pub fn start(log: &Log) {
+///
+/// # Errors
+/// The system refuses a thread.
+pub fn start(log: &Log) -> std::io::Result<()> {
     // Our own words come after, so that a filter which names one of the libraries wins.
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Pen::new()?).with_target(false);
     let json = match log.format {
         LogFormat::Auto => !terminal,
         LogFormat::Json => true,
@@ -26,6 +34,17 @@ pub fn start(log: &Log) {
     } else {
         logs.with_ansi(terminal).try_init()
     };
+    Ok(())
+}
+
+/// How many lines were dropped because standard error took them too slowly.
+pub fn dropped() -> u64 {
+    stderr::dropped()
+}
+
+/// Waits until what was logged is written, for so long at most: before the process ends.
+pub fn flush(at_most: Duration) {
+    stderr::flush(at_most);
 }
 
 /// Why an error came about: its causes in one line, or nothing if it says all itself.

@@ -31,3 +31,4 @@ mod crash_points;
 mod disk_errors;
 mod operators;
 mod shutdown;
+mod telemetry;
