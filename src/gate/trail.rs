@@ -14,7 +14,7 @@ use super::meters::{RouteMeters, Verb};
 use super::status::Told;
 use super::watch::Watch;
 use crate::domain::key::Key;
-use crate::telemetry::logs::REQUESTS;
+use crate::telemetry::logs::{Line, REQUESTS, millis};
 use crate::telemetry::metrics::Label;
 use crate::telemetry::traces::{Context, Kind, Parent, Span, TRACEPARENT, Tracer, Value};
 
@@ -191,34 +191,30 @@ impl Trail {
     fn log(&self, state: &State, total: Duration) {
         let method = self.verb.name();
         let status = state.answered.map(|(status, _)| status.as_u16());
-        let client_gone = status.is_none().then_some(true);
         let trace_id = || self.context.map(|it| it.trace).or(self.parent.map(|it| it.trace)).map(|trace| trace.hex());
         let Some(route) = &state.route else {
             tracing::debug!(target: REQUESTS, method, status, total_ms = millis(total), trace_id = trace_id(),
-                client_gone, "request");
+                client_gone = status.is_none().then_some(true), "request");
             return;
         };
-        if !tracing::enabled!(target: REQUESTS, tracing::Level::INFO) {
+        if !Line::is_wanted() {
             return;
         }
         let took = |stage: Stage| state.stages[stage as usize].map(|(_, took)| took);
-        let store = took(Stage::Reserve).map(|reserve| reserve + took(Stage::Settle).unwrap_or_default());
         let key = std::str::from_utf8(&state.key.0[..state.key.1]).ok().filter(|key| !key.is_empty());
-        tracing::info!(
-            target: REQUESTS,
-            route = &*route.name,
+        Line {
+            route: &route.name,
             method,
-            oncegate_status = state.told.map(Told::name),
+            oncegate_status: state.told.map(Told::name),
             status,
-            attempt = state.attempt,
-            total_ms = millis(total),
-            store_ms = store.map(millis),
-            upstream_ms = took(Stage::Upstream).map(millis),
+            attempt: state.attempt,
+            total,
+            store: took(Stage::Reserve).map(|reserve| reserve + took(Stage::Settle).unwrap_or_default()),
+            upstream: took(Stage::Upstream),
             key,
-            trace_id = trace_id(),
-            client_gone,
-            "request"
-        );
+            trace_id: trace_id().as_deref(),
+        }
+        .tell();
     }
 
     /// The request, and in it the parts that took time.
@@ -273,9 +269,4 @@ impl Trail {
         }
         tracer.tell(spans);
     }
-}
-
-/// In milliseconds, to a microsecond.
-fn millis(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1_000.0
 }
