@@ -29,6 +29,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	scripts/need postgresql
 	@scripts/need pgbouncer || echo "the tests behind PgBouncer are skipped" >&2
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
+	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
 	cargo test --locked
 

@@ -27,11 +27,13 @@ use crate::gate::Shared;
 use auth::{Access, Denied};
 use desk::problem::Problem;
 use desk::{BODY_BYTES_MAX, Desk, Question, Verb};
+use metrics::Census;
 
 pub mod auth;
 pub mod desk;
 mod drain;
 mod health;
+mod metrics;
 
 /// A probe's head comes in one packet; who takes longer is no probe.
 const HEAD_MAX: Duration = Duration::from_secs(10);
@@ -47,13 +49,15 @@ enum Endpoint {
     Drain,
     DrainState,
     Keys(Verb),
+    Metrics,
     Ready,
 }
 
 /// Where it is asked for, and by whom. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 13] = [
+const TABLE: [(&str, Method, Access, Endpoint); 14] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Alive),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Ready),
+    ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
     ("/api/v1/drain", Method::GET, Access::Operators, Endpoint::DrainState),
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
     ("/api/v1/audit", Method::GET, Access::Operators, Endpoint::Keys(Verb::Audit)),
@@ -81,13 +85,14 @@ pub struct Admin {
     shared: Arc<Shared>,
     desk: Desk,
     leaving: CancellationToken,
+    census: Census,
 }
 
 impl Admin {
     /// `leaving` is cancelled by whatever begins the drain, before anything else happens; also from here.
     pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
         let desk = Desk::new(Arc::clone(&shared.store), config);
-        Self { shared, desk, leaving }
+        Self { shared, desk, leaving, census: Census::default() }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
@@ -101,6 +106,7 @@ impl Admin {
                     Err(problem) => refuse(&problem),
                 };
             }
+            Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Ready => self.ready().await,
         };
         respond(status, &body)
@@ -117,7 +123,11 @@ impl Admin {
         })?;
         let id = head.uri.path().split('/').nth(4).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
-        self.desk.answer(Question { verb, id, query, body: &body.to_bytes(), actor }).await
+        let mut told = self.desk.answer(Question { verb, id, query, body: &body.to_bytes(), actor }).await?;
+        if verb == Verb::Stats {
+            self.seen(&mut told);
+        }
+        Ok(told)
     }
 
     /// The service that a client means, where it is not the one that is served here.
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn only_probes_are_for_anybody_and_one_path_has_one_access() {
         for (path, _, access, _) in &TABLE {
-            let is_probe = matches!(*path, "/healthz" | "/readyz");
+            let is_probe = matches!(*path, "/healthz" | "/metrics" | "/readyz");
             assert_eq!(*access == Access::Anybody, is_probe, "{path}");
         }
     }

@@ -19,13 +19,17 @@ use crate::cache::Cache;
 use crate::config::{Config, Location};
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, deal::Deal, framing::Limits};
+use crate::gate::meters::Meters;
 use crate::gate::pace::Paces;
 use crate::gate::tenure::{Moment, Tenure};
+use crate::gate::watch::Watch;
 use crate::gate::{Gate, Shared};
 use crate::store::{self, Breaker, OpenError, Renewal, Store};
 use crate::tasks::{
     self, heartbeat::Heartbeat, reaper::Reaper, reconciler::Reconciler, strays::Strays, sweeper::Sweeper,
 };
+use crate::telemetry::traces;
+use crate::telemetry::traces::export::{self, Exporter};
 use reload::Source;
 
 pub mod reload;
@@ -100,6 +104,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
     let renewal = Renewal { instance: tenure.id(), service, expiry, purges_seen: None };
     let renewed = breaker.renew(renewal).await.map_err(Failure::Tenure)?;
+    let meters = Meters::new(breaker.meters());
+    let (tracer, waiting) = config.otlp.as_ref().map(|_| traces::queue(&meters.spans)).unzip();
+    let watch = Arc::new(Watch::new(meters, tracer));
     let cache = Cache::new(config.cache_memory);
     cache.purged(renewed.purges);
     tenure.renewed(begun, renewed.now);
@@ -116,6 +123,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         config: Arc::clone(&config),
         store: breaker.clone(),
         breaker,
+        watch,
         bypassed: AtomicU64::new(0),
     });
     if let Err(error) = rules::compare(&*shared.store, &config).await {
@@ -130,7 +138,13 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let leaving = stops.door.leaving.clone();
     let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
-    beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
+    beside.spawn(reload::watch(source, hangups, taken, Arc::clone(&shared.watch), stops.tasks.clone()));
+    let traces = TaskTracker::new();
+    if let (Some(collector), Some(waiting)) = (config.otlp.clone(), waiting) {
+        let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));
+        let exporter = Exporter { collector, trust, service, instance: shared.tenure.id().to_string() };
+        traces.spawn(export::run(exporter, waiting, stops.last.clone()));
+    }
     let workers = start_workers(listener.1, &shared, &live, &stops.door).map_err(Failure::Machine)?;
     tracing::info!(
         listen = %listener.0,
@@ -157,11 +171,14 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         }
     }
     stops.last.cancel();
+    traces.close();
     beside.close();
     let _ = tokio::time::timeout(config.store.timeout, beside.wait()).await;
     if let Err(error) = shared.store.retire(shared.tenure.id()).await {
         tracing::warn!(%error, "the lease could not be given back; it runs out by itself");
     }
+    // It has a time limit of its own.
+    traces.wait().await;
     tracing::info!("stopped");
     Ok(())
 }

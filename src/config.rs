@@ -18,6 +18,7 @@ pub use admin::AdminToken;
 pub use describe::describe;
 pub use location::Location;
 pub use lookup::Lookup;
+pub use otlp::Collector;
 pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
 pub use problem::{Problem, Problems};
 pub use reconcile::Reconcile;
@@ -38,6 +39,7 @@ pub mod keys;
 mod location;
 mod lookup;
 mod nearest;
+mod otlp;
 mod postgres_tls;
 mod problem;
 mod reader;
@@ -140,6 +142,8 @@ pub struct Config {
     pub cache_memory: u64,
     /// What is logged.
     pub log: Log,
+    /// Where traces go; `None` for no traces.
+    pub otlp: Option<Collector>,
     /// In the order of the file; at least one.
     pub routes: Vec<Arc<Route>>,
     /// What is allowed and dangerous, to be said at start.

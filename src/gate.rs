@@ -12,6 +12,7 @@ use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use rustls::ServerConfig;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,13 +30,16 @@ use admit::{Admission, Guarded};
 use bypass::Lacking;
 use client::Client;
 use decide::{Decision, Rules, decide};
+use meters::{Found, Meters, Tier, Verb};
 use pace::Paces;
 use refuse::{Refusal, RetryAfter};
 use routing::Router;
 use status::Told;
 use tenure::{Moment, Tenure};
+use trail::{Stage, Trail};
 use underway::{Entry, Underway};
 use wait::{Patience, Waiters};
+use watch::Watch;
 
 pub mod admit;
 mod bypass;
@@ -45,6 +49,7 @@ pub mod fields;
 pub mod forward;
 mod forwarded_key;
 pub mod lookup;
+pub mod meters;
 pub mod observe;
 mod oversize;
 pub mod pace;
@@ -57,8 +62,10 @@ mod said;
 pub mod settle;
 pub mod status;
 pub mod tenure;
+mod trail;
 pub mod underway;
 pub mod wait;
+pub mod watch;
 
 /// What every worker's gate shares.
 pub struct Shared {
@@ -72,6 +79,8 @@ pub struct Shared {
     pub breaker: Arc<Breaker>,
     /// How many requests were forwarded unguarded, because the store could not reserve and their routes said so.
     pub bypassed: AtomicU64,
+    /// What is told of requests: numbers, lines, spans.
+    pub watch: Arc<Watch>,
     /// The store's salt, read once.
     pub salt: Salt,
     /// This instance's right to start attempts.
@@ -103,7 +112,8 @@ impl Shared {
 
     /// The same, however long ago this instance has heard of the store.
     fn recalled(&self, id: &RecordId) -> Option<Record> {
-        self.cache.get(id, self.tenure.store_now())
+        let found = self.cache.get(id, self.tenure.store_now());
+        found.inspect(|_| self.watch.meters.cache_hits.count(Tier::Memory))
     }
 
     /// The key's record, wherever it is; kept in memory if it is completed.
@@ -132,8 +142,8 @@ pub struct Live {
 }
 
 impl Live {
-    fn new(config: Arc<Config>, paces: &Paces) -> Self {
-        let router = Router::new(&config, paces);
+    fn new(config: Arc<Config>, paces: &Paces, meters: &Meters) -> Self {
+        let router = Router::new(&config, paces, meters);
         let top = &config.pass;
         let pass = Upstream::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust);
         Self { config, router, pass }
@@ -146,13 +156,13 @@ const TAKE_OVERS_MAX: usize = 3;
 impl Gate {
     /// A gate with connection pools of its own; to be made on the runtime that will use it.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let live = RwLock::new(Arc::new(Live::new(Arc::clone(&shared.config), &shared.paces)));
+        let live = RwLock::new(Arc::new(Live::new(Arc::clone(&shared.config), &shared.paces, &shared.watch.meters)));
         Self { shared, live }
     }
 
     /// Takes another configuration over for all requests from now on.
     pub fn reload(&self, config: Arc<Config>) {
-        let live = Arc::new(Live::new(config, &self.shared.paces));
+        let live = Arc::new(Live::new(config, &self.shared.paces, &self.shared.watch.meters));
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = live;
     }
 
@@ -168,11 +178,16 @@ impl Gate {
     /// Answers a request, come what may.
     pub async fn handle(self: &Arc<Self>, request: Request<Incoming>, client: &Client) -> Response<Body> {
         let mut stamp = Stamp::new(request.headers());
+        stamp.trail = self.shared.watch.follow(&request, stamp.began());
         let live = self.live();
-        match self.journey(request, client, &live, &mut stamp).await {
+        let response = match self.journey(request, client, &live, &mut stamp).await {
             Ok(response) => response,
             Err(refusal) => refuse(refusal, &live.config, &stamp),
+        };
+        if let Some(trail) = &stamp.trail {
+            trail.answered(response.status());
         }
+        response
     }
 
     /// An answer in our own name to what was never a request.
@@ -192,14 +207,27 @@ impl Gate {
         }
         let guarded = match self.admit(request, client, live, stamp).await? {
             Admission::Guarded(guarded) => *guarded,
-            Admission::Observed(observed) => return self.observe(*observed).await,
-            Admission::Unguarded(passing) => return pass::pass(*passing).await,
+            Admission::Observed(mut observed) => {
+                stamp.go_on(&mut observed.head.headers);
+                return stamp.timed(Stage::Upstream, self.observe(*observed)).await;
+            }
+            Admission::Unguarded(mut passing) => {
+                let verb = Verb::of(passing.request.method());
+                if verb.changes_state() {
+                    self.shared.watch.passes_unguarded(verb, passing.request.uri().path());
+                }
+                stamp.go_on(passing.request.headers_mut());
+                return stamp.timed(Stage::Upstream, pass::pass(*passing)).await;
+            }
         };
         // What this instance has completed, is running or has yet to store itself, it can tell without the store.
         let known = self.shared.known(&guarded.ask.id).map(|record| {
             let same = guarded.is_what(&record);
             decide(record, same, &guarded.rules())
         });
+        if let Some(decision) = &known {
+            self.found(&guarded, decision);
+        }
         let wait = match known {
             Some(Decision::Refuse(refusal)) => return Err(refusal),
             Some(Decision::Replay(completed)) => return Ok(replay::replay(completed, stamp)),
@@ -229,9 +257,9 @@ impl Gate {
         let mut begun = Moment::now();
         let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
         let asked = match may_start {
-            true => store.reserve(guarded.ask.clone()).await.map_err(Lacking::Failed),
+            true => stamp.timed(Stage::Reserve, store.reserve(guarded.ask.clone())).await.map_err(Lacking::Failed),
             // Without a lease nothing is begun; what others have done can still be told.
-            false => match store.find(guarded.ask.id).await {
+            false => match stamp.timed(Stage::Reserve, store.find(guarded.ask.id)).await {
                 Ok(Some(record)) => Ok(Reservation::Taken(record)),
                 none => Err(Lacking::Lease(none.err())),
             },
@@ -243,7 +271,11 @@ impl Gate {
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
                 Reservation::Fresh(lease) => match self.begins(&guarded, &lease, &mut entry) {
-                    None => return self.forward(guarded, lease, entry, begun, &stamp).await,
+                    None => {
+                        let found = if lease.attempt == 1 { Found::Created } else { Found::FailedRetry };
+                        self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, found);
+                        return self.forward(guarded, lease, entry, begun, &stamp).await;
+                    }
                     // The store has not heard of one that has begun here meanwhile.
                     Some(decision) => {
                         settle::file(&self.shared, lease.release(guarded.route().ttl), entry).await;
@@ -263,12 +295,14 @@ impl Gate {
                         entry = underway.enter(guarded.ask.token);
                     }
                     begun = Moment::now();
-                    reservation = store.take_over(guarded.ask.clone(), seen).await.map_err(refusal_of)?;
+                    let taking = store.take_over(guarded.ask.clone(), seen);
+                    reservation = stamp.timed(Stage::Reserve, taking).await.map_err(refusal_of)?;
                 }
                 decision => return self.tell(&guarded, decision, &stamp).await,
             }
         }
         // Others keep taking it over before us: one of them is running.
+        self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, Found::InFlight);
         Err(Refusal::InFlight(RetryAfter::new(rules.usual)))
     }
 
@@ -292,12 +326,20 @@ impl Gate {
 
     /// Nothing is begun: this is what has been decided instead.
     async fn tell(&self, guarded: &Guarded, decision: Decision, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
+        self.found(guarded, &decision);
         let rules = guarded.rules();
         match decision {
             Decision::Join(wait) => self.join(guarded, &rules, wait, stamp).await,
             Decision::Refuse(refusal) => Err(refusal),
             Decision::Replay(completed) => Ok(replay::replay(completed, stamp)),
             Decision::TakeOver(_) => Err(Refusal::InFlight(RetryAfter::new(rules.usual))),
+        }
+    }
+
+    /// Counts what a request has found; once for each, where it is decided.
+    fn found(&self, guarded: &Guarded, decision: &Decision) {
+        if let Some(found) = Found::of(decision) {
+            self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, found);
         }
     }
 
@@ -354,18 +396,20 @@ fn refusal_of(error: StoreError) -> Refusal {
 
 /// What every answer on a route that guards gets: what Oncegate did, the key as it was received, and no trailers for a
 /// client that does not know what to do with them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Stamp {
     guarded: bool,
     bypassed: bool,
     accepts_trailers: bool,
     key_field: Option<(HeaderName, HeaderValue)>,
+    began: Option<Instant>,
+    trail: Option<Arc<Trail>>,
 }
 
 impl Stamp {
     /// For a request with these fields.
     pub fn new(headers: &HeaderMap) -> Self {
-        Self { accepts_trailers: fields::accepts_trailers(headers), ..Self::default() }
+        Self { accepts_trailers: fields::accepts_trailers(headers), began: Some(Instant::now()), ..Self::default() }
     }
 
     /// A body with its trailers, if the client has said that it understands them (RFC 9110 section 6.5.1). They are
@@ -378,16 +422,6 @@ impl Stamp {
             headers.append(TRAILER, HeaderValue::from_name(name.clone()));
         }
         Body::with_trailers(data, trailers)
-    }
-
-    /// A route guards the request.
-    pub fn guard(&mut self) {
-        self.guarded = true;
-    }
-
-    /// It has no key, and the route does not require one.
-    pub fn unguard(&mut self) {
-        self.guarded = false;
     }
 
     /// A route guards it, and cannot: whatever comes of it, no more is promised than that it was forwarded.
@@ -404,6 +438,7 @@ impl Stamp {
     pub fn put(&self, headers: &mut HeaderMap, told: Told) {
         if self.guarded {
             let told = if self.bypassed { Told::Bypassed } else { told };
+            self.with_trail(|trail| trail.told(told));
             headers.insert(fields::ONCEGATE_STATUS, told.value());
         }
         if let Some((name, value)) = &self.key_field {

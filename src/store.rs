@@ -26,6 +26,7 @@ mod batch;
 pub mod books;
 pub mod breaker;
 pub mod error;
+pub mod meters;
 mod migrate;
 mod postgres;
 mod row;

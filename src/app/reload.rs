@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Problems, Route, Tls, Version};
+use crate::gate::meters::Meters;
+use crate::gate::watch::Watch;
 
 /// Between two looks at the file. Mounted configurations change by a link being swapped, which no notification follows;
 /// reading some kilobytes is nothing.
@@ -45,7 +47,15 @@ pub fn hangups() -> std::io::Result<Signal> {
 }
 
 /// Reloads on SIGHUP and when the file, or the certificate or its key, has changed, until `stop`. Each new configuration is sent to `taken`.
-pub async fn watch(mut source: Source, mut hangup: Signal, taken: watch::Sender<Arc<Config>>, stop: CancellationToken) {
+pub async fn watch(
+    mut source: Source,
+    mut hangup: Signal,
+    taken: watch::Sender<Arc<Config>>,
+    meters: Arc<Watch>,
+    stop: CancellationToken,
+) {
+    let meters = &meters.meters;
+    now_runs(meters);
     let mut certificate = version(&taken);
     loop {
         let asked = tokio::select! {
@@ -61,9 +71,26 @@ pub async fn watch(mut source: Source, mut hangup: Signal, taken: watch::Sender<
         if asked || changed || renewed {
             source.seen = now;
             // What was read counts, rather than what was there a moment before.
-            certificate = if take(&source, &taken) { version(&taken) } else { certificate_now };
+            certificate = match take(&source, &taken) {
+                true => {
+                    now_runs(meters);
+                    version(&taken)
+                }
+                false => {
+                    meters.reload_successful.set(0);
+                    meters.reload_failures.inc();
+                    certificate_now
+                }
+            };
         }
     }
+}
+
+/// The newest configuration is the running one.
+fn now_runs(meters: &Meters) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    meters.reloaded_at.set(now.as_secs().cast_signed());
+    meters.reload_successful.set(1);
 }
 
 fn version(taken: &watch::Sender<Arc<Config>>) -> Option<Version> {
@@ -138,7 +165,7 @@ fn until_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         ("drain_timeout", running.drain_timeout != new.drain_timeout),
         ("admin", running.admin != new.admin),
         ("store", running.store != new.store),
-        ("telemetry", running.log != new.log),
+        ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
     ];
     fixed.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
 }

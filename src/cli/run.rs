@@ -1,11 +1,16 @@
 //! `oncegate run`
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{ConfigFile, Ended, load};
 use crate::app::reload::Source;
 use crate::config::{self, Overrides, Process};
 use crate::{app, telemetry};
+
+/// For what is logged last to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -31,7 +36,7 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     let (path, flags) = (file.config.clone(), overrides.clone());
     let source = Source::new(path.clone(), move || config::load(path.as_deref(), &flags, &Process));
     let config = load(&file, &overrides)?;
-    telemetry::logs::start(&config.log);
+    telemetry::logs::start(&config.log).map_err(|error| Ended::Other(error.into()))?;
     // The store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
     // enough for what is batched, and with two of them each batch woke the other one to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -39,5 +44,7 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     let ended = runtime.block_on(app::run(config, source)).map_err(Ended::Failure);
     // A connection to a store that hangs must not keep the process from ending.
     runtime.shutdown_background();
+    // Nor must whoever reads the log, or does not.
+    telemetry::logs::flush(LAST_WORDS);
     ended
 }

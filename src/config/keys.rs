@@ -127,6 +127,7 @@ pub const CACHE: &[KeyDoc] = &[KeyDoc::new(
 pub const TELEMETRY: &[KeyDoc] = &[
     KeyDoc::new("log", Text, r#""info""#, "which events are logged: a level, or `info,oncegate=debug`"),
     KeyDoc::new("format", Choice(&["auto", "text", "json"]), r#""auto""#, "`auto` is text on a terminal, else json"),
+    KeyDoc::new("otlp", Text, r#""""#, "an OpenTelemetry collector: `http://host:4317`, or a path behind it for HTTP"),
 ];
 
 /// The keys of `[[routes]]`.

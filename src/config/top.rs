@@ -13,7 +13,7 @@ use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
 use super::units;
-use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, postgres_tls, tls};
+use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, otlp, postgres_tls, tls};
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
 
@@ -157,14 +157,17 @@ fn read<'a>(
     let outside = say.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
     let store = store(&top.table("store").with_outside(outside));
     let cache_memory = top.table("cache").parsed("memory", units::size);
-    let log = log(&top.table("telemetry").with_outside(say.variable("log", "ONCEGATE_LOG")));
+    let telemetry = top.table("telemetry").with_outside(say.variable("log", "ONCEGATE_LOG"));
+    let (log, otlp) = (log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = Context { upstream, secrets, lease_expiry };
     let (pass, routes) = routes::read(&top, built_in, &context);
     let asked = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
     let upstreams =
         pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(asked);
-    let authorities = match upstreams.into_iter().any(|upstream| matches!(**upstream, Upstream::Https(..))) {
+    let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
+    let mut spoken_to = upstreams.map(|upstream| &**upstream).chain(collector);
+    let authorities = match spoken_to.any(|upstream| matches!(upstream, Upstream::Https(..))) {
         true => Some(say.surroundings.authorities()),
         false => None,
     };
@@ -184,6 +187,7 @@ fn read<'a>(
         store: store?,
         cache_memory: cache_memory?.value,
         log: log?,
+        otlp: otlp?,
         routes: routes.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
     };

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{DATE, HOST, HeaderName};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, request};
 use hyper::body::Incoming;
 
 use super::client::Client;
 use super::decide::Rules;
 use super::fields::{self, Origin};
+use super::meters::Verb;
 use super::observe::Observed;
 use super::pass::{self, Passing};
 use super::refuse::Refusal;
@@ -90,7 +91,7 @@ impl Gate {
             if fields::nominates(&head.headers, &[]) {
                 return Err(NOMINATED);
             }
-            if live.config.refuse_unguarded && changes_state(&head.method) {
+            if live.config.refuse_unguarded && Verb::of(&head.method).changes_state() {
                 return Err(Refusal::Unguarded);
             }
             return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass, client));
@@ -101,11 +102,12 @@ impl Gate {
             Mode::Off if fields::nominates(&head.headers, &[]) => return Err(NOMINATED),
             Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream, client)),
             Mode::Observe => {
+                stamp.observe(&self.shared.watch, &head, &guard.meters);
                 let (config, tie) = (Arc::clone(&live.config), client.ties.tie());
                 let observed = Observed { head, body, origin, guard: guard.clone(), config, tie };
                 return Ok(Admission::Observed(Box::new(observed)));
             }
-            Mode::Enforce => stamp.guard(),
+            Mode::Enforce => stamp.guard(&self.shared.watch, &head, &guard.meters),
         }
         check_nominated(&head.headers, route)?;
         let mut key = place::in_head(&head, &route.key)?;
@@ -153,6 +155,7 @@ impl Gate {
         stamp: &mut Stamp,
     ) -> Result<(Key, Scope), Refusal> {
         let key = Key::parse(key, route.key.syntax, route.key.limits)?;
+        stamp.with_trail(|trail| trail.key(&key));
         let scope = caller::scope(&self.shared.salt, &route.scope, head, origin.trusted)?;
         if let Some((name, value)) = route.key.header().and_then(|name| Some((name, head.headers.get(name)?))) {
             stamp.echo(name, value);
@@ -274,11 +277,6 @@ const NOMINATED: Refusal = Refusal::BadRequest(
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
     let needed: Vec<_> = route.key.header().into_iter().chain(route.scope.header_names()).collect();
     if fields::nominates(headers, &needed) { Err(NOMINATED) } else { Ok(()) }
-}
-
-/// RFC 9110 section 9.2.1: the other methods are safe.
-fn changes_state(method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
 /// What the request is addressed to: the target's authority where it has one (RFC 9112 section 3.2.2), else `Host`. A

@@ -16,6 +16,7 @@ use super::said::Said;
 use super::settle::{Attempt, Filed, file};
 use super::status::Told;
 use super::tenure::Moment;
+use super::trail::Stage;
 use super::underway::{Entry, Standing};
 use super::{Gate, Stamp, forwarded_key, oversize};
 use crate::body::Body;
@@ -80,16 +81,21 @@ impl Gate {
         stamp: &Stamp,
     ) -> Result<Response<Body>, Refusal> {
         let Guarded { ask, head, body, origin, guard, .. } = guarded;
-        let Guard { route, upstream, pace } = guard;
+        let Guard { route, upstream, pace, .. } = guard;
         let (ttl, record, number) = (route.ttl, ask.id, lease.attempt);
         let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
         forwarded_key::put(request.headers_mut(), &route, &ask.key);
+        stamp.go_on(request.headers_mut());
+        stamp.with_trail(|trail| trail.attempt(number));
         let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
         attempt.sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
         let outcome = call(&upstream, request, deadline, &route).await;
-        pace.record(sent.elapsed());
+        let took = sent.elapsed();
+        pace.record(took);
+        self.shared.watch.meters.upstream_duration.observe(took);
+        stamp.with_trail(|trail| trail.took(Stage::Upstream, sent, took));
         match outcome {
             Outcome::Answered(response, said) => {
                 let (verdict, ttl) = said.judge(&route, response.status, &response.headers);
@@ -107,7 +113,7 @@ impl Gate {
                     tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
                         "the service's answer leaves the outcome unknown");
                 }
-                Ok(match file(&self.shared, settlement, entry).await {
+                Ok(match stamp.timed(Stage::Settle, file(&self.shared, settlement, entry)).await {
                     Filed::Done { expires_at } => {
                         let mut answer = live(response, told, stamp);
                         if let (Some(expires_at), Verdict::Store) = (expires_at, verdict) {
@@ -152,7 +158,7 @@ impl Gate {
         stamp: &Stamp,
         refusal: Refusal,
     ) -> Result<Response<Body>, Refusal> {
-        match file(&self.shared, settlement, entry).await {
+        match stamp.timed(Stage::Settle, file(&self.shared, settlement, entry)).await {
             Filed::Fenced(record) => stored(record, ask, stamp).ok_or(refusal),
             Filed::Bypassed | Filed::Done { .. } | Filed::Unstored => Err(refusal),
         }

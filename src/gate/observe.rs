@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::admit::Seen;
 use super::decide::{Decision, Rules, decide};
 use super::fields::{self, Origin};
+use super::meters::{Found, RouteMeters};
 use super::pass::{self, Passing};
 use super::refuse::Refusal;
 use super::routing::Guard;
@@ -41,7 +42,7 @@ impl Gate {
     /// Sends the request on as it comes, and looks at a copy.
     pub(super) async fn observe(self: &Arc<Self>, observed: Observed) -> Result<Response<Body>, Refusal> {
         let Observed { head, body, origin, guard, config, tie } = observed;
-        let Guard { route, upstream, .. } = guard;
+        let Guard { route, upstream, meters, .. } = guard;
         let (body, copy) = Body::teed(body, route.max_request_body);
         let (judged, judgement) = oneshot::channel();
         let upgrade = pass::upgrade(&head.headers, head.version);
@@ -59,7 +60,7 @@ impl Gate {
                 return tell(&route, "not compared: the body did not pass whole, or is too large");
             };
             let seen = Seen { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
-            match look(&shared, &seen, judgement).await {
+            match look(&shared, &seen, &meters, judgement).await {
                 Ok(word) => tell(&route, word),
                 Err(error) => {
                     tracing::debug!(route = %route.name, %error, "an observed request could not be looked up")
@@ -86,6 +87,7 @@ impl Gate {
 async fn look(
     shared: &Arc<Shared>,
     seen: &Seen<'_>,
+    meters: &RouteMeters,
     judgement: oneshot::Receiver<Judged>,
 ) -> Result<&'static str, StoreError> {
     // Records of their own: a route that is enforced later begins with none.
@@ -105,13 +107,19 @@ async fn look(
     for _ in 0..=TAKE_OVERS_MAX {
         let record = match reservation {
             Reservation::Fresh(lease) => {
+                let found = if lease.attempt == 1 { Found::Created } else { Found::FailedRetry };
+                shared.watch.found(meters, &ask.scope, found);
                 settle::file(shared, ended(lease, judgement.await.ok(), route), entry).await;
                 return Ok(Told::Executed.name());
             }
             Reservation::Taken(record) => record,
         };
         let same = seen.is_what(&ask, &record);
-        match decide(record, same, &rules) {
+        let decision = decide(record, same, &rules);
+        if let Some(found) = Found::of(&decision) {
+            shared.watch.found(meters, &ask.scope, found);
+        }
+        match decision {
             Decision::Join(_) => return Ok(Told::InFlight.name()),
             Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => return Ok(Told::Replayed.name()),
             Decision::Refuse(refusal) => return Ok(refusal.slug()),

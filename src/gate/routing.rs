@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Method;
 
+use super::meters::{Meters, RouteMeters};
 use super::pace::{Pace, Paces};
 use crate::config::{self, Config, Route};
 use crate::domain::route_table::RouteTable;
@@ -20,6 +21,8 @@ pub struct Guard {
     pub upstream: Upstream,
     /// How long its attempts take.
     pub pace: Arc<Pace>,
+    /// What its requests are counted with.
+    pub meters: Arc<RouteMeters>,
 }
 
 /// The routes by method and path; the most specific path wins.
@@ -27,7 +30,7 @@ pub struct Router(RouteTable<Guard>);
 
 impl Router {
     /// The checked routes, of which the configuration has made sure that no two are the same, each with its pace.
-    pub fn new(config: &Config, paces: &Paces) -> Self {
+    pub fn new(config: &Config, paces: &Paces, meters: &Meters) -> Self {
         let mut pools: HashMap<(Arc<config::Upstream>, Duration, Duration), Upstream> = HashMap::new();
         let mut table = RouteTable::default();
         for route in &config.routes {
@@ -36,7 +39,12 @@ impl Router {
                 .entry(pool)
                 .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle, &config.trust))
                 .clone();
-            let guard = Guard { route: Arc::clone(route), upstream, pace: paces.of(&route.name) };
+            let guard = Guard {
+                route: Arc::clone(route),
+                upstream,
+                pace: paces.of(&route.name),
+                meters: meters.of(&route.name),
+            };
             table.insert(&route.methods, route.host.as_deref(), &route.path, &guard);
         }
         Self(table)

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::Shared;
+use super::meters::Late;
 use super::underway::{Entry, Standing};
 use crate::cache::Begun;
 use crate::domain::attempt::{Ending, Lease, Settlement};
@@ -44,6 +45,9 @@ pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry
     let settled = shared.store.settle(settlement.clone()).await;
     // In this order, so that a duplicate finds the one or the other: what is completed is remembered, the attempt runs no
     // more, and those who wait for it look.
+    if let (Ok(settled), false) = (&settled, shared.tenure.has_held_since(entry.entered())) {
+        count_late(shared, &settlement, settled);
+    }
     match &settled {
         Ok(Settled::Done { expires_at }) => remember(shared, settlement.ending.clone(), *expires_at, &entry, begun),
         Ok(Settled::Fenced(Some(record))) => shared.cache.put(record, begun),
@@ -96,6 +100,7 @@ fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry)
                 // It was never made, and nothing is to be remembered. Should it come yet, it may be taken for a stray.
                 Ok(Settled::Fenced(None)) if entry.standing() == Standing::InDoubt => return,
                 Ok(settled) => {
+                    count_late(&shared, &settlement, &settled);
                     if let Settled::Done { expires_at } = settled {
                         remember(&shared, settlement.ending.clone(), expires_at, &entry, remembered);
                     }
@@ -146,6 +151,17 @@ fn tell(settlement: &Settlement, settled: &Settled) {
             tracing::info!(record = %id, "an attempt's end is stored after all")
         }
     }
+}
+
+/// Counts an end that comes when others may have given the attempt up: its lease had run out meanwhile, or the store was
+/// away.
+fn count_late(shared: &Shared, settlement: &Settlement, settled: &Settled) {
+    let late = match settled {
+        Settled::Done { .. } => Late::Taken,
+        Settled::Fenced(Some(record)) if has_its_word(record, settlement) => Late::Taken,
+        Settled::Fenced(_) => Late::Dropped,
+    };
+    shared.watch.meters.late_completions.count(late);
 }
 
 /// Whether the record is of this attempt, and has no other response.

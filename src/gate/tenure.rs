@@ -121,6 +121,11 @@ impl Tenure {
         self.may_start() && Moment::now().0 >= self.unbroken_since.load(Ordering::Acquire) + millis(self.expiry)
     }
 
+    /// Whether the lease has held all the time since then, as far as this instance knows.
+    pub fn has_held_since(&self, moment: Moment) -> bool {
+        self.may_start() && self.unbroken_since.load(Ordering::Acquire) <= moment.0
+    }
+
     /// The store's time, as far as the last renewal tells.
     pub fn store_now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_millis(Moment::now().0 + self.ahead.load(Ordering::Acquire))

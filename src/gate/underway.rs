@@ -74,7 +74,8 @@ impl Underway {
     /// living request is ever taken for a stray.
     pub fn enter(self: &Arc<Self>, token: Token) -> Entry {
         self.lock().tokens.insert(token);
-        Entry { underway: Arc::clone(self), token, standing: Standing::Reserved, record: None, acted: false }
+        let (underway, entered) = (Arc::clone(self), Moment::now());
+        Entry { underway, token, standing: Standing::Reserved, record: None, acted: false, entered }
     }
 
     /// Those underway at this moment.
@@ -138,6 +139,7 @@ pub struct Entry {
     standing: Standing,
     record: Option<Arc<Record>>,
     acted: bool,
+    entered: Moment,
 }
 
 /// What the store knows of an attempt that is underway.
@@ -154,6 +156,11 @@ impl Entry {
     pub fn standing_as(mut self, standing: Standing) -> Self {
         self.standing = standing;
         self
+    }
+
+    /// When it came in: before it was reserved.
+    pub fn entered(&self) -> Moment {
+        self.entered
     }
 
     /// What the store knows of it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
+use super::meters::{Op, StoreMeters};
 use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
@@ -34,6 +35,7 @@ pub struct Breaker {
     /// Where it probes: what asks may be on a runtime that ends before.
     runtime: Handle,
     me: Weak<Self>,
+    meters: StoreMeters,
 }
 
 #[derive(Default)]
@@ -80,7 +82,13 @@ impl Breaker {
     /// Around a store; to be made on the runtime that is to probe it.
     pub fn around(store: Arc<dyn Store>) -> Arc<Self> {
         let runtime = Handle::current();
-        Arc::new_cyclic(|me| Self { store, state: Mutex::default(), runtime, me: me.clone() })
+        Arc::new_cyclic(|me| Self {
+            store,
+            state: Mutex::default(),
+            runtime,
+            me: me.clone(),
+            meters: StoreMeters::default(),
+        })
     }
 
     /// How the store has answered lately.
@@ -89,8 +97,13 @@ impl Breaker {
         Health { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
     }
 
+    /// How long its calls take, and which fail.
+    pub fn meters(&self) -> &StoreMeters {
+        &self.meters
+    }
+
     /// Asks what begins something, unless it is open.
-    fn begin<'a, T: 'a>(&'a self, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
+    fn begin<'a, T: 'a>(&'a self, op: Op, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
         Box::pin(async move {
             let period = {
                 let state = self.lock();
@@ -99,7 +112,9 @@ impl Breaker {
                 }
                 state.period
             };
+            let begun = Instant::now();
             let answer = ask().await;
+            self.meters.count(op, begun, &answer);
             match failure(&answer) {
                 None => self.answered(0),
                 Some(error) => self.failed(error, Some(period)),
@@ -109,9 +124,11 @@ impl Breaker {
     }
 
     /// Asks, come what may.
-    fn pass<'a, T: 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
+    fn pass<'a, T: 'a>(&'a self, op: Op, call: Pending<'a, T>) -> Pending<'a, T> {
         Box::pin(async move {
+            let begun = Instant::now();
             let answer = call.await;
+            self.meters.count(op, begun, &answer);
             match failure(&answer) {
                 // That it does this does not prove that it does everything: the next failure opens again.
                 None if self.lock().is_open => self.answered(FAILURES_MAX - 1),
@@ -202,19 +219,19 @@ fn failure<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
 
 impl Store for Breaker {
     fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
-        self.begin(|| self.store.reserve(ask))
+        self.begin(Op::Reserve, || self.store.reserve(ask))
     }
 
     fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
-        self.begin(move || self.store.take_over(ask, from))
+        self.begin(Op::TakeOver, move || self.store.take_over(ask, from))
     }
 
     fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
-        self.pass(self.store.settle(settlement))
+        self.pass(Op::Settle, self.store.settle(settlement))
     }
 
     fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
-        self.begin(move || self.store.find(id))
+        self.begin(Op::Find, move || self.store.find(id))
     }
 
     fn salt(&self) -> Salt {
@@ -222,31 +239,31 @@ impl Store for Breaker {
     }
 
     fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
-        self.pass(self.store.renew(renewal))
+        self.pass(Op::Renew, self.store.renew(renewal))
     }
 
     fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
-        self.pass(self.store.retire(instance))
+        self.pass(Op::Retire, self.store.retire(instance))
     }
 
     fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
-        self.pass(self.store.sweep(expiry, limit))
+        self.pass(Op::Sweep, self.store.sweep(expiry, limit))
     }
 
     fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
-        self.pass(self.store.standing(instance, older_than))
+        self.pass(Op::Standing, self.store.standing(instance, older_than))
     }
 
     fn reap(&self, limit: u32) -> Pending<'_, u64> {
-        self.pass(self.store.reap(limit))
+        self.pass(Op::Reap, self.store.reap(limit))
     }
 
     fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
-        self.pass(self.store.claim(service, schedules, limit))
+        self.pass(Op::Claim, self.store.claim(service, schedules, limit))
     }
 
     fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
-        self.pass(self.store.resolve(finding))
+        self.pass(Op::Resolve, self.store.resolve(finding))
     }
 
     fn page(
@@ -257,15 +274,15 @@ impl Store for Breaker {
         after: Option<RecordId>,
         limit: u32,
     ) -> Pending<'_, Page> {
-        self.pass(self.store.page(service, routes, since, after, limit))
+        self.pass(Op::Page, self.store.page(service, routes, since, after, limit))
     }
 
     fn ping(&self) -> Pending<'_, ()> {
-        self.pass(self.store.ping())
+        self.pass(Op::Ping, self.store.ping())
     }
 
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
-        self.pass(self.store.rules(service, rules))
+        self.pass(Op::Rules, self.store.rules(service, rules))
     }
 
     /// Operators want to hear from the store itself.

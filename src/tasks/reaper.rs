@@ -17,6 +17,7 @@ impl Task for Reaper {
 
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
         let reaped = self.0.store.reap(BATCH).await?;
+        self.0.watch.meters.reaped.inc_by(reaped);
         Ok(if reaped >= u64::from(BATCH) { Pass::Full } else { Pass::Idle })
     }
 }

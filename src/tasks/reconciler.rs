@@ -12,6 +12,7 @@ use crate::config::{Config, Reconcile, Route};
 use crate::domain::probe::{Answer, Finding, Probe, Schedule, Terms, Verdict};
 use crate::gate::Shared;
 use crate::gate::lookup::{self, Pools, Said};
+use crate::gate::meters::Reconciled;
 use crate::store::StoreError;
 use crate::telemetry::logs::causes;
 use crate::upstream::Upstream;
@@ -115,6 +116,11 @@ async fn clear_up(shared: Arc<Shared>, asked: Arc<Asked>, probe: Probe) {
         false => lookup::ask(upstream, route, reconcile, &probe.subject).await,
     };
     let Said { answer, words, .. } = said;
+    let results = &shared.watch.meters.reconcile;
+    results.count(Reconciled::Scheduled);
+    if matches!(answer, Answer::Nothing) {
+        results.count(Reconciled::Failed);
+    }
     let verdict = probe.judge(answer, &terms);
     let note = note(&verdict, &words, &probe, &terms);
     let finding = Finding {
@@ -127,6 +133,9 @@ async fn clear_up(shared: Arc<Shared>, asked: Arc<Asked>, probe: Probe) {
     let (record, route) = (finding.id, &route.name);
     match shared.store.resolve(finding).await {
         Ok(true) => {
+            if matches!(verdict, Verdict::Completed { .. } | Verdict::Retryable { .. }) {
+                results.count(Reconciled::Resolved);
+            }
             shared.waiters.nudge(record);
             tell(&verdict, &probe, route, &note);
         }

@@ -16,11 +16,12 @@ impl Task for Sweeper {
     const NAME: &'static str = "sweeper";
 
     async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, .. } = &*self.0;
+        let Shared { store, tenure, watch, .. } = &*self.0;
         if !tenure.may_sweep() {
             return Ok(Pass::Idle);
         }
         let swept = store.sweep(tenure.expiry(), BATCH).await?;
+        watch.meters.zombies.inc_by(swept.len() as u64);
         for key in &swept {
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                 "the attempt's lease has run out; its outcome is unknown");

@@ -32,3 +32,4 @@ mod disk_errors;
 mod operators;
 mod pod_end;
 mod shutdown;
+mod telemetry;

@@ -11,9 +11,11 @@ use crate::config::{Config, Mode, Route};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::key::Key;
 use crate::gate::client::Client;
+use crate::gate::meters::{Meters, Verb};
 use crate::gate::pace::Paces;
 use crate::gate::refuse::Refusal;
 use crate::gate::routing::Router;
+use crate::store::meters::StoreMeters;
 
 /// What the gate makes of a request.
 pub struct Explained {
@@ -40,10 +42,10 @@ pub struct Explained {
 /// # Errors
 /// What the proxy would answer in its own name, before it asked the store.
 pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Explained, Refusal> {
-    let router = Router::new(config, &Paces::default());
+    let router = Router::new(config, &Paces::default(), &Meters::new(&StoreMeters::default()));
     let origin = super::origin(head, &Client::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
     let Some(guard) = router.find(&head.method, origin.host_name(), head.uri.path()) else {
-        if config.refuse_unguarded && super::changes_state(&head.method) {
+        if config.refuse_unguarded && Verb::of(&head.method).changes_state() {
             return Err(Refusal::Unguarded);
         }
         return Ok(Explained {

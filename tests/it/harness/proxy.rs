@@ -33,6 +33,8 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     top: Vec<String>,
     admin: Vec<String>,
+    telemetry: Vec<String>,
+    log: (String, String),
     store: Vec<String>,
     defaults: Vec<String>,
     routes: Vec<String>,
@@ -57,6 +59,8 @@ impl Proxy {
             environment: Vec::new(),
             top: Vec::new(),
             admin: Vec::new(),
+            telemetry: Vec::new(),
+            log: ("debug".to_owned(), "json".to_owned()),
             store: Vec::new(),
             defaults: Vec::new(),
             routes: Vec::new(),
@@ -76,6 +80,11 @@ impl Proxy {
     pub async fn readyz(&self) -> (u16, Value) {
         let response = Client { address: self.admin }.get("/readyz").send().await;
         (response.status, serde_json::from_slice(&response.body).unwrap())
+    }
+
+    /// All it has written so far.
+    pub fn said(&self) -> String {
+        self.process.said.borrow().join("\n")
     }
 
     /// What it has logged so far.
@@ -180,6 +189,17 @@ impl Setup {
         self
     }
 
+    /// Lines under `[telemetry]`.
+    pub fn telemetry(mut self, lines: &str) -> Self {
+        self.telemetry.push(lines.to_owned());
+        self
+    }
+
+    /// Another log than the loud one in JSON; it must tell when the proxy is ready.
+    pub fn log(self, filter: &str, format: &str) -> Self {
+        Self { log: (filter.to_owned(), format.to_owned()), ..self }
+    }
+
     /// Lines under `[store]`.
     pub fn store(mut self, lines: &str) -> Self {
         self.store.push(lines.to_owned());
@@ -207,7 +227,10 @@ impl Setup {
     pub fn text(&self) -> String {
         let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
         text.push_str(&self.top.join("\n"));
-        text.push_str("\n\n[telemetry]\nlog = \"debug\"\nformat = \"json\"\n");
+        let (log, format) = &self.log;
+        text.push_str(&format!("\n\n[telemetry]\nlog = \"{log}\"\nformat = \"{format}\"\n"));
+        text.push_str(&self.telemetry.join("\n"));
+        text.push('\n');
         text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n", self.admin.join("\n")));
         text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
@@ -233,7 +256,9 @@ impl Setup {
     pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
         let process = Process::start(&self.text(), &self.wrapper, &self.environment);
         let mut said = process.said.subscribe();
-        let ready = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, "ready"));
+        let ready = |lines: &Vec<String>| {
+            lines.iter().find_map(|line| message(line, "ready").or_else(|| in_text(line, " ready ")))
+        };
         tokio::select! {
             _ = said.wait_for(|lines| ready(lines).is_some()) => {}
             code = process.ended() => return Err(code),
@@ -263,6 +288,13 @@ async fn ended(process: Process) -> Ended {
 fn message(line: &str, words: &str) -> Option<Value> {
     let line: Value = serde_json::from_str(line).ok()?;
     line["message"].as_str()?.contains(words).then_some(line)
+}
+
+/// What stands as `name=value` in a line of text with these words.
+fn in_text(line: &str, words: &str) -> Option<Value> {
+    let (_, fields) = line.split_once(words)?;
+    let pairs = fields.split(' ').filter_map(|pair| pair.split_once('='));
+    Some(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
 }
 
 /// A child process whose every word is kept, and which never outlives its test.

@@ -8,8 +8,11 @@ use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::attempt::InstanceId;
 use oncegate::downstream::{self, deal::Deal, framing::Limits};
+use oncegate::gate::meters::Meters;
 use oncegate::gate::tenure::Tenure;
+use oncegate::gate::watch::Watch;
 use oncegate::gate::{Gate, Shared};
+use oncegate::store::meters::StoreMeters;
 use oncegate::store::{self, Breaker, Store as _};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -81,6 +84,7 @@ async fn gate(setup: &Setup) -> Gate {
         paces: Default::default(),
         config: Arc::new(config),
         breaker: store.clone(),
+        watch: Arc::new(Watch::new(Meters::new(&StoreMeters::default()), None)),
         bypassed: Default::default(),
         store,
     }))

@@ -1,0 +1,68 @@
+//! Where traces go.
+
+use http::uri::PathAndQuery;
+
+use super::reader::Section;
+use super::upstream::Upstream;
+
+/// An OpenTelemetry collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// [`Upstream::Http`] or [`Upstream::Https`].
+    pub upstream: Upstream,
+    /// Where OTLP over HTTP is posted to; `None` for OTLP over gRPC.
+    pub path: Option<PathAndQuery>,
+}
+
+impl Collector {
+    /// Reads `http://host:port` or `https://host:port`, with a path or without.
+    ///
+    /// # Errors
+    /// What would be right, beginning with a verb; never the text itself.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let right = "write `http://collector:4317` (gRPC) or `http://collector:4318/v1/traces` (HTTP)";
+        let begins = text.find("://").map(|at| at + 3);
+        let Some(path_at) = begins.map(|at| text[at..].find('/').map_or(text.len(), |path| at + path)) else {
+            return Err(format!("does not say how the collector is spoken to: {right}"));
+        };
+        let (place, path) = text.split_at(path_at);
+        let upstream = match Upstream::parse(place) {
+            Ok(upstream @ (Upstream::Http(_) | Upstream::Https(..))) => upstream,
+            Ok(_) | Err(_) => return Err(format!("is no collector's address: {right}")),
+        };
+        let path = match path {
+            "" | "/" => None,
+            path if path.contains(['?', '#']) => return Err(format!("has a query: {right}")),
+            path => Some(path.parse().map_err(|_| format!("has a path that cannot be read: {right}"))?),
+        };
+        Ok(Self { upstream, path })
+    }
+}
+
+/// `Some(None)` where none is written.
+pub(super) fn read(section: &Section<'_>) -> Option<Option<Collector>> {
+    section
+        .parsed("otlp", |text| match text {
+            "" => Ok(None),
+            text => Collector::parse(text).map(Some),
+        })
+        .map(|found| found.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_makes_it_http_and_none_makes_it_grpc() {
+        for text in ["http://collector:4317", "https://collector", "http://[::1]:4317/"] {
+            assert_eq!(Collector::parse(text).unwrap().path, None, "{text}");
+        }
+        let http = Collector::parse("https://collector:4318/v1/traces").unwrap();
+        assert_eq!(http.path.unwrap(), "/v1/traces");
+        for text in ["collector:4317", "unix:/run/c.sock", "h2c://c", "http://", "http://u:p@c", "http://c/a?b"] {
+            let error = Collector::parse(text).unwrap_err();
+            assert!(error.contains("write `http://collector:4317`") && !error.contains("u:p"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What operators see of a running instance: metrics, logs, traces.
+
+use std::collections::BTreeMap;
+
+use crate::harness::client::Client;
+use crate::harness::{Proxy, Response};
+
+mod canary;
+mod logs;
+mod metrics;
+mod stats;
+mod traces;
+
+/// Asks for the metrics, as Prometheus does that accepts this.
+async fn scrape(proxy: &Proxy, accept: &str) -> Response {
+    Client { address: proxy.admin }.get("/metrics").host("prometheus").field("Accept", accept).send().await
+}
+
+/// Each series with its value, as anybody gets them without a token and from anywhere.
+struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    async fn of(proxy: &Proxy) -> Self {
+        let response = scrape(proxy, "*/*").await;
+        assert_eq!(
+            (response.status, response.field("content-type")),
+            (200, Some("text/plain; version=0.0.4; charset=utf-8"))
+        );
+        let text = response.text();
+        let series = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        });
+        Self(series.collect())
+    }
+
+    /// The value of a series that must be there.
+    fn get(&self, series: &str) -> f64 {
+        *self.0.get(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
+    }
+
+    /// Of all series that begin so.
+    fn sum(&self, prefix: &str) -> f64 {
+        self.0.iter().filter(|(series, _)| series.starts_with(prefix)).map(|(_, value)| value).sum()
+    }
+}

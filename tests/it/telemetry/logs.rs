@@ -1,0 +1,169 @@
+//! One line for each request, and nobody waits for it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+use super::Metrics;
+use crate::harness::client::Client;
+use crate::harness::{Answer, PATIENCE, Proxy, Store, Upstream, World, eventually};
+
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+/// The lines about requests, once there are so many.
+async fn lines(world: &World, count: usize) -> Vec<Value> {
+    let about_requests = || {
+        let lines = world.proxy.logged().into_iter().filter(|line| line["message"] == "request");
+        Some(lines.collect::<Vec<_>>()).filter(|lines| lines.len() >= count)
+    };
+    let lines = eventually(PATIENCE, async || about_requests()).await;
+    assert_eq!(lines.len(), count, "{lines:#?}");
+    lines
+}
+
+#[tokio::test]
+async fn each_request_that_a_route_guards_has_one_line_with_all_that_became_of_it() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
+    world.pay("a-rather-long-key").field("traceparent", TRACEPARENT).send().await;
+    world.pay("a-rather-long-key").send().await;
+    world.upstream.then(Answer::status(500));
+    world.pay("\"a \\\"quoted\\\" one\"").send().await;
+    world.pay("\"a \\\"quoted\\\" one\"").send().await;
+    world.post("/pay").body("no key").send().await;
+    let lines = lines(&world, 5).await;
+    let expected = [
+        ("executed", 201, json!(1), json!("a-rather")),
+        ("replayed", 201, Value::Null, json!("a-rather")),
+        ("released", 500, json!(1), json!("a \"quote")),
+        ("executed", 201, json!(2), json!("a \"quote")),
+        ("rejected", 400, Value::Null, Value::Null),
+    ];
+    for (line, (told, status, attempt, key)) in lines.iter().zip(expected) {
+        assert_eq!((&line["level"], &line["route"], &line["method"]), (&json!("INFO"), &json!("pay"), &json!("POST")));
+        assert_eq!((&line["oncegate_status"], &line["status"]), (&json!(told), &json!(status)), "{line}");
+        assert_eq!((&line["attempt"], &line["key"]), (&attempt, &key), "{line}");
+        let total = line["total_ms"].as_f64().unwrap();
+        let parts = ["store_ms", "upstream_ms"].map(|part| line[part].as_f64());
+        match told {
+            "executed" | "released" => {
+                assert!(parts.iter().all(|part| part.is_some_and(|part| part <= total)), "{line}")
+            }
+            _ => assert_eq!(parts[1], None, "{line}"),
+        }
+    }
+    assert_eq!(lines[0]["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    assert_eq!(lines[1]["trace_id"], Value::Null);
+    let sent = world.upstream.executed();
+    assert_eq!(sent[0].field("traceparent"), Some(TRACEPARENT), "without a collector it goes on as it came");
+}
+
+#[tokio::test]
+async fn what_passes_has_its_line_at_debug_without_its_path() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    world.get("/somewhere/secret?token=secret").send().await;
+    let line = lines(&world, 1).await.remove(0);
+    assert_eq!((&line["level"], &line["method"], &line["status"]), (&json!("DEBUG"), &json!("GET"), &json!(201)));
+    assert!(!line.to_string().contains("secret"), "{line}");
+}
+
+#[tokio::test]
+async fn the_lines_can_be_had_as_text_and_be_left_out() {
+    for (filter, wanted) in [("info", true), ("info,oncegate::requests=warn", false)] {
+        let upstream = Upstream::start().await;
+        let text = Proxy::on("memory:").upstream(upstream.address).text();
+        let text =
+            text.replace("log = \"debug\"\nformat = \"json\"", &format!("log = \"{filter}\"\nformat = \"text\""));
+        let (child, mut said, listen, _) = bare(&text);
+        Client { address: listen }.post("/pay").key("k\"-1").body("x").send().await;
+        drop(child);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        let line = rest.lines().find(|line| line.contains("request") && line.contains("oncegate_status"));
+        assert_eq!(line.is_some(), wanted, "{filter}: {rest}");
+        for part in ["INFO", "route=\"default\"", "oncegate_status=\"executed\"", "status=201", "key=\"k\\\"-1\""] {
+            assert!(line.is_none_or(|line| line.contains(part)), "{part}: {rest}");
+        }
+    }
+}
+
+/// A process of which the test itself reads standard error, or does not.
+struct Bare(std::process::Child);
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+type Stderr = BufReader<std::process::ChildStderr>;
+
+/// Starts one that logs text, and reads its addresses.
+fn bare(text: &str) -> (Bare, Stderr, SocketAddr, SocketAddr) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.arg("run").arg("-c").arg(&file).env_remove("ONCEGATE_LOG").current_dir(folder.path());
+    let mut child = Bare(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(child.0.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ready") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    let address = |name: &str| {
+        let after = line.split(&format!("{name}=")).nth(1).unwrap();
+        after.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let (listen, admin) = (address("listen"), address("admin"));
+    (child, said, listen, admin)
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_holds_nobody_up_and_what_is_lost_is_counted_and_told() {
+    let upstream = Upstream::start().await;
+    let text = Proxy::on("memory:").upstream(upstream.address).text();
+    let text =
+        text.replace("log = \"debug\"\nformat = \"json\"", "log = \"trace,h2=trace,hyper=trace\"\nformat = \"text\"");
+    let (_child, said, listen, admin) = bare(&text);
+    let probe = Client { address: admin };
+    let mut number = 0;
+    let dropped = async || {
+        // Many lines for each: trace is as loud as it gets.
+        for _ in 0..50 {
+            number += 1;
+            let key = format!("{}{number}", "k".repeat(200));
+            let answer = Client { address: listen }.post("/pay").key(&key).body("x").send().await;
+            assert_eq!(answer.told(), Some("executed"));
+        }
+        let metrics = probe.get("/metrics").host("prometheus").send().await.text();
+        let line =
+            metrics.lines().find(|line| line.starts_with("oncegate_log_lines_dropped_total ")).unwrap().to_owned();
+        line.rsplit(' ').next().unwrap().parse::<u64>().ok().filter(|dropped| *dropped > 0)
+    };
+    eventually(PATIENCE * 3, dropped).await;
+    // Whoever reads again hears of it.
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in said.lines().map_while(Result::ok) {
+            if line.contains("log lines were dropped") {
+                let _ = tell.send(line);
+            }
+        }
+    });
+    let line = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE)).await.unwrap().unwrap();
+    assert!(line.contains("WARN"), "{line}");
+}
+
+#[tokio::test]
+async fn what_was_logged_last_is_written_before_the_end() {
+    let world = World::start(Store::sqlite()).await;
+    world.pay("k-1").send().await;
+    assert_eq!(Metrics::of(&world.proxy).await.get("oncegate_log_lines_dropped_total"), 0.0);
+    assert_eq!(world.proxy.stop().await, Some(0));
+    assert_eq!(world.proxy.logged().last().unwrap()["message"], "stopped");
+}
