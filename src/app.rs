@@ -30,6 +30,7 @@ use reload::Source;
 
 pub mod reload;
 mod rules;
+mod terms;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -121,6 +122,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     if let Err(error) = rules::compare(&*shared.store, &config).await {
         tracing::warn!(%error, "whether routes find their keys as they last did could not be looked up");
     }
+    if let Err(error) = terms::leave(&*shared.store, &config).await {
+        tracing::warn!(%error, "what the routes keep could not be left for services that complete their keys in SQL");
+    }
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;
@@ -130,6 +134,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let leaving = CancellationToken::new();
     let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
+    beside.spawn(terms::follow(Arc::clone(&shared), live.clone(), stops.tasks.clone()));
     beside.spawn(reload::watch(source, hangups, taken, stops.tasks.clone()));
     let workers = start_workers(listener.1, &shared, &live, &stops.closing).map_err(Failure::Machine)?;
     tracing::info!(

@@ -159,6 +159,7 @@ mod tests {
             deadline_in_ms: 0,
             past_ttl: false,
             late: false,
+            recovery_point: None,
             state,
         }
     }

@@ -20,14 +20,14 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
 }
 
 /// The steps, in order.
-const ALL: [&str; 3] = ["0001_keys", "0002_operators", "0003_purges"];
+const ALL: [&str; 4] = ["0001_keys", "0002_operators", "0003_purges", "0005_service"];
 
 /// What each store takes, in order: the steps, and in PostgreSQL the indexes that are built beside them.
 fn all(settings: &Settings) -> Vec<&'static str> {
-    let [keys, operators, purges] = ALL;
+    let [keys, operators, purges, service] = ALL;
     match &settings.location {
         Location::Postgres(_) => {
-            vec![keys, operators, "0002_operators.keys_unsettled", "0002_operators.keys_due", purges]
+            vec![keys, operators, "0002_operators.keys_unsettled", "0002_operators.keys_due", purges, service]
         }
         _ => ALL.into(),
     }
@@ -124,7 +124,7 @@ async fn a_schema_that_is_newer_or_was_changed_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
             (
-                "insert into migrations (version, name, sha256) select 4, '0004_more', sha256 from migrations where version = 1",
+                "insert into migrations (version, name, sha256) select 99, '0099_more', sha256 from migrations where version = 1",
                 "newer",
             ),
             ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
@@ -276,6 +276,9 @@ async fn no_statement_reads_the_whole_table() {
         ("resolve", verdict, "keys_pkey"),
         ("page", page, "keys_pkey"),
         ("amend", amend, "keys_pkey"),
+        ("deny", "(sha256('5'), 't', 'shop', 1000)".to_owned(), "keys_pkey"),
+        ("heed", "(100)".to_owned(), "keys_pkey"),
+        ("reach", "(sha256('5'), 't', 'shop', 'n')".to_owned(), "keys_pkey"),
         ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),
         ("look", format!("({id}, 'shop')"), "keys_pkey"),
         ("entries", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),
