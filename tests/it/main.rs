@@ -30,5 +30,6 @@ mod crash_at_start;
 mod crash_points;
 mod disk_errors;
 mod operators;
+mod orders;
 mod service;
 mod shutdown;
