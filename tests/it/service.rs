@@ -200,6 +200,9 @@ async fn the_next_attempt_hears_how_far_the_one_before_has_come(store: Store) {
         let told = say(&world.proxy, &reservation(&world), "recovery-point", json!({ "name": name })).await;
         assert_eq!(told, (200, json!({ "recovery_point": name })));
     }
+    let operator = Operator::of(&world.proxy);
+    let key = operator.get(&format!("/api/v1/keys/{}", operator.id("k-1").await)).await.1;
+    assert_eq!((&key["state"], &key["recovery_point"]), (&"in_flight".into(), &"charge_created".into()));
     hold.release();
     first.await.unwrap().unwrap();
     assert_eq!(forged(world.pay("k-1")).send().await.told(), Some("executed"));
