@@ -17,7 +17,8 @@ use super::desk::{Fields, body_too_large};
 use super::read;
 use crate::config::{Config, Route};
 use crate::domain::attempt::{Ending, Settlement};
-use crate::domain::record::State;
+use crate::domain::phase::Phase;
+use crate::domain::record::{Record, State};
 use crate::domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
 use crate::domain::response::StoredResponse;
 use crate::domain::testimony::{Heard, Reservation, What, Word};
@@ -89,6 +90,9 @@ impl Services {
             }
             Saying::NotExecuted => {
                 Fields::parse(&read(body, WORD_BYTES_MAX).await?)?.end()?;
+                if self.runs_here(&current) {
+                    return Err(still_running());
+                }
                 self.word(&current, What::NotExecuted(current.ttl())).await
             }
             Saying::Reached => {
@@ -143,6 +147,17 @@ impl Services {
             Settled::Fenced(_) => return Err(over()),
         }
         Ok((StatusCode::OK, json!({ "state": "completed" })))
+    }
+
+    /// Whether the attempt has not ended for this instance although its key is given up as unknown: its lease ran out while
+    /// it ran, or its answer waits to be stored. What the store cannot know must not let another attempt begin beside it.
+    fn runs_here(&self, current: &Current<'_>) -> bool {
+        let may_end_otherwise = |record: Record| match record.state {
+            State::InFlight | State::Completed(_) => record.token.is(&current.of.token),
+            State::Dead | State::Expired | State::Retryable | State::Unknown => false,
+        };
+        matches!(current.entry.state, Phase::Dead | Phase::Unknown)
+            && self.shared.underway.known(&current.of.id).is_some_and(may_end_otherwise)
     }
 
     async fn word(&self, current: &Current<'_>, what: What) -> Result<(StatusCode, Value), Problem> {
@@ -213,6 +228,12 @@ fn over() -> Problem {
 fn completed_already() -> Problem {
     let detail = "the key is completed, and what is completed does not change: retries get the response that is stored";
     Problem::new(StatusCode::CONFLICT, "already-completed", detail)
+}
+
+fn still_running() -> Problem {
+    let detail = "this attempt is still running here, although its lease ran out: answer its request, or say it again once it \
+                  has ended";
+    Problem::new(StatusCode::CONFLICT, "still-running", detail)
 }
 
 fn held() -> Problem {

@@ -180,6 +180,25 @@ async fn an_answer_counts_although_the_service_has_denied_its_attempt(store: Sto
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
 }
 
+#[tokio::test]
+async fn what_runs_here_although_its_lease_ran_out_is_not_freed_beside_itself() {
+    let world = World::guarding(Store::postgres().await, "").await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::reset().hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.has_executed(1).await;
+    let by = reservation(&world);
+    // As another instance's sweeper leaves it.
+    world.store.tamper("update keys set state = 'unknown', settled_at = now()").await;
+    assert_eq!(not_executed(&world.proxy, &by).await, (409, "still-running".into()));
+    assert_eq!(world.pay("k-1").send().await.outcome(), (409, "in-flight".to_owned()));
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().outcome(), (502, "upstream-broken".to_owned()));
+    assert_eq!(not_executed(&world.proxy, &by).await, (200, json!({ "state": "retryable" })));
+    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 2);
+}
+
 on_both_stores!(the_next_attempt_hears_how_far_the_one_before_has_come);
 async fn the_next_attempt_hears_how_far_the_one_before_has_come(store: Store) {
     let world = World::guarding(store, "on_unknown = \"retry\"").await;
