@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -28,12 +29,14 @@ use auth::{Access, Denied};
 use desk::problem::Problem;
 use desk::{BODY_BYTES_MAX, Desk, Question, Verb};
 use metrics::Census;
+use services::{Saying, Services};
 
 pub mod auth;
 pub mod desk;
 mod drain;
 mod health;
 mod metrics;
+mod services;
 
 /// A probe's head comes in one packet; who takes longer is no probe.
 const HEAD_MAX: Duration = Duration::from_secs(10);
@@ -51,10 +54,11 @@ enum Endpoint {
     Keys(Verb),
     Metrics,
     Ready,
+    Says(Saying),
 }
 
 /// Where it is asked for, and by whom. `GET` answers `HEAD` too. `{id}` is one segment.
-const TABLE: [(&str, Method, Access, Endpoint); 14] = [
+const TABLE: [(&str, Method, Access, Endpoint); 17] = [
     ("/healthz", Method::GET, Access::Anybody, Endpoint::Alive),
     ("/readyz", Method::GET, Access::Anybody, Endpoint::Ready),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
@@ -69,6 +73,9 @@ const TABLE: [(&str, Method, Access, Endpoint); 14] = [
     ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Endpoint::Keys(Verb::Requeue)),
     ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Endpoint::Keys(Verb::Resolve)),
     ("/api/v1/stats", Method::GET, Access::Operators, Endpoint::Keys(Verb::Stats)),
+    ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Endpoint::Says(Saying::Completed)),
+    ("/app/v1/reservations/{id}/not-executed", Method::POST, Access::Services, Endpoint::Says(Saying::NotExecuted)),
+    ("/app/v1/reservations/{id}/recovery-point", Method::PUT, Access::Services, Endpoint::Says(Saying::Reached)),
 ];
 
 /// In which a client says who acts, for the audit log: claimed, and written down as that.
@@ -84,6 +91,7 @@ pub const NAME: &str = "oncegate";
 pub struct Admin {
     shared: Arc<Shared>,
     desk: Desk,
+    services: Services,
     leaving: CancellationToken,
     census: Census,
 }
@@ -91,8 +99,9 @@ pub struct Admin {
 impl Admin {
     /// `leaving` is cancelled by whatever begins the drain, before anything else happens; also from here.
     pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
+        let services = Services::new(Arc::clone(&shared), config.clone());
         let desk = Desk::new(Arc::clone(&shared.store), config);
-        Self { shared, desk, leaving, census: Census::default() }
+        Self { shared, desk, services, leaving, census: Census::default() }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
@@ -108,6 +117,12 @@ impl Admin {
             }
             Endpoint::Metrics => return self.metrics(request.headers()).await,
             Endpoint::Ready => self.ready().await,
+            Endpoint::Says(saying) => {
+                return match self.services.hear(saying, request).await {
+                    Ok((status, told)) => respond(status, &told),
+                    Err(problem) => refuse(&problem),
+                };
+            }
         };
         respond(status, &body)
     }
@@ -115,15 +130,10 @@ impl Admin {
     async fn keys(&self, verb: Verb, request: Request<Incoming>, peer: IpAddr) -> Result<Value, Problem> {
         let (head, body) = request.into_parts();
         let actor = desk::actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
-        let late = || Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "the body does not come");
-        let body = tokio::time::timeout(BODY_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
-        let body = body.map_err(|_| late())?.map_err(|error| match error.is::<LengthLimitError>() {
-            true => desk::body_too_large(),
-            false => late(),
-        })?;
+        let body = read(body, BODY_BYTES_MAX).await?;
         let id = head.uri.path().split('/').nth(4).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
-        let mut told = self.desk.answer(Question { verb, id, query, body: &body.to_bytes(), actor }).await?;
+        let mut told = self.desk.answer(Question { verb, id, query, body: &body, actor }).await?;
         if verb == Verb::Stats {
             self.seen(&mut told);
         }
@@ -166,6 +176,17 @@ impl Admin {
         response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
         response
     }
+}
+
+/// A question's body, whole.
+async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+    let late = || Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "the body does not come");
+    let body = tokio::time::timeout(BODY_MAX, Limited::new(body, bytes_max).collect()).await;
+    let body = body.map_err(|_| late())?.map_err(|error| match error.is::<LengthLimitError>() {
+        true => desk::body_too_large(bytes_max),
+        false => late(),
+    })?;
+    Ok(body.to_bytes())
 }
 
 /// Whether a path is the one of the table.

@@ -34,6 +34,7 @@ use reload::Source;
 
 pub mod reload;
 mod rules;
+mod terms;
 
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
@@ -129,6 +130,9 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     if let Err(error) = rules::compare(&*shared.store, &config).await {
         tracing::warn!(%error, "whether routes find their keys as they last did could not be looked up");
     }
+    if let Err(error) = terms::leave(&*shared.store, &config).await {
+        tracing::warn!(%error, "what the routes keep could not be left for services that complete their keys in SQL");
+    }
 
     let listener = listen(config.listen).await?;
     let admin_listener = listen(config.admin.listen).await?;
@@ -138,6 +142,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let leaving = stops.door.leaving.clone();
     let admin = Admin::new(Arc::clone(&shared), live.clone(), leaving.clone());
     beside.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
+    beside.spawn(terms::follow(Arc::clone(&shared), live.clone(), stops.tasks.clone()));
     beside.spawn(reload::watch(source, hangups, taken, Arc::clone(&shared.watch), stops.tasks.clone()));
     let traces = TaskTracker::new();
     if let (Some(collector), Some(waiting)) = (config.otlp.clone(), waiting) {

@@ -150,6 +150,8 @@ impl Kept {
             deadline_in_ms: 0,
             past_ttl: false,
             late: false,
+            // Only another attempt of this life of the key would be told of it, and there is none after this one.
+            recovery_point: None,
             state: State::Completed(Completed { response, expires_at: Some(self.expires_at) }),
         })
     }
@@ -198,6 +200,7 @@ mod tests {
             deadline_in_ms: 0,
             past_ttl: false,
             late: false,
+            recovery_point: None,
             state,
         }
     }

@@ -20,6 +20,7 @@ pub use books::Books;
 pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
+pub use testimony::Testimony;
 
 pub mod back;
 mod batch;
@@ -31,6 +32,7 @@ mod migrate;
 mod postgres;
 mod row;
 mod sqlite;
+mod testimony;
 
 /// An answer of the store that is on its way. Boxed, so that the store can be chosen at start; what that costs is
 /// nothing beside a commit.
@@ -109,6 +111,9 @@ pub trait Store: Send + Sync + 'static {
     /// Remembers how a service's routes find their keys; each route stands there once. Tells how those last did that did
     /// it in another way.
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>>;
+
+    /// The same store, for services that speak of their attempts.
+    fn testimony(&self) -> &dyn Testimony;
 
     /// The same store, for operators.
     fn books(&self) -> &dyn Books;

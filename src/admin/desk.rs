@@ -11,12 +11,13 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::store::Store;
-use asked::{Fields, Query};
+use asked::Query;
 use problem::Problem;
 
 mod asked;
 mod changes;
 mod looks;
+pub use asked::Fields;
 pub mod problem;
 mod shown;
 
@@ -145,8 +146,8 @@ fn name(claimed: &[u8]) -> String {
 }
 
 /// The answer to what the listener itself refuses.
-pub fn body_too_large() -> Problem {
-    let detail = format!("the body is over {BODY_BYTES_MAX} bytes");
+pub fn body_too_large(bytes_max: usize) -> Problem {
+    let detail = format!("the body is over {bytes_max} bytes");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "request-too-large", detail)
 }
 

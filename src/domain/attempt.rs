@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::record::{Ask, RecordId};
+use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
 
 /// One running proxy process. Its lease, and with it the right to start attempts, lives in the store under this number.
@@ -60,6 +61,11 @@ impl Token {
         bytes.try_into().ok().map(Self)
     }
 
+    /// Whether the two are one, in a time that tells nothing of where they differ.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+    }
+
     /// As it stands in the store.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -80,6 +86,8 @@ pub struct Lease {
     pub ask: Arc<Ask>,
     /// Which attempt, for people and for the upstream: 1 for the first.
     pub attempt: u32,
+    /// How far an attempt before it has come, by its service's word.
+    pub recovery_point: Option<RecoveryPoint>,
 }
 
 impl Lease {
@@ -127,6 +135,11 @@ impl Settlement {
     /// service may have acted.
     pub fn of_lost(id: RecordId, token: Token) -> Self {
         Self { id, token, ending: Ending::Unknown, lease: None }
+    }
+
+    /// What the service itself says that its attempt came to, beside the response that it gives or has given.
+    pub fn of_service(id: RecordId, token: Token, ending: Ending) -> Self {
+        Self { id, token, ending, lease: None }
     }
 
     /// The attempt whose row is to be written anew should the store have none. Either it had one before the first byte was

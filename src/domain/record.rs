@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::attempt::{InstanceId, Lease, Token};
 use super::fingerprint::{Fingerprint, Recipe};
 use super::key::Key;
+use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
 use super::scope::Scope;
 
@@ -113,6 +114,8 @@ pub struct Record {
     pub past_ttl: bool,
     /// Whether its TTL has ended and it is remembered, to refuse late retries.
     pub late: bool,
+    /// How far its attempts have come, by their service's word.
+    pub recovery_point: Option<RecoveryPoint>,
     /// What is known of its outcome.
     pub state: State,
 }

@@ -130,6 +130,7 @@ mod tests {
             deadline_in_ms: 28_900,
             past_ttl: false,
             late: false,
+            recovery_point: None,
             state,
         }
     }

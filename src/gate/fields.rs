@@ -24,8 +24,9 @@ pub const TTL: HeaderName = HeaderName::from_static("oncegate-ttl");
 pub const RESERVATION: HeaderName = HeaderName::from_static("oncegate-reservation");
 /// The attempt's number, for the service behind.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
+/// How far an attempt before this one has come, for the service behind.
+pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
 
-const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

@@ -25,6 +25,7 @@ use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::policy::Verdict;
 use crate::domain::record::{Ask, Completed, Record, State};
 use crate::domain::response::StoredResponse;
+use crate::domain::testimony::Reservation;
 use crate::telemetry::logs::causes;
 use crate::upstream::{CallError, Upstream};
 
@@ -176,17 +177,19 @@ fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: Option<&Le
     if let Some(lease) = lease {
         headers.insert(fields::RESERVATION, reservation(lease));
         headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
+        if let Some(reached) = &lease.recovery_point {
+            let name = HeaderValue::from_str(reached.as_str()).expect("its name is plain ASCII");
+            headers.insert(fields::RECOVERY_POINT, name);
+        }
     }
     *request.headers_mut() = headers;
     request
 }
 
-/// The attempt's name for the service: the record's id and the token, in hex. The id finds the row without an index on
-/// tokens; the token is the right to it.
+/// The attempt's name for the service, by which it may speak of it.
 fn reservation(lease: &Lease) -> HeaderValue {
-    let hex: String =
-        lease.ask.id.as_bytes().iter().chain(lease.ask.token.as_bytes()).map(|byte| format!("{byte:02x}")).collect();
-    HeaderValue::from_str(&hex).expect("hex is plain ASCII")
+    let reservation = Reservation { id: lease.ask.id, token: lease.ask.token };
+    HeaderValue::from_str(&reservation.to_hex()).expect("hex is plain ASCII")
 }
 
 async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, route: &Route) -> Outcome {

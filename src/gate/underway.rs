@@ -182,6 +182,7 @@ impl Entry {
             deadline_in_ms: i64::try_from(ask.time_limit.as_millis()).unwrap_or(i64::MAX),
             past_ttl: false,
             late: false,
+            recovery_point: lease.recovery_point.clone(),
             state: State::InFlight,
         });
         let begun = Begun { record: Arc::clone(&record), since: Instant::now() };

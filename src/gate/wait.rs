@@ -99,7 +99,7 @@ impl Waiters {
         found.flatten().map(|record| (*record).clone())
     }
 
-    /// The key's attempt has been settled by this instance.
+    /// The key's attempt has been settled by this instance, or by its service through it.
     pub fn nudge(&self, id: RecordId) {
         if let Some(room) = self.lock().get(&id).and_then(Weak::upgrade) {
             room.nudge.notify_one();
@@ -128,14 +128,22 @@ async fn look(shared: Arc<Shared>, id: RecordId, room: Weak<Room>) {
     let waiters = &shared.waiters;
     let mut pause = LOOK_FIRST;
     loop {
-        {
+        let nudged = {
             let Some(room) = room.upgrade() else { break };
             tokio::select! {
-                () = sleep(pause) => pause = (pause * 2).min(LOOK_CAP),
-                () = room.nudge.notified() => {}
+                () = sleep(pause) => {
+                    pause = (pause * 2).min(LOOK_CAP);
+                    false
+                }
+                () = room.nudge.notified() => true,
             }
-        }
+        };
         let found = match shared.underway.known(&id) {
+            // It is running here, and its service may have completed the key before it has answered.
+            Some(record) if nudged && matches!(record.state, State::InFlight) => {
+                let found = shared.look_up(id).await.ok().flatten();
+                found.filter(|found| matches!(found.state, State::Completed(_))).or(Some(record))
+            }
             // It is running here, and its end nudges; or it has ended, and the store may not know.
             Some(record) => Some(record),
             // An error is the store's trouble of the moment: the next look tries again, and the waiters have their deadlines.

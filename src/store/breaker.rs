@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::meters::{Op, StoreMeters};
-use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept};
+use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept, Testimony};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
@@ -283,6 +283,11 @@ impl Store for Breaker {
 
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
         self.pass(Op::Rules, self.store.rules(service, rules))
+    }
+
+    /// It ends attempts, and settles what is unknown: it always goes through.
+    fn testimony(&self) -> &dyn Testimony {
+        self.store.testimony()
     }
 
     /// Operators want to hear from the store itself.

@@ -17,11 +17,12 @@ use tokio::time::{Instant, sleep};
 use super::row::{Found, millis, state_after};
 use super::{
     Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
-    Store, StoreError, Swept,
+    Store, StoreError, Swept, Testimony,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::State;
+use crate::domain::recovery::RecoveryPoint;
 use crate::domain::scope::Salt;
 use connect::Pool;
 use failure::Failure;
@@ -38,6 +39,7 @@ mod lanes;
 mod probes;
 mod schema;
 mod statements;
+mod testimony;
 mod tls;
 mod upkeep;
 
@@ -192,6 +194,10 @@ impl Store for Postgres {
         }))
     }
 
+    fn testimony(&self) -> &dyn Testimony {
+        self
+    }
+
     fn books(&self) -> &dyn Books {
         self
     }
@@ -206,7 +212,7 @@ impl Postgres {
     async fn reserve_once(&self, ask: Arc<Ask>, doubt: bool, deadline: Instant) -> Result<Reservation, Failure> {
         for _ in 0..ROUNDS_MAX {
             if self.reserve.ask(Reserve(ask.clone()), deadline).await? {
-                return Ok(fresh(&ask, 1));
+                return Ok(fresh(&ask, 1, None));
             }
             let look = self.find.ask(Find { id: ask.id, doubt }, deadline).await;
             if let Some(found) = look.map_err(Failure::of_taken)?? {
@@ -226,8 +232,8 @@ impl Postgres {
     ) -> Result<Reservation, Failure> {
         let mut pauses = Pauses::new();
         loop {
-            if let Some(attempt) = self.take_over.ask(TakeOver(ask.clone(), from), deadline).await?? {
-                return Ok(fresh(&ask, attempt));
+            if let Some((attempt, reached)) = self.take_over.ask(TakeOver(ask.clone(), from), deadline).await?? {
+                return Ok(fresh(&ask, attempt, reached));
             }
             match self.find.ask(Find { id: ask.id, doubt }, deadline).await?? {
                 // Nothing stands against it but somebody's open transaction.
@@ -280,14 +286,14 @@ impl Postgres {
     }
 }
 
-fn fresh(ask: &Arc<Ask>, attempt: u32) -> Reservation {
-    Reservation::Fresh(Lease { ask: ask.clone(), attempt })
+fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
+    Reservation::Fresh(Lease { ask: ask.clone(), attempt, recovery_point })
 }
 
 /// Somebody was here before; or we were, in a try whose answer got lost.
 fn taken(ask: &Arc<Ask>, record: Record, doubt: bool) -> Reservation {
     if doubt && record.token == ask.token && matches!(record.state, State::InFlight) {
-        return fresh(ask, record.attempt);
+        return fresh(ask, record.attempt, record.recovery_point);
     }
     Reservation::Taken(record)
 }

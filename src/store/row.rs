@@ -8,6 +8,7 @@ use crate::domain::attempt::{Ending, Token};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::probe::{Kept, Subject, Verdict};
 use crate::domain::record::{Completed, Record, RecordId, State};
+use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::{Corrupt, StoredResponse};
 use crate::domain::scope::Scope;
 
@@ -33,6 +34,8 @@ pub struct Row<'a> {
     pub past_ttl: bool,
     /// Whether it is past its TTL and remembered to refuse late retries.
     pub late: bool,
+    /// How far its attempts have come.
+    pub recovery_point: Option<&'a str>,
     /// When it will be forgotten, since 1970.
     pub expires_at_ms: Option<i64>,
     /// The response's status.
@@ -86,6 +89,7 @@ impl Row<'_> {
             deadline_in_ms: self.deadline_in_ms,
             past_ttl: self.past_ttl,
             late: self.late,
+            recovery_point: recovery_point(self.recovery_point)?,
             state,
         };
         Ok(Found { record, expires_at })
@@ -98,6 +102,14 @@ impl Row<'_> {
 /// [`Corrupt`] where it is none.
 pub fn attempt(number: i64) -> Result<u32, Corrupt> {
     u32::try_from(number).ok().filter(|number| *number >= 1).ok_or(Corrupt("attempt"))
+}
+
+/// A recovery point as it stands in the store.
+///
+/// # Errors
+/// [`Corrupt`] where it is none.
+pub fn recovery_point(name: Option<&str>) -> Result<Option<RecoveryPoint>, Corrupt> {
+    name.map(|name| RecoveryPoint::parse(name).ok_or(Corrupt("a recovery point"))).transpose()
 }
 
 /// A time as it stands in the store: milliseconds since 1970.
@@ -278,6 +290,7 @@ mod tests {
             deadline_in_ms: -5,
             past_ttl: false,
             late: false,
+            recovery_point: None,
             expires_at_ms: Some(7),
             status: Some(201),
             fields: Some(b"\r\n"),
@@ -298,6 +311,7 @@ mod tests {
             (Row { recipe: "2", ..completed() }, "recipe"),
             (Row { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
             (Row { state: "done", ..completed() }, "state"),
+            (Row { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),
             (Row { status: Some(1 << 20), ..completed() }, "status"),
             (Row { status: Some(100), ..completed() }, "status"),
             (Row { status: None, ..completed() }, "a completed record without its response"),

@@ -18,7 +18,7 @@ use super::batch::NoAnswer;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
     Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
-    Store, StoreError, Swept,
+    Store, StoreError, Swept, Testimony,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
@@ -33,6 +33,7 @@ mod file;
 mod probes;
 mod schema;
 mod statements;
+mod testimony;
 mod writer;
 
 /// Milliseconds since 1970. Given by whoever opens the store, so that a test can have its own time.
@@ -163,6 +164,10 @@ impl Store for Sqlite {
 
     fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
         self.call(Urgency::Ordinary, 0, move |db, _| statements::rules(db, &service, &rules))
+    }
+
+    fn testimony(&self) -> &dyn Testimony {
+        self
     }
 
     fn books(&self) -> &dyn Books {

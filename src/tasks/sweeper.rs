@@ -26,6 +26,10 @@ impl Task for Sweeper {
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                 "the attempt's lease has run out; its outcome is unknown");
         }
+        // What its service had denied while it was running is free now.
+        for id in store.testimony().heed(BATCH).await? {
+            tracing::info!(record = %id, "not executed, by its service's word: the next request is the next attempt");
+        }
         Ok(if swept.len() == BATCH as usize { Pass::Full } else { Pass::Idle })
     }
 }

@@ -31,5 +31,7 @@ mod crash_points;
 mod disk_errors;
 mod operators;
 mod pod_end;
+mod orders;
+mod service;
 mod shutdown;
 mod telemetry;

@@ -6,6 +6,7 @@ mod losses;
 mod probes;
 mod rows;
 mod takeovers;
+mod testimony;
 mod upkeep;
 
 /// Each sentence becomes a test for each store, and one for PostgreSQL behind PgBouncer in transaction mode. One that is left out here is never used, which the compiler tells.
@@ -110,6 +111,17 @@ on_both! {
         keys_are_counted_by_route_and_state,
         the_audit_log_is_told_the_latest_first,
         what_was_decided_is_there_after_reopening,
+    }
+    testimony {
+        how_far_an_attempt_has_come_goes_to_the_next_one,
+        how_far_it_has_come_is_for_the_newest_attempt_of_a_key_that_is_not_completed_to_say,
+        a_new_life_begins_where_nobody_has_come_yet,
+        what_has_ended_is_free_as_soon_as_its_service_says_that_it_was_not_executed,
+        what_is_running_is_free_once_it_has_ended_and_not_before,
+        a_response_counts_whatever_its_service_has_said_before,
+        a_word_counts_for_its_own_attempt_and_no_other,
+        who_is_heard_again_has_said_the_same,
+        a_response_given_apart_completes_its_key_as_an_answer_would,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

@@ -3,6 +3,7 @@
 mod books;
 mod failover;
 mod faults;
+mod functions;
 mod pooler;
 
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
 }
 
 /// The steps of both stores, in order.
-const ALL: [&str; 3] = ["0001_keys", "0002_operators", "0003_purges"];
+const ALL: [&str; 4] = ["0001_keys", "0002_operators", "0003_purges", "0005_service"];
 
 /// The steps of PostgreSQL alone that come after those.
 const POSTGRES: [&str; 1] = ["0006_statements"];
@@ -286,6 +286,9 @@ async fn no_statement_reads_the_whole_table() {
         ("resolve", verdict, "keys_pkey"),
         ("page", page, "keys_pkey"),
         ("amend", amend, "keys_pkey"),
+        ("deny", "(sha256('5'), 't', 'shop', 1000)".to_owned(), "keys_pkey"),
+        ("heed", "(100)".to_owned(), "keys_pkey"),
+        ("reach", "(sha256('5'), 't', 'shop', 'n')".to_owned(), "keys_pkey"),
         ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),
         ("look", format!("({id}, 'shop')"), "keys_pkey"),
         ("entries", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),

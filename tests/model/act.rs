@@ -126,6 +126,12 @@ impl Oncegate {
             }
             What::Reap => self.put(world, None),
             What::ServiceCompletes => drop(self.settle(world, who, State::Completed(Body::Said(who)))),
+            What::ServiceDenies => match world.record.map(|record| record.state) {
+                Some(State::InFlight) => world.denied = Some(who),
+                Some(State::Dead | State::Unknown) => self.rewrite(world, |record| record.state = State::Retryable),
+                _ => {}
+            },
+            What::Heed => self.rewrite(world, |record| record.state = State::Retryable),
             What::AskService => {
                 let Some(Record { token, .. }) = world.record else { return };
                 world.said = match request(world, token).upstream {

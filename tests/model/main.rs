@@ -56,7 +56,7 @@ fn hold(requests: u8, proxies: u8, bounds: Left) -> Oncegate {
         proxies,
         requests,
         bounds,
-        service_completes: false,
+        service_speaks: false,
         weakness: None,
         checked: Breach::ALL.to_vec(),
         done: 0.into(),
@@ -68,8 +68,8 @@ fn retry_when_quiet(requests: u8, proxies: u8, bounds: Left) -> Oncegate {
     Oncegate { on_unknown: OnUnknown::RetryWhenQuiet, ..but(hold(requests, proxies, bounds), &OF_RETRYING) }
 }
 
-fn service_completes(model: Oncegate) -> Oncegate {
-    Oncegate { service_completes: true, ..model }
+fn service_speaks(model: Oncegate) -> Oncegate {
+    Oncegate { service_speaks: true, ..model }
 }
 
 fn but(model: Oncegate, allowed: &[Breach]) -> Oncegate {
@@ -118,7 +118,7 @@ fn assert_found(weakness: Weakness, breach: Breach, model: Oncegate) {
 
 #[test]
 fn a_held_key_has_one_effect_and_one_answer_whatever_fails_once() {
-    assert_holds(service_completes(hold(2, 2, Left { doubts: 2, ..ONE_OF_EACH })));
+    assert_holds(service_speaks(hold(2, 2, Left { doubts: 2, ..ONE_OF_EACH })));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_held_key_has_one_effect_and_one_answer_at_three_proxies() {
     assert_holds(hold(3, 3, Left { lapses: 1, ..NO_FAULTS }));
     assert_holds(hold(3, 3, Left { doubts: 1, ..NO_FAULTS }));
     assert_holds(hold(3, 3, Left { ttls: 1, ..NO_FAULTS }));
-    assert_holds(service_completes(hold(3, 3, NO_FAULTS)));
+    assert_holds(service_speaks(hold(3, 3, NO_FAULTS)));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn only_who_takes_the_risk_of_it_has_two_effects_and_never_two_answers() {
 fn after_a_loss_there_may_be_two_effects_but_what_is_settled_is_never_forgotten() {
     let bounds = Left { ttls: 0, losses: 1, ..ONE_OF_EACH };
     assert_holds(but(hold(2, 2, bounds), &OF_LOSS));
-    assert_holds(but(service_completes(hold(2, 2, LOSS)), &OF_LOSS));
+    assert_holds(but(service_speaks(hold(2, 2, LOSS)), &OF_LOSS));
     assert_holds(but(hold(3, 3, LOSS), &OF_LOSS));
     way_to(Breach::SecondEffect, hold(2, 2, LOSS));
     assert_found(Weakness::LostIsLost, Breach::Forgotten, hold(2, 2, LOSS));
@@ -159,7 +159,7 @@ fn after_a_loss_there_may_be_two_effects_but_what_is_settled_is_never_forgotten(
 #[test]
 fn after_the_loss_of_an_end_nothing_that_may_have_acted_is_tried_again() {
     assert_holds(but(hold(2, 2, Left { lapses: 1, crashes: 1, doubts: 1, ..LOST_END }), &OF_LOST_END));
-    assert_holds(but(service_completes(hold(2, 2, LOST_END)), &OF_LOST_END));
+    assert_holds(but(service_speaks(hold(2, 2, LOST_END)), &OF_LOST_END));
     assert_holds(but(hold(3, 3, LOST_END), &OF_LOST_END));
     assert_found(Weakness::LostEndIsStray, Breach::SecondEffect, hold(2, 2, LOST_END));
 }
@@ -171,7 +171,7 @@ fn everything_that_can_happen_does_and_every_answer_is_given() {
         hold(2, 2, LOSS),
         hold(2, 2, LOST_END),
         hold(3, 3, NO_FAULTS),
-        service_completes(hold(2, 2, bounds)),
+        service_speaks(hold(2, 2, bounds)),
         hold(2, 1, ONE_OF_EACH),
     ];
     let (mut done, mut told) = (0, 0);
@@ -253,7 +253,7 @@ fn an_answer_is_what_the_store_has() {
     assert_found(Weakness::AnswerBeforeStored, Breach::NotStored, hold(2, 2, NO_FAULTS));
     assert_found(Weakness::AnswerBeforeStored, Breach::Differing, hold(2, 2, crash));
     assert_found(Weakness::LoserTellsItsOwn, Breach::Differing, hold(2, 2, LAPSE));
-    assert_found(Weakness::DoubtTrustsState, Breach::Differing, service_completes(hold(2, 2, DOUBT)));
+    assert_found(Weakness::DoubtTrustsState, Breach::Differing, service_speaks(hold(2, 2, DOUBT)));
 }
 
 #[test]

@@ -14,8 +14,8 @@ pub struct Oncegate {
     pub proxies: u8,
     pub requests: u8,
     pub bounds: Left,
-    /// Whether the service may complete its keys by itself.
-    pub service_completes: bool,
+    /// Whether the service may complete its keys by itself, or say that its attempt was not executed.
+    pub service_speaks: bool,
     pub weakness: Option<Weakness>,
     pub checked: Vec<Breach>,
     /// What has happened anywhere: a bit for each kind of action, and one for each kind of answer.
@@ -66,6 +66,8 @@ kinds! {
         Quiet,
         TtlEnds, Reap,
         ServiceCompletes,
+        /// The service says "not executed" of an attempt; what was in flight then is carried out when it has ended.
+        ServiceDenies, Heed,
         /// The reconciler asks, writes down what it hears, or has asked often enough.
         AskService, Resolve, Dead,
         /// An operator who knows.
@@ -222,11 +224,14 @@ impl Oncegate {
             may(What::Execute);
             may(What::Decline);
         }
-        if self.service_completes
-            && request.upstream == Upstream::Executed
+        if self.service_speaks
             && world.record.is_some_and(|record| record.token == token && !record.state.is_completed())
         {
-            may(What::ServiceCompletes);
+            match request.upstream {
+                Upstream::Executed => may(What::ServiceCompletes),
+                Upstream::Declined => may(What::ServiceDenies),
+                Upstream::Arrived | Upstream::Nothing => {}
+            }
         }
         if request.pending.is_some() {
             may(What::CarriedOut);
@@ -287,6 +292,9 @@ impl Oncegate {
             may(What::Dead);
         }
         if matches!(record.state, State::Dead | State::Unknown) {
+            if world.denied == Some(record.token) {
+                may(What::Heed);
+            }
             if executed {
                 may(What::ReconciledExecuted);
             }

@@ -20,6 +20,8 @@ pub struct World {
     pub proxies: [Proxy; PROXIES],
     /// What the service has said and the reconciler has not written down yet.
     pub said: Said,
+    /// The attempt of which the service has said "not executed" while it was in flight.
+    pub denied: Option<Token>,
     pub left: Left,
     pub life: Life,
     pub breaches: Breaches,
@@ -232,6 +234,7 @@ impl World {
             requests: [request; REQUESTS],
             proxies: [Proxy { lease: true, strays: Strays::Idle }; PROXIES],
             said: Said::Nothing,
+            denied: None,
             left,
             life: Life { number: 0, effects: [0; 2], told: None, first: false, filed: false },
             breaches: Breaches::default(),
@@ -303,6 +306,11 @@ impl World {
             if newest != Some(token) && request.pending.is_none() && request.upstream != Upstream::Arrived {
                 (request.upstream, request.life) = (Upstream::Nothing, 0);
             }
+        }
+        // It is carried out once the attempt has ended without a response, and is of no use to any other.
+        let open = |record: &Record| matches!(record.state, State::InFlight | State::Unknown | State::Dead);
+        if !self.record.as_ref().is_some_and(|record| self.denied == Some(record.token) && open(record)) {
+            self.denied = None;
         }
         if let Some(record) = &mut self.record
             && record.state != State::InFlight

@@ -271,12 +271,23 @@ impl Fields {
         }
     }
 
+    /// A response that a service gives of its own attempt: of its fields those are kept that are kept of an answer.
+    pub fn response_of_service(&mut self) -> Result<StoredResponse, Problem> {
+        let mut headers = self.written_headers()?;
+        fields::towards_client(&mut headers);
+        self.response_with(headers)
+    }
+
     fn response(&mut self) -> Result<StoredResponse, Problem> {
+        let headers = self.headers()?;
+        self.response_with(headers)
+    }
+
+    fn response_with(&mut self, headers: HeaderMap) -> Result<StoredResponse, Problem> {
         let status = self.number("status")?.ok_or_else(|| Problem::bad("status", "is missing"))?;
         let status = u16::try_from(status).ok().filter(|status| (200..600).contains(status));
         let status = status.and_then(|status| StatusCode::from_u16(status).ok());
         let status = status.ok_or_else(|| Problem::bad("status", "is no status from 200 to 599"))?;
-        let headers = self.headers()?;
         let body = match (self.text("body")?, self.text("body_base64")?) {
             (Some(_), Some(_)) => return Err(Problem::bad("body_base64", "stands there beside `body`")),
             (Some(text), None) => Bytes::from(text),
@@ -292,8 +303,21 @@ impl Fields {
         Ok(StoredResponse { status, headers, body: Some(body), trailers: HeaderMap::new() })
     }
 
-    /// `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
+    /// What would not be stored of an upstream's response is not stored of a person's either, and a person is told.
     fn headers(&mut self) -> Result<HeaderMap, Problem> {
+        let mut headers = self.written_headers()?;
+        let written = headers.keys().cloned().collect::<Vec<_>>();
+        fields::towards_client(&mut headers);
+        match written.iter().find(|name| !headers.contains_key(*name) || fields::is_of_the_moment(name)) {
+            Some(name) => {
+                Err(Problem::bad("headers", format!("has `{name}`, which a replay makes anew or leaves out")))
+            }
+            None => Ok(headers),
+        }
+    }
+
+    /// `{"name": "value"}`, or `[["name", "value"], …]` where a name comes more than once.
+    fn written_headers(&mut self) -> Result<HeaderMap, Problem> {
         let wrong = || Problem::bad("headers", "is neither an object of texts nor a list of [name, value]");
         let pair = |name: String, value: &Value| Ok((name, value.as_str().ok_or_else(wrong)?.to_owned()));
         let pairs: Vec<(String, String)> = match self.0.remove("headers") {
@@ -314,18 +338,11 @@ impl Fields {
         for (name, value) in pairs {
             let bad = |why: &str| Problem::bad("headers", format!("has {name:?}, which {why}"));
             let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("is no name of a field"))?;
-            let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| bad("has no value of a field"))?;
+            let value = value.trim_matches([' ', '\t']).as_bytes();
+            let value = HeaderValue::from_bytes(value).map_err(|_| bad("has no value of a field"))?;
             headers.append(known, value);
         }
-        let written = headers.keys().cloned().collect::<Vec<_>>();
-        // What would not be stored of an upstream's response is not stored of a person's either.
-        fields::towards_client(&mut headers);
-        match written.iter().find(|name| !headers.contains_key(*name) || fields::is_of_the_moment(name)) {
-            Some(name) => {
-                Err(Problem::bad("headers", format!("has `{name}`, which a replay makes anew or leaves out")))
-            }
-            None => Ok(headers),
-        }
+        Ok(headers)
     }
 
     /// Nothing else was said.

@@ -55,7 +55,12 @@ impl At<'_> {
         let mut key = shown::entry(&entry);
         key["quiet"] = quiet_at.is_some_and(|at| at <= entry.now).into();
         key["quiet_at"] = quiet_at.map(rfc3339::show).into();
-        key["response"] = match self.store.find(entry.id).await {
+        let found = self.store.find(entry.id).await;
+        key["recovery_point"] = match &found {
+            Ok(Some(record)) => record.recovery_point.as_ref().map(ToString::to_string).into(),
+            _ => Value::Null,
+        };
+        key["response"] = match found {
             Ok(Some(record)) if record.token == entry.token => match record.state {
                 State::Completed(completed) => {
                     let names = |map: &http::HeaderMap| map.keys().map(|name| name.as_str().to_owned()).collect();

@@ -110,7 +110,7 @@ fn seconds(left: Duration) -> String {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let cause = causes(&error);
-        tracing::warn!(cause, "{error}; an operator's question is refused");
+        tracing::warn!(cause, "{error}; a question at the admin listener is refused");
         match error {
             StoreError::Corrupt(what) => {
                 let detail = format!("a row does not decode: {what}");

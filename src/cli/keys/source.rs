@@ -81,7 +81,10 @@ impl Source {
         let (status, answer) = match self {
             Self::Store(desk, _) => {
                 if body.len() > desk::BODY_BYTES_MAX {
-                    return Err(told(&desk::document(&desk::body_too_large()), StatusCode::PAYLOAD_TOO_LARGE));
+                    return Err(told(
+                        &desk::document(&desk::body_too_large(desk::BODY_BYTES_MAX)),
+                        StatusCode::PAYLOAD_TOO_LARGE,
+                    ));
                 }
                 let actor = desk::actor_here(Some(user));
                 match desk.answer(Question { verb, id, query, body: &body, actor }).await {

@@ -54,6 +54,10 @@ impl Store for Moody {
         self.answer(false, Renewed { now: SystemTime::UNIX_EPOCH, purges: 0 })
     }
 
+    fn testimony(&self) -> &dyn Testimony {
+        unreachable!("services are not the breaker's business")
+    }
+
     fn books(&self) -> &dyn Books {
         unreachable!("operators are not the breaker's business")
     }

@@ -15,6 +15,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::lanes::Statement;
 use crate::domain::attempt::Settlement;
 use crate::domain::record::{Ask, RecordId};
+use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::Corrupt;
 use crate::store::Seen;
 use crate::store::batch::Weighed;
@@ -89,7 +90,8 @@ impl Statement for Reserve {
     }
 }
 
-/// Starts the next attempt of a record that is still as it was seen. Answers the attempt's number, if it did.
+/// Starts the next attempt of a record that is still as it was seen. Answers the attempt's number, and how far those before
+/// it have come, if it did.
 pub(super) struct TakeOver(pub Arc<Ask>, pub Seen);
 
 impl Weighed for TakeOver {
@@ -99,7 +101,7 @@ impl Weighed for TakeOver {
 }
 
 impl Statement for TakeOver {
-    type Answer = Result<Option<u32>, Corrupt>;
+    type Answer = Result<Option<(u32, Option<RecoveryPoint>)>, Corrupt>;
 
     // Several sources for one row: which of them the row gets would be anybody's guess.
     const DISTINCT: bool = true;
@@ -125,10 +127,14 @@ impl Statement for TakeOver {
         ];
         let mut attempts = HashMap::new();
         for row in client.query_typed(TAKE_OVER, &parameters).await? {
-            attempts.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, i32>("attempt")?);
+            let recovery_point = row::recovery_point(row.try_get("recovery_point")?);
+            attempts.insert(row.try_get::<_, Vec<u8>>("id")?, (row.try_get::<_, i32>("attempt")?, recovery_point));
         }
-        let attempt = |q: &&Self| attempts.get(q.0.id.as_bytes().as_slice()).map(|n| row::attempt((*n).into()));
-        Ok(questions.iter().map(|q| attempt(q).transpose()).collect())
+        let attempt = |q: &&Self| {
+            let (number, recovery_point) = attempts.remove(q.0.id.as_bytes().as_slice())?;
+            Some(row::attempt(number.into()).and_then(|number| Ok((number, recovery_point?))))
+        };
+        Ok(questions.iter().map(attempt).map(Option::transpose).collect())
     }
 }
 
@@ -298,6 +304,7 @@ fn read(row: &Row) -> Result<row::Row<'_>, Error> {
         deadline_in_ms: row.try_get("deadline_in_ms")?,
         past_ttl: row.try_get("past_ttl")?,
         late: row.try_get("late")?,
+        recovery_point: row.try_get("recovery_point")?,
         expires_at_ms: row.try_get("expires_at_ms")?,
         status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
         fields: row.try_get("fields")?,

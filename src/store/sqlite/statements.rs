@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use super::writer::Failure;
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::{Ask, RecordId, Reservation};
+use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::Corrupt;
 use crate::store::row::{self, Found, Terms, millis, state_after};
 use crate::store::{Renewal, Renewed, Rule, Seen, Settled, Swept};
@@ -43,7 +44,7 @@ pub(super) fn reserve(db: &Connection, now: i64, ask: &Arc<Ask>) -> Result<Reser
         ":now": now,
     })?;
     if reserved == 1 {
-        return Ok(fresh(ask, 1));
+        return Ok(fresh(ask, 1, None));
     }
     // Nobody else writes: what was in the way is still there, or the file contradicts itself.
     let found = find(db, now, ask.id)?.ok_or(Corrupt("the index of keys"))?;
@@ -65,9 +66,10 @@ pub(super) fn take_over(db: &Connection, now: i64, ask: &Arc<Ask>, from: Seen) -
         ":past_ttl": from.past_ttl,
         ":now": now,
     };
-    let attempt: Option<i64> = db.prepare_cached(TAKE_OVER)?.query_row(parameters, |row| row.get(0)).optional()?;
-    if let Some(attempt) = attempt {
-        return Ok(fresh(ask, row::attempt(attempt)?));
+    let taken: Option<(i64, Option<String>)> =
+        db.prepare_cached(TAKE_OVER)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    if let Some((attempt, reached)) = taken {
+        return Ok(fresh(ask, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?));
     }
     match find(db, now, ask.id)? {
         Some(found) => Ok(Reservation::Taken(found.record)),
@@ -149,6 +151,7 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
         deadline_in_ms: row.get("deadline_in_ms")?,
         past_ttl: row.get("past_ttl")?,
         late: row.get("late")?,
+        recovery_point: optional_text(row, "recovery_point")?,
         expires_at_ms: row.get("expires_at_ms")?,
         status: row.get("status")?,
         fields: blob(row, "fields")?,
@@ -158,6 +161,10 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
 
 pub(super) fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]>, Failure> {
     row.get_ref(column)?.as_blob_or_null().map_err(|_| Corrupt("a column's type").into())
+}
+
+fn optional_text<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a str>, Failure> {
+    row.get_ref(column)?.as_str_or_null().map_err(|_| Corrupt("a column's type").into())
 }
 
 pub(super) fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failure> {
@@ -248,6 +255,6 @@ pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Ve
     Ok(changed)
 }
 
-fn fresh(ask: &Arc<Ask>, attempt: u32) -> Reservation {
-    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt })
+fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
+    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt, recovery_point })
 }

@@ -39,6 +39,7 @@ pub struct Setup {
     defaults: Vec<String>,
     routes: Vec<String>,
     wrapper: Vec<OsString>,
+    written: Option<String>,
 }
 
 /// How a proxy ended that could not start.
@@ -65,7 +66,18 @@ impl Proxy {
             defaults: Vec::new(),
             routes: Vec::new(),
             wrapper: Vec::new(),
+            written: None,
         }
+    }
+
+    /// By a file that somebody else has written; what a test must know better is said by the environment.
+    pub fn by_file(text: &str, store_url: &str, upstream: SocketAddr) -> Setup {
+        let setup = Setup { written: Some(text.to_owned()), ..Self::on(store_url) };
+        setup
+            .environment("ONCEGATE_LISTEN", "127.0.0.1:0")
+            .environment("ONCEGATE_ADMIN_LISTEN", "127.0.0.1:0")
+            .environment("ONCEGATE_STORE_URL", store_url)
+            .environment("ONCEGATE_UPSTREAM", &format!("http://{upstream}"))
     }
 
     pub fn client(&self) -> Client {
@@ -225,6 +237,9 @@ impl Setup {
 
     /// The file's text.
     pub fn text(&self) -> String {
+        if let Some(written) = &self.written {
+            return written.clone();
+        }
         let mut text = "listen = \"127.0.0.1:0\"\n".to_owned();
         text.push_str(&self.top.join("\n"));
         let (log, format) = &self.log;

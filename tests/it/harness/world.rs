@@ -143,6 +143,30 @@ impl World {
         rows.iter().map(|row| (0..7).map(|column| row.get(column)).collect::<Vec<String>>().join(" ")).collect()
     }
 
+    /// The same without the notes, of lines that have none.
+    pub async fn audit_without_notes(&mut self) -> Vec<String> {
+        self.by_hand("update audit set note = '-' where note is null").await.unwrap();
+        let lines = self.audit().await;
+        if self.store.is_none() {
+            self.reopen().await;
+        }
+        lines.iter().map(|line| line.strip_suffix(" -").unwrap_or(line).to_owned()).collect()
+    }
+
+    /// How many attempts stand there as denied while they were running.
+    pub async fn denials(&mut self) -> i64 {
+        let sql = "select count(*) from denials";
+        if let Home::Postgres(database) = &self.home {
+            let sql = sql.replace("denials", "oncegate.denials");
+            return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
+        }
+        self.close();
+        let Location::Sqlite(path) = &self.settings.location else { unreachable!("a file's location is its path") };
+        let count = rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap();
+        self.reopen().await;
+        count
+    }
+
     /// Bytes as this store spells them.
     pub fn bytes(&self, hex: &str) -> String {
         match &self.home {
@@ -261,5 +285,5 @@ pub fn completion(ask: &Ask, body: &[u8]) -> Settlement {
 
 /// The attempt of an ask, ended.
 pub fn settlement(ask: &Ask, ending: Ending) -> Settlement {
-    Lease { ask: Arc::new(ask.clone()), attempt: 1 }.end(ending)
+    Lease { ask: Arc::new(ask.clone()), attempt: 1, recovery_point: None }.end(ending)
 }

@@ -1,5 +1,7 @@
 //! The key as the service sees it.
 
+use oncegate::domain::key::{Key, Limits, Syntax};
+
 use crate::harness::{Store, World};
 
 async fn forwarding(forward_key: &str, more: &str) -> World {
@@ -68,4 +70,22 @@ async fn each_attempt_carries_the_same_derived_key() {
     let keys: Vec<_> =
         world.upstream.executed().iter().map(|call| call.field("idempotency-key").unwrap().to_owned()).collect();
     assert_eq!(keys, ["k-1:charge", "k-1:charge"]);
+}
+
+#[tokio::test]
+async fn a_derived_key_of_the_longest_kind_comes_whole_and_well_formed() {
+    let step = "x".repeat(64);
+    let world = forwarding(&format!("derive:{step}"), "key = { max_length = 1024 }").await;
+    let bare = "k".repeat(1_024);
+    assert_eq!(seen(&world, &bare).await, both(&format!("{bare}:{step}"), &bare));
+    // Each of its characters is escaped, and counts once.
+    let (quotes, escaped) = ("\"".repeat(1_024), "\\\"".repeat(1_024));
+    let quoted = format!("\"{escaped}\"");
+    let (derived, _) = seen(&world, &quoted).await;
+    let derived = derived.unwrap();
+    assert_eq!(derived, format!("\"{escaped}:{step}\""));
+    // What the service takes for its own key is what a proxy before it would, too.
+    let limits = Limits { length_min: 1, length_max: 2_048 };
+    let key = Key::parse(derived.as_bytes(), Syntax::SfString, limits).unwrap();
+    assert_eq!(key.as_bytes(), format!("{quotes}:{step}").as_bytes());
 }

@@ -23,7 +23,8 @@ update oncegate.keys as k
        reserved_at = durable.now,
        deadline = durable.now + a.time_limit_ms * interval '1 millisecond',
        settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
-       probes = null, absences = null, probe_at = null
+       probes = null, absences = null, probe_at = null,
+       recovery_point = case when a.past_ttl then null else k.recovery_point end
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
               $8::bytea[], $9::text[], $10::boolean[], $11::bytea[])
        as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl, path)
@@ -38,4 +39,4 @@ update oncegate.keys as k
    and (not a.past_ttl
         or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= durable.now)
    and durable.setting is not null
-returning k.id, k.token, k.attempt
+returning k.id, k.token, k.attempt, k.recovery_point

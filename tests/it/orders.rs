@@ -1,0 +1,219 @@
+//! The example in `examples/orders`, run as it stands there, and killed where it hurts.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tokio_postgres::Client as Sql;
+
+use crate::harness::postgres::{self, Database};
+use crate::harness::rabbitmq::{self, Broker};
+use crate::harness::relay::Relay;
+use crate::harness::{Answer, Hold, PATIENCE, Proxy, Request, Setup, Upstream, eventually};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/orders");
+
+/// Debian's own, which has Debian's modules.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// The example with all that it needs.
+struct Shop {
+    proxy: Proxy,
+    setup: Setup,
+    service: Service,
+    /// Between the proxy and the service.
+    wire: Relay,
+    /// Who takes the charges.
+    provider: Upstream,
+    broker: &'static Broker,
+    queue: String,
+    sql: Sql,
+}
+
+/// The example's service. It is killed when this is dropped.
+struct Service {
+    child: Child,
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Service {
+    async fn start(settings: Vec<(&'static str, String)>) -> Self {
+        let mut command = Command::new(PYTHON);
+        command.arg(format!("{FOLDER}/orders.py")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.envs(settings.iter().map(|(name, value)| (name, value))).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = tokio::task::spawn_blocking(move || {
+            let ready = said.next().and_then(Result::ok).as_deref() == Some("ready");
+            // What it says from now on is for whoever looks for a failed test.
+            std::thread::spawn(move || said.map_while(Result::ok).for_each(|line| eprintln!("orders.py: {line}")));
+            ready
+        });
+        assert!(ready.await.unwrap(), "the example's service does not start");
+        Self { child, settings }
+    }
+
+    /// Ends it as a power cut does, and starts the next one.
+    async fn kill9_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        *self = Self::start(self.settings.clone()).await;
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Shop {
+    /// `None`, said loudly, where what the example needs is not installed.
+    async fn open() -> Option<Self> {
+        let modules = Command::new(PYTHON).args(["-c", "import pika, psycopg2"]).output();
+        if !modules.is_ok_and(|modules| modules.status.success()) {
+            eprintln!("skipped: apt-get install python3-psycopg2 python3-pika");
+            return None;
+        }
+        let broker = rabbitmq::shared().await?;
+        let database = postgres::database().await;
+        let sql = database.client().await;
+        // A role of this test's own, where the example has one of this name.
+        let role = format!("orders_of_{}", database.name);
+        let schema = std::fs::read_to_string(format!("{FOLDER}/schema.sql")).unwrap();
+        let schema = schema.replace(" to orders;", &format!(" to {role};"));
+        sql.batch_execute(&format!("create role {role} login; {schema}")).await.unwrap();
+
+        let provider = Upstream::start().await;
+        let listen = Upstream::nowhere().await;
+        let settings = vec![
+            ("ORDERS_LISTEN", listen.to_string()),
+            ("ORDERS_DATABASE", url_as(&database, &role)),
+            ("ORDERS_BROKER", broker.url()),
+            // The broker is shared with other tests.
+            ("ORDERS_QUEUE", database.name.clone()),
+            ("ORDERS_PROVIDER", format!("http://{}/charges", provider.address)),
+        ];
+        let service = Service::start(settings).await;
+        let wire = Relay::to(listen).await;
+        let (proxy, setup) = proxy(&database, wire.address).await;
+        Some(Self { proxy, setup, service, wire, provider, broker, queue: database.name, sql })
+    }
+
+    fn order(&self, key: &str) -> Request {
+        self.proxy.post("/orders").key(key).json(r#"{"item":"book","amount":10}"#)
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        self.sql.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    async fn orders(&self) -> i64 {
+        self.number("select count(*) from shop.orders").await
+    }
+
+    /// All that waits in the queue, once nothing is left to be sent.
+    async fn messages(&self) -> Vec<Value> {
+        eventually(PATIENCE, async || (self.number("select count(*) from shop.outbox").await == 0).then_some(())).await;
+        let take = "
+import json, pika, sys
+channel = pika.BlockingConnection(pika.URLParameters(sys.argv[1])).channel()
+channel.queue_declare(sys.argv[2], durable=True)
+while True:
+    method, properties, body = channel.basic_get(sys.argv[2], auto_ack=True)
+    if method is None:
+        break
+    print(json.dumps({'key': properties.headers['x-idempotency-key'], 'message': json.loads(body)}))";
+        let output = Command::new(PYTHON).args(["-c", take, &self.broker.url(), &self.queue]).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// The proxy with the example's own file.
+async fn proxy(database: &Database, upstream: SocketAddr) -> (Proxy, Setup) {
+    let text = std::fs::read_to_string(format!("{FOLDER}/oncegate.toml")).unwrap();
+    let setup = Proxy::by_file(&text, &database.url, upstream);
+    (setup.start().await, setup)
+}
+
+fn url_as(database: &Database, role: &str) -> String {
+    database.url.replace("postgres://postgres@", &format!("postgresql://{role}@"))
+}
+
+#[tokio::test]
+async fn an_order_whose_proxy_dies_before_it_hears_the_answer_is_one_order_one_message_and_one_replay() {
+    let Some(mut shop) = Shop::open().await else { return };
+    // The service has the request, and waits for the table.
+    let held = &mut shop.sql;
+    let hold = held.transaction().await.unwrap();
+    hold.batch_execute("lock table shop.orders").await.unwrap();
+    let first = shop.proxy.post("/orders").key("order-1").json(r#"{"item":"book","amount":10}"#).spawn();
+    let waits = "select count(*) from pg_locks where relation = 'shop.orders'::regclass and not granted";
+    eventually(PATIENCE, async || (hold.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 1).then_some(()))
+        .await;
+    // From here on nobody hears what it answers.
+    shop.wire.silence();
+    hold.commit().await.unwrap();
+    let state = "select count(*) from oncegate.keys where state = 'completed'";
+    eventually(PATIENCE, async || (shop.number(state).await == 1).then_some(())).await;
+    assert!(!first.is_finished());
+    shop.proxy.kill9().await;
+    first.await.unwrap().expect_err("its connection went with the proxy");
+    shop.wire.mend();
+    shop.proxy = shop.setup.start().await;
+
+    let replays = [shop.order("order-1").send().await, shop.order("order-1").send().await];
+    for replay in &replays {
+        assert_eq!((replay.status, replay.told(), replay.is_replay()), (201, Some("replayed"), true));
+        assert_eq!(replay.field("content-type"), Some("application/json"));
+        assert_eq!(replay.text(), r#"{"order": 1, "state": "accepted"}"#);
+    }
+    assert_eq!(replays[0].comparable(), replays[1].comparable());
+    assert_eq!(shop.orders().await, 1);
+    let message = json!({ "key": "order-1:payment", "message": { "order": 1, "amount": 10 } });
+    assert_eq!(shop.messages().await, [message]);
+    // Whoever is answered gets the same bytes.
+    let next = shop.order("\"order-2\"").send().await;
+    assert_eq!(
+        (next.status, next.told(), &*next.text()),
+        (201, Some("executed"), r#"{"order": 2, "state": "accepted"}"#)
+    );
+    assert_eq!(shop.order("\"order-2\"").send().await.comparable(), next.replayed());
+    let message = json!({ "key": "order-2:payment", "message": { "order": 2, "amount": 10 } });
+    assert_eq!(shop.messages().await, [message]);
+}
+
+#[tokio::test]
+async fn a_payment_whose_service_dies_after_the_charge_goes_on_from_there() {
+    let Some(mut shop) = Shop::open().await else { return };
+    assert_eq!(shop.order("order-1").send().await.status, 201);
+    let pay = |shop: &Shop| shop.proxy.post("/payments").key("order-1:payment").json(r#"{"order":1,"amount":10}"#);
+    // The service has charged, and waits for the order.
+    let hold = shop.sql.transaction().await.unwrap();
+    hold.batch_execute("select from shop.orders for update").await.unwrap();
+    let charged = Hold::new();
+    shop.provider.then(Answer::status(201).hold(&charged));
+    let first = shop.proxy.post("/payments").key("order-1:payment").json(r#"{"order":1,"amount":10}"#).spawn();
+    shop.provider.has_executed(1).await;
+    charged.release();
+    let point = "select count(*) from oncegate.keys where recovery_point = 'charge_created' and attempt = 1";
+    eventually(PATIENCE, async || (hold.query_one(point, &[]).await.unwrap().get::<_, i64>(0) == 1).then_some(()))
+        .await;
+    shop.service.kill9_and_restart().await;
+    assert_eq!(first.await.unwrap().unwrap().outcome(), (502, "upstream-broken".to_owned()));
+    hold.commit().await.unwrap();
+
+    let second = pay(&shop).send().await;
+    assert_eq!((second.status, second.told()), (200, Some("executed")));
+    assert_eq!(second.text(), r#"{"order": 1, "state": "paid"}"#);
+    assert_eq!(pay(&shop).send().await.comparable(), second.replayed());
+    let charges = shop.provider.executed();
+    assert_eq!(charges.len(), 1, "one charge");
+    assert_eq!((charges[0].field("idempotency-key"), &*charges[0].target), (Some("order-1:payment"), "/charges"));
+    let stands = "select count(*) from oncegate.keys where state = 'completed' and attempt = 2";
+    assert_eq!(shop.number(stands).await, 1);
+    assert_eq!(shop.number("select count(*) from shop.orders where state = 'paid'").await, 1);
+}

@@ -1,0 +1,526 @@
+//! What services say in transactions of their own: the functions that the migrations made.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::{join, join_all};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use oncegate::domain::attempt::Ending;
+use oncegate::domain::record::{Ask, Record, State};
+use oncegate::domain::response::StoredResponse;
+use oncegate::domain::testimony::{Reservation, Terms};
+use oncegate::gate::fields;
+use oncegate::store::{self, Seen, Settled, Store};
+use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
+
+use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::world::{DAY, World, again, ask, completion, fresh, settlement, token};
+
+/// A service that shares the proxy's database, and may do there what `oncegate_app` may and write its own orders.
+struct App(Client);
+
+impl App {
+    async fn of(world: &World) -> Self {
+        let database = world.database();
+        let role = format!("app_of_{}", database.name);
+        let make = format!(
+            "create role {role} login in role oncegate_app;
+             create table public.orders (id integer primary key);
+             grant all on public.orders to {role}"
+        );
+        database.client().await.batch_execute(&make).await.unwrap();
+        Self(connect_as(database, &role).await)
+    }
+
+    async fn sql(&self, sql: &str) {
+        self.0.batch_execute(sql).await.unwrap();
+    }
+
+    async fn complete(&self, ask: &Ask, status: i32, headers: &str, body: &[u8]) -> Result<(), String> {
+        self.complete_as(&reservation(ask), Some(status), Some(headers), Some(body)).await
+    }
+
+    async fn complete_as(
+        &self,
+        reservation: &str,
+        status: Option<i32>,
+        headers: Option<&str>,
+        body: Option<&[u8]>,
+    ) -> Result<(), String> {
+        let sql = "select oncegate.complete($1, $2, $3::text::jsonb, $4)";
+        self.0.execute(sql, &[&reservation, &status, &headers, &body]).await.map(drop).map_err(code)
+    }
+
+    async fn reached(&self, ask: &Ask, name: &str) -> Result<(), String> {
+        let sql = "select oncegate.recovery_point($1, $2)";
+        self.0.execute(sql, &[&reservation(ask), &name]).await.map(drop).map_err(code)
+    }
+}
+
+async fn connect_as(database: &Database, role: &str) -> Client {
+    let url = database.url.replace("postgres://postgres@", &format!("postgres://{role}@"));
+    assert_ne!(url, database.url);
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn code(error: Error) -> String {
+    error.as_db_error().unwrap().code().code().to_owned()
+}
+
+fn fails<T>(code: &str) -> Result<T, String> {
+    Err(code.to_owned())
+}
+
+fn reservation(ask: &Ask) -> String {
+    Reservation { id: ask.id, token: ask.token }.to_hex()
+}
+
+async fn orders(world: &World) -> i64 {
+    world.database().client().await.query_one("select count(*) from public.orders", &[]).await.unwrap().get(0)
+}
+
+fn response_of(record: Record) -> StoredResponse {
+    match record.state {
+        State::Completed(completed) => completed.response,
+        state => panic!("{state:?}"),
+    }
+}
+
+const JSON: &str = r#"[["Content-Type", "application/json"]]"#;
+
+#[tokio::test]
+async fn a_key_is_completed_when_its_services_own_transaction_commits_and_not_before() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let ask = ask("k");
+    world.reserve(&ask).await;
+
+    app.sql("begin; insert into public.orders values (1)").await;
+    app.complete(&ask, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
+    app.reached(&ask, "charged").await.unwrap_err();
+    app.sql("rollback").await;
+    assert_eq!((world.find(&ask).await.state.name(), orders(&world).await), ("in_flight", 0));
+
+    app.sql("begin; insert into public.orders values (1)").await;
+    app.reached(&ask, "charged").await.unwrap();
+    app.complete(&ask, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
+    assert_eq!((world.find(&ask).await.state.name(), orders(&world).await), ("in_flight", 0));
+    let before = SystemTime::now();
+    app.sql("commit").await;
+    assert_eq!(orders(&world).await, 1);
+    let record = world.find(&ask).await;
+    let State::Completed(completed) = &record.state else { panic!("{record:?}") };
+    let lives = completed.expires_at.unwrap().duration_since(before).unwrap();
+    assert!(lives.abs_diff(DAY) < Duration::from_secs(10), "nobody has said how long: {lives:?}");
+    let response = response_of(record);
+    assert_eq!((response.status.as_u16(), response.body.as_deref()), (201, Some(&b"\0{\"order\":1}\xff"[..])));
+    let fields: Vec<_> = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    assert_eq!(fields, [("content-type", &b"application/json"[..])]);
+}
+
+#[tokio::test]
+async fn the_same_completion_again_succeeds_and_another_one_is_refused() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let asks = ["itself", "proxy"].map(ask);
+    for ask in &asks {
+        world.reserve(ask).await;
+    }
+    let [ask, answered] = &asks;
+    for _ in 0..3 {
+        app.complete(ask, 201, r#"[["X-A", "1"], ["x-b", " 2"]]"#, b"paid").await.unwrap();
+    }
+    app.complete(ask, 201, r#"[["x-a", "1"], ["X-B", "2\t"]]"#, b"paid").await.unwrap();
+    for (status, headers, body) in [(200, "[]", "paid"), (201, "[]", "paid"), (201, JSON, "paid"), (201, "[]", "")] {
+        assert_eq!(app.complete(ask, status, headers, body.as_bytes()).await, fails("OG002"));
+    }
+    assert_eq!(app.reached(ask, "late").await, fails("OG002"));
+    // What the proxy has stored of an answer counts as well.
+    let response = StoredResponse { trailers: HeaderMap::new(), ..crate::harness::world::response(b"paid") };
+    world.settle(settlement(answered, Ending::Completed { response, ttl: DAY, remember: None })).await;
+    assert_eq!(app.complete(answered, 201, JSON, b"else").await, fails("OG002"));
+    assert_eq!(response_of(world.find(answered).await).body.as_deref(), Some(&b"paid"[..]));
+    // A proxy that hears the answer after finds what is stored.
+    let record = world.settle_late(completion(ask, b"answer")).await.unwrap();
+    assert_eq!(response_of(record).body.as_deref(), Some(&b"paid"[..]));
+}
+
+#[tokio::test]
+async fn the_transaction_of_an_attempt_that_another_has_followed_rolls_back() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let first = ask("k");
+    world.reserve(&first).await;
+    world.settle(settlement(&first, Ending::Unknown)).await;
+    let second = again(&first);
+    let seen = Seen::from(&world.find(&first).await);
+    fresh(world.store().take_over(second.clone(), seen).await.unwrap());
+
+    for say in ["complete", "recovery_point"] {
+        app.sql("begin; insert into public.orders values (1)").await;
+        let said = match say {
+            "complete" => app.complete(&first, 201, JSON, b"stale").await,
+            _ => app.reached(&first, "charged").await,
+        };
+        assert_eq!(said, fails("OG001"));
+        // COMMIT of a transaction that has failed takes it back.
+        app.sql("commit").await;
+        assert_eq!(orders(&world).await, 0);
+    }
+    for wrong in ["", "x", &"0".repeat(96), &reservation(&first)[..94], &format!("{} ", reservation(&second))] {
+        assert_eq!(app.complete_as(wrong, Some(201), None, None).await, fails("OG001"), "{wrong:?}");
+    }
+    let stranger = Ask { token: token(), ..second.clone() };
+    assert_eq!(app.complete(&stranger, 201, JSON, b"stolen").await, fails("OG001"));
+    let record = world.find(&second).await;
+    assert_eq!((record.state.name(), record.token, record.recovery_point), ("in_flight", second.token, None));
+    app.complete(&second, 201, JSON, b"paid").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_completion_is_taken_whatever_the_key_has_become_meanwhile() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let client = world.database().client().await;
+    for state in ["unknown", "dead", "retryable"] {
+        let ask = ask(state);
+        world.reserve(&ask).await;
+        let ending = if state == "retryable" { Ending::Retryable { ttl: DAY } } else { Ending::Unknown };
+        world.settle(settlement(&ask, ending)).await;
+        if state == "dead" {
+            client.batch_execute("update oncegate.keys set state = 'dead' where key = 'dead'").await.unwrap();
+        }
+        assert_eq!(world.find(&ask).await.state.name(), state);
+        app.reached(&ask, "charged").await.unwrap();
+        app.complete(&ask, 200, "null", b"late").await.unwrap();
+        assert_eq!(response_of(world.find(&ask).await).body.as_deref(), Some(&b"late"[..]), "{state}");
+    }
+    // What has lapsed is gone.
+    let lapsed = ask("lapsed");
+    world.reserve(&lapsed).await;
+    let remember = Some(DAY);
+    let response = crate::harness::world::response(b"");
+    world.settle(settlement(&lapsed, Ending::Completed { response, ttl: Duration::ZERO, remember })).await;
+    world.store().reap(100).await.unwrap();
+    assert_eq!(world.find(&lapsed).await.state.name(), "expired");
+    assert_eq!(app.complete(&lapsed, 200, "null", b"").await, fails("OG001"));
+}
+
+#[tokio::test]
+async fn what_is_no_response_is_refused_and_nothing_of_it_is_told() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let ask = ask("k");
+    world.reserve(&ask).await;
+    let of = reservation(&ask);
+    let many = format!("[{}]", vec![r#"["a", "1"]"#; 101].join(", "));
+    let large = format!(r#"[["a", "{}"]]"#, "x".repeat(70_000));
+    for (status, headers, body) in [
+        (None, "[]", &b""[..]),
+        (Some(199), "[]", b""),
+        (Some(600), "[]", b""),
+        (Some(-1), "[]", b""),
+        (Some(204), "[]", b"body"),
+        (Some(304), "[]", b"body"),
+        (Some(200), "{}", b""),
+        (Some(200), "\"secret\"", b""),
+        (Some(200), r#"[["secret"]]"#, b""),
+        (Some(200), r#"[["secret", "1", "2"]]"#, b""),
+        (Some(200), r#"[["secret", 1]]"#, b""),
+        (Some(200), r#"["secret"]"#, b""),
+        (Some(200), r#"[["", "secret"]]"#, b""),
+        (Some(200), r#"[["a b", "secret"]]"#, b""),
+        (Some(200), r#"[["a:", "secret"]]"#, b""),
+        (Some(200), r#"[["ä", "secret"]]"#, b""),
+        (Some(200), r#"[["a\n", "secret"]]"#, b""),
+        (Some(200), r#"[["a", "secret\r\nset-cookie: b"]]"#, b""),
+        (Some(200), r#"[["a", "secret\n"]]"#, b""),
+        (Some(200), r#"[["a", "\u0001secret"]]"#, b""),
+        (Some(200), r#"[["a", "secret\u007f"]]"#, b""),
+        (Some(200), &many, b""),
+        (Some(200), &large, b""),
+        (Some(200), "[]", &[b'x'; (1 << 20) + 1]),
+    ] {
+        let sql = "select oncegate.complete($1, $2, $3::text::jsonb, $4)";
+        let error = app.0.execute(sql, &[&of, &status, &Some(headers), &Some(body)]).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        let told = format!("{:?} {:?} {:?}", error.message(), error.detail(), error.hint());
+        assert_eq!(error.code().code(), "22023", "{headers:.60}: {told}");
+        assert!(!told.contains("secret"), "{told}");
+    }
+    for name in ["", "a b", "a\nb", "ä", &"x".repeat(129)] {
+        assert_eq!(app.reached(&ask, name).await, fails("22023"), "{name:?}");
+    }
+    assert_eq!(world.find(&ask).await.state.name(), "in_flight");
+    // Nothing said is no field and no body.
+    app.complete_as(&of, Some(204), None, None).await.unwrap();
+    let response = response_of(world.find(&ask).await);
+    assert_eq!((response.headers.len(), response.body.as_deref()), (0, Some(&b""[..])));
+}
+
+#[tokio::test]
+async fn of_a_response_those_fields_are_kept_that_the_proxy_keeps_of_an_answer() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let ask = ask("k");
+    world.reserve(&ask).await;
+    let terms = Terms {
+        route: ask.route.clone(),
+        ttl: DAY * 2,
+        remember: Some(DAY),
+        body_max: 4,
+        drop_headers: vec![HeaderName::from_static("x-dropped"), HeaderName::from_static("set-cookie")],
+    };
+    world.store().testimony().leave_terms(ask.service.clone(), vec![terms.clone()]).await.unwrap();
+    let pairs: &[(&str, &str)] = &[
+        ("X-B", "2"),
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("X-A", "café: \u{fc}"),
+        ("x-b", ""),
+        ("Connection", "close, X-Hop ,keep-alive"),
+        ("X-Hop", "1"),
+        ("Keep-Alive", "5"),
+        ("Transfer-Encoding", "chunked"),
+        ("Content-Length", "4"),
+        ("Upgrade", "h2c"),
+        ("TE", "trailers"),
+        ("Trailer", "x"),
+        ("Expect", "100-continue"),
+        ("Proxy-Authenticate", "Basic"),
+        ("Proxy-Authorization", "Basic"),
+        ("Proxy-Connection", "close"),
+        ("HTTP2-Settings", "x"),
+        ("Idempotent-Replayed", "true"),
+        ("Oncegate-Status", "executed"),
+        ("Idempotency-Key-Expires", "never"),
+        ("Oncegate-Original-Date", "x"),
+        ("Oncegate-Decision", "release"),
+        ("Oncegate-TTL", "1h"),
+        ("Age", "1"),
+        ("Alt-Svc", "h3"),
+        ("Server-Timing", "x"),
+        ("traceparent", "x"),
+        ("RateLimit", "1"),
+        ("RateLimit-Policy", "1"),
+        ("Set-Cookie", "a=1"),
+        ("X-Dropped", "1"),
+        ("Date", "Thu, 01 Jan 1970 00:00:00 GMT"),
+        ("X-B", "3\t "),
+        ("X-Weird!#$%&'*+.^_`|~", "\"quoted\\\" 'and' \t more"),
+    ];
+    app.complete(&ask, 201, &serde_json::to_string(pairs).unwrap(), b"paid").await.unwrap();
+
+    let mut expected = HeaderMap::new();
+    for (name, value) in pairs {
+        let value = value.trim_matches([' ', '\t']).as_bytes();
+        expected.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value).unwrap());
+    }
+    fields::towards_client(&mut expected);
+    let dropped = |name: &HeaderName| fields::is_of_the_moment(name) || terms.drop_headers.contains(name);
+    fields::remove(&mut expected, dropped);
+    assert_eq!(expected.len(), 7);
+    let response = StoredResponse {
+        status: http::StatusCode::CREATED,
+        headers: expected,
+        body: Some("paid".into()),
+        trailers: HeaderMap::new(),
+    };
+    let client = world.database().client().await;
+    let sql = "select fields, remember_ms, date_part('epoch', expires_at - settled_at)::bigint from oncegate.keys";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!(String::from_utf8(row.get(0)), String::from_utf8(response.encode_fields()));
+    assert_eq!((row.get::<_, i64>(1), row.get::<_, i64>(2)), (86_400_000, 2 * 86_400));
+    assert_eq!(response_of(world.find(&ask).await), response);
+    // The same by the proxy's own way is the same.
+    let again = settlement(&ask, Ending::Completed { response: response.clone(), ttl: DAY, remember: None });
+    assert_eq!(response_of(world.settle_late(again).await.unwrap()), response);
+    // What the routes say may change.
+    let next = Ask { ..crate::harness::world::ask("next") };
+    world.reserve(&next).await;
+    assert_eq!(app.complete(&next, 201, "[]", b"large").await, fails("22023"));
+    let more = Terms { body_max: 5, drop_headers: Vec::new(), remember: None, ttl: DAY, ..terms };
+    world.store().testimony().leave_terms(next.service.clone(), vec![more]).await.unwrap();
+    app.complete(&next, 201, r#"[["Set-Cookie", "a=1"]]"#, b"large").await.unwrap();
+    assert!(response_of(world.find(&next).await).headers.contains_key("set-cookie"));
+}
+
+#[tokio::test]
+async fn a_service_may_do_these_two_things_and_nothing_else() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let ask = ask("k");
+    world.reserve(&ask).await;
+    let tables = "select relname from pg_class where relnamespace = 'oncegate'::regnamespace and relkind in ('r', 'S')";
+    let client = world.database().client().await;
+    let names: Vec<String> = client.query(tables, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert!(names.len() > 7, "{names:?}");
+    for name in names {
+        for sql in [format!("select from oncegate.{name}"), format!("delete from oncegate.{name}")] {
+            assert_eq!(app.0.batch_execute(&sql).await.map_err(code), fails("42501"), "{sql}");
+        }
+    }
+    for sql in [
+        "select oncegate.response_fields('[]', '{}')",
+        "select oncegate.reserved('')",
+        "create table oncegate.mine (n integer)",
+        "set role postgres",
+    ] {
+        assert_eq!(app.0.batch_execute(sql).await.map_err(code), fails("42501"), "{sql}");
+    }
+    // Whoever is nobody may not even that.
+    let nobody = format!("nobody_of_{}", world.database().name);
+    client.batch_execute(&format!("create role {nobody} login")).await.unwrap();
+    let nobody = App(connect_as(world.database(), &nobody).await);
+    assert_eq!(nobody.complete(&ask, 200, "[]", b"").await, fails("42501"));
+    client.batch_execute("grant usage on schema oncegate to public").await.unwrap();
+    assert_eq!(nobody.complete(&ask, 200, "[]", b"").await, fails("42501"));
+    assert_eq!(nobody.reached(&ask, "a").await, fails("42501"));
+    // Names of one's own are looked for nowhere, whatever the caller's search_path.
+    app.sql(
+        "create function pg_temp.lower(text) returns text language sql as $$ select 'evil' $$;
+         create temp table keys (id bytea); set search_path = pg_temp, pg_catalog",
+    )
+    .await;
+    app.complete(&ask, 200, r#"[["X-A", "1"]]"#, b"paid").await.unwrap();
+    assert!(response_of(world.find(&ask).await).headers.contains_key("x-a"));
+}
+
+#[tokio::test]
+async fn a_service_that_holds_its_key_for_seconds_holds_up_no_other() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let held: Vec<Ask> = (0..2).map(|i| ask(&format!("held-{i}"))).collect();
+    let lapsed = ask("lapsed");
+    for ask in held.iter().chain([&lapsed]) {
+        world.reserve(ask).await;
+    }
+    app.sql("begin").await;
+    for ask in &held {
+        app.complete(ask, 201, JSON, b"by itself").await.unwrap();
+    }
+    let store: &Arc<dyn Store> = world.store();
+    // The proxy hears the answers meanwhile, and wants them stored.
+    let answers = join_all(held.iter().map(|ask| world.store().settle(completion(ask, b"answer"))));
+    let others = async {
+        let begun = Instant::now();
+        let (mut longest, mut rounds) = (Duration::ZERO, 0);
+        while begun.elapsed() < Duration::from_millis(2_500) {
+            let round = Instant::now();
+            let asks: Vec<Ask> = (0..40).map(|i| ask(&format!("k-{rounds}-{i}"))).collect();
+            join_all(asks.iter().map(|ask| world.reserve(ask))).await;
+            join_all(asks.iter().map(|ask| world.settle(completion(ask, b"paid")))).await;
+            // Nobody has these instances' leases: all that is in flight is swept but what is held.
+            let swept = store.sweep(Duration::from_secs(3_600), 1_000).await.unwrap();
+            assert!(swept.iter().all(|swept| swept.id == lapsed.id), "{swept:?}");
+            store.reap(100).await.unwrap();
+            store.testimony().heed(100).await.unwrap();
+            rounds += 1;
+            longest = longest.max(round.elapsed());
+        }
+        assert!(rounds >= 4 && longest < Duration::from_secs(1), "{rounds} rounds, the longest {longest:?}");
+        assert_eq!(world.find(&lapsed).await.state.name(), "unknown");
+        for ask in &held {
+            assert_eq!(world.find(ask).await.state.name(), "in_flight");
+        }
+        app.sql("commit").await;
+    };
+    let (answers, ()) = join(answers, others).await;
+    for settled in answers {
+        let Settled::Fenced(Some(record)) = settled.unwrap() else { panic!("the service was first") };
+        assert_eq!(response_of(record).body.as_deref(), Some(&b"by itself"[..]));
+    }
+}
+
+#[tokio::test]
+async fn of_a_service_and_its_proxy_that_complete_a_key_at_once_one_decides() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let (mut by_itself, mut by_proxy) = (0, 0);
+    for round in 0..40 {
+        let ask = ask(&format!("k-{round}"));
+        world.reserve(&ask).await;
+        let proxy = async {
+            // Now the one is faster and now the other.
+            for _ in 0..round % 4 {
+                world.store().ping().await.unwrap();
+            }
+            world.store().settle(completion(&ask, b"answer")).await.unwrap()
+        };
+        let (said, settled) = join(app.complete(&ask, 201, JSON, b"by itself"), proxy).await;
+        let stored = response_of(world.find(&ask).await).body.unwrap();
+        match (said, settled) {
+            (Ok(()), Settled::Fenced(Some(record))) => {
+                assert_eq!((&stored[..], response_of(record).body.unwrap()), (&b"by itself"[..], stored.clone()));
+                by_itself += 1;
+            }
+            (Err(code), Settled::Done { .. }) => {
+                assert_eq!((&*code, &stored[..]), ("OG002", &b"answer"[..]));
+                by_proxy += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(by_itself + by_proxy, 40);
+}
+
+#[tokio::test]
+async fn a_completion_is_as_durable_as_the_proxys_own_whatever_the_service_has_set() {
+    let world = World::postgres().await;
+    let app = App::of(&world).await;
+    let ask = ask("k");
+    world.reserve(&ask).await;
+    app.sql("set synchronous_commit = off; begin").await;
+    app.complete(&ask, 201, JSON, b"paid").await.unwrap();
+    let set = async || app.0.query_one("show synchronous_commit", &[]).await.unwrap().get::<_, String>(0);
+    assert_eq!(set().await, "on");
+    app.sql("commit").await;
+    assert_eq!(set().await, "off", "its other transactions are its own business");
+}
+
+/// What the README says for databases whose migrating role may not create roles.
+const BY_HAND: &str = "
+    grant usage on schema oncegate to oncegate_app;
+    grant execute on function oncegate.complete(text, integer, jsonb, bytea) to oncegate_app;
+    grant execute on function oncegate.recovery_point(text, text) to oncegate_app;";
+
+#[tokio::test]
+async fn who_may_not_create_roles_migrates_all_the_same_and_is_told_what_is_missing() {
+    let readme = include_str!("../../../README.md");
+    assert!(BY_HAND.lines().all(|line| readme.contains(line.trim())), "the README says it");
+    let cluster = tokio::task::spawn_blocking(|| Cluster::start("")).await.unwrap();
+    let root = cluster.empty_database().await;
+    let client = root.client().await;
+    let make = format!("create role plain login; alter database {} owner to plain", root.name);
+    client.batch_execute(&make).await.unwrap();
+    let url = root.url.replace("postgres://postgres@", "postgres://plain@");
+    // By hand, to hear what is said.
+    let (plain, mut connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(message) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notice(notice) = message.unwrap() {
+                tell.send(notice.message().to_owned()).unwrap();
+            }
+        }
+    });
+    for migration in store::pending(&postgres::settings(&url)).await.unwrap() {
+        plain.batch_execute(&migration.sql).await.unwrap();
+    }
+    drop(plain);
+    let mut notices = Vec::new();
+    while let Some(notice) = told.recv().await {
+        notices.push(notice);
+    }
+    assert!(notices.iter().any(|notice| notice.contains("oncegate_app is missing")), "{notices:?}");
+
+    client.batch_execute("create role oncegate_app nologin; create role app login in role oncegate_app").await.unwrap();
+    connect_as(&root, "plain").await.batch_execute(BY_HAND).await.unwrap();
+    let store = store::open(&postgres::settings(&url)).await.unwrap();
+    let ask = ask("k");
+    fresh(store.reserve(ask.clone()).await.unwrap());
+    let app = App(connect_as(&root, "app").await);
+    app.complete(&ask, 201, JSON, b"paid").await.unwrap();
+    assert_eq!(response_of(store.find(ask.id).await.unwrap().unwrap()).body.as_deref(), Some(&b"paid"[..]));
+}
