@@ -1,6 +1,7 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`.
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`. What people look at in a
+//! browser is for [`page`], which has paths of its own.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +33,7 @@ pub mod auth;
 pub mod desk;
 mod drain;
 mod health;
+mod page;
 
 /// A probe's head comes in one packet; who takes longer is no probe.
 const HEAD_MAX: Duration = Duration::from_secs(10);
@@ -80,6 +82,7 @@ pub const NAME: &str = "oncegate";
 pub struct Admin {
     shared: Arc<Shared>,
     desk: Desk,
+    sessions: page::Sessions,
     leaving: CancellationToken,
 }
 
@@ -87,7 +90,7 @@ impl Admin {
     /// `leaving` is cancelled by whatever begins the drain, before anything else happens; also from here.
     pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
         let desk = Desk::new(Arc::clone(&shared.store), config);
-        Self { shared, desk, leaving }
+        Self { shared, desk, sessions: page::Sessions::new(), leaving }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
@@ -128,6 +131,9 @@ impl Admin {
     }
 
     async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
+        if page::has(request.uri().path()) {
+            return self.page(request, listener, peer).await;
+        }
         let (method, path) = (request.method(), request.uri().path());
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(known, ..)| is_at(path, known)).collect();

@@ -30,4 +30,5 @@ mod crash_at_start;
 mod crash_points;
 mod disk_errors;
 mod operators;
+mod page;
 mod shutdown;

@@ -19,6 +19,9 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// As many lines of the audit log as one key is shown with.
 const NOTES_SHOWN: u32 = 100;
 
+/// As much of a fingerprint as is shown.
+const FINGERPRINT_DIGITS: usize = 12;
+
 impl At<'_> {
     pub(super) async fn list(&self, mut query: Query) -> Result<Value, Problem> {
         let filter = query.filter()?;
@@ -55,7 +58,18 @@ impl At<'_> {
         let mut key = shown::entry(&entry);
         key["quiet"] = quiet_at.is_some_and(|at| at <= entry.now).into();
         key["quiet_at"] = quiet_at.map(rfc3339::show).into();
-        key["response"] = match self.store.find(entry.id).await {
+        let found = self.store.find(entry.id).await;
+        // What says nothing of a body to whoever cannot guess it whole, and tells two requests apart all the same.
+        key["fingerprint"] = found
+            .as_ref()
+            .ok()
+            .and_then(Option::as_ref)
+            .map(|record| {
+                let hash: String = record.fingerprint.to_string().chars().take(FINGERPRINT_DIGITS).collect();
+                json!({ "hash": hash, "recipe": record.recipe.to_stored() })
+            })
+            .into();
+        key["response"] = match found {
             Ok(Some(record)) if record.token == entry.token => match record.state {
                 State::Completed(completed) => {
                     let names = |map: &http::HeaderMap| map.keys().map(|name| name.as_str().to_owned()).collect();
