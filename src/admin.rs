@@ -1,6 +1,7 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`.
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`. What people look at in a
+//! browser is for [`page`], which has paths of its own.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +37,7 @@ pub mod desk;
 mod drain;
 mod health;
 mod metrics;
+mod page;
 mod services;
 
 /// A probe's head comes in one packet; who takes longer is no probe.
@@ -92,6 +94,7 @@ pub struct Admin {
     shared: Arc<Shared>,
     desk: Desk,
     services: Services,
+    sessions: page::Sessions,
     leaving: CancellationToken,
     census: Census,
 }
@@ -101,7 +104,7 @@ impl Admin {
     pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
         let services = Services::new(Arc::clone(&shared), config.clone());
         let desk = Desk::new(Arc::clone(&shared.store), config);
-        Self { shared, desk, services, leaving, census: Census::default() }
+        Self { shared, desk, services, sessions: page::Sessions::new(), leaving, census: Census::default() }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
@@ -148,6 +151,9 @@ impl Admin {
     }
 
     async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
+        if page::has(request.uri().path()) {
+            return self.page(request, listener, peer).await;
+        }
         let (method, path) = (request.method(), request.uri().path());
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(known, ..)| is_at(path, known)).collect();

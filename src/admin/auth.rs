@@ -61,16 +61,7 @@ impl Access {
         if self == Self::Anybody {
             return Ok(());
         }
-        let target = request.uri().authority();
-        let mut hosts = request.headers().get_all(HOST).iter();
-        match (hosts.next(), hosts.next()) {
-            (Some(host), None) if is_own(host, listener) && target.is_none_or(|at| names(at, listener)) => {}
-            _ => return Err(Denied::Host),
-        }
-        let mut origins = request.headers().get_all(ORIGIN).iter();
-        if !origins.all(|origin| is_own_origin(origin, listener)) {
-            return Err(Denied::Origin);
-        }
+        is_at_home(request, listener)?;
         match self == Self::Services || token.is_none_or(|token| shows(request.headers(), token)) {
             true => Ok(()),
             false => Err(Denied::Token),
@@ -78,8 +69,26 @@ impl Access {
     }
 }
 
+/// Whether a request names the listener at this address by one of its own names, and comes from no other site's page.
+///
+/// # Errors
+/// [`Denied::Host`] or [`Denied::Origin`].
+pub fn is_at_home<B>(request: &Request<B>, listener: SocketAddr) -> Result<(), Denied> {
+    let target = request.uri().authority();
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_own(host, listener) && target.is_none_or(|at| names(at, listener)) => {}
+        _ => return Err(Denied::Host),
+    }
+    let mut origins = request.headers().get_all(ORIGIN).iter();
+    if !origins.all(|origin| is_own_origin(origin, listener)) {
+        return Err(Denied::Origin);
+    }
+    Ok(())
+}
+
 /// Whether the one `Authorization` field is the token (RFC 6750 section 2.1).
-fn shows(headers: &HeaderMap, token: &AdminToken) -> bool {
+pub fn shows(headers: &HeaderMap, token: &AdminToken) -> bool {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return false };
     // A scheme's letters may be large or small (RFC 9110 section 11.1).

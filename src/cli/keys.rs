@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -187,7 +188,7 @@ impl List {
                 break;
             }
         }
-        listed.end()?;
+        listed.end(&source)?;
         if cursor.is_some() {
             eprintln!("oncegate: there are more; say --limit");
         }
@@ -216,12 +217,12 @@ impl Listed {
         Ok(())
     }
 
-    fn end(&self) -> Result<(), Ended> {
+    fn end(&self, source: &Source) -> Result<(), Ended> {
         match (self.json, self.count) {
             (true, 0) => print("[]\n"),
             (true, _) => print("]\n"),
             (false, 0) => {
-                eprintln!("oncegate: no key fits");
+                eprintln!("oncegate: no key fits; looked {source}");
                 Ok(())
             }
             (false, _) => print(&table::of(&self.rows, table::Paint::for_output())),
@@ -322,11 +323,11 @@ impl Change {
                 return Err(Ended::Other("nothing was changed".into()));
             }
             fields.insert("expect".into(), count.into());
-            let told = source.ask(Verb::Act, "", "", Some(Value::Object(fields))).await?;
-            return self.tell(&told);
+            let asked = source.ask(Verb::Act, "", "", Some(Value::Object(fields)));
+            return self.tell(&patiently(name, asked).await?);
         }
         if dry["refused_count"].as_u64().unwrap_or(0) == 0 && !self.json {
-            eprintln!("oncegate: no key fits");
+            eprintln!("oncegate: no key fits; looked {source}");
             return Ok(());
         }
         self.tell(&dry)
@@ -344,6 +345,21 @@ impl Change {
         match told["refused_count"].as_u64() {
             Some(refused @ 1..) => Err(Ended::Other(format!("{refused} keys were not changed").into())),
             _ => Ok(()),
+        }
+    }
+}
+
+/// Shows whoever sits there that something still goes on: many keys are changed in many commits.
+async fn patiently<T>(name: &str, asked: impl Future<Output = T>) -> T {
+    let mut asked = std::pin::pin!(asked);
+    let begun = tokio::time::Instant::now();
+    loop {
+        match tokio::time::timeout(Duration::from_secs(2), &mut asked).await {
+            Ok(told) => return told,
+            Err(_) if std::io::stderr().is_terminal() => {
+                eprintln!("{name}: still at it, {} s; what is done is in the audit log", begun.elapsed().as_secs());
+            }
+            Err(_) => {}
         }
     }
 }

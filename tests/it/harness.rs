@@ -10,6 +10,7 @@ pub use proxy::{Proxy, Setup};
 pub use store::Store;
 pub use upstream::{Answer, Hold, Upstream};
 
+pub mod browser;
 pub mod client;
 pub mod h2;
 pub mod link;

@@ -33,5 +33,6 @@ mod operators;
 mod pod_end;
 mod orders;
 mod service;
+mod page;
 mod shutdown;
 mod telemetry;

@@ -8,14 +8,14 @@ use crate::harness::operator::Operator;
 use crate::harness::{Answer, World};
 
 /// A key whose attempt the service broke off.
-async fn unknown(world: &World, key: &str) -> String {
+pub async fn unknown(world: &World, key: &str) -> String {
     world.upstream.then(Answer::close());
     assert_eq!(world.pay(key).send().await.outcome(), (502, "upstream-broken".to_owned()));
     Operator::of(&world.proxy).id_when(key, "unknown").await
 }
 
 /// A key that was given up, by a hand in the tables.
-async fn dead(world: &mut World, key: &str) -> String {
+pub async fn dead(world: &mut World, key: &str) -> String {
     let id = unknown(world, key).await;
     assert_eq!(world.proxy.stop().await, Some(0));
     let bytes = key.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();

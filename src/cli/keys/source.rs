@@ -128,8 +128,46 @@ fn place(verb: Verb, id: &str) -> (Method, String) {
 fn told(answer: &Value, status: StatusCode) -> Ended {
     let detail = answer["detail"].as_str().or(answer["error"].as_str());
     let detail = detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned);
+    let detail = by_flags(&detail, answer["field"].as_str());
     match status {
         StatusCode::BAD_REQUEST => Ended::Usage(detail),
         _ => Ended::Other(detail.into()),
+    }
+}
+
+/// A refusal as somebody at a shell knows its parts: by the flags, not by the API's fields.
+fn by_flags(detail: &str, field: Option<&str>) -> String {
+    let flag = match field {
+        Some("id" | "ids") => Some("ID"),
+        Some("status") => Some("--completed"),
+        Some("headers") => Some("--header"),
+        Some("body_base64") => Some("--body"),
+        Some("older_than") => Some("--older-than"),
+        Some("body") => Some("--body"),
+        Some("key") => Some("--key"),
+        Some("limit") => Some("--limit"),
+        Some("note") => Some("--note"),
+        Some("route") => Some("--route"),
+        Some("scope") => Some("--scope"),
+        Some("state") => Some("--state"),
+        _ => None,
+    };
+    let detail = match (field, flag) {
+        (Some(field), Some(flag)) => detail.replacen(&format!("`{field}`"), &format!("`{flag}`"), 1),
+        _ => detail.to_owned(),
+    };
+    detail.replace("accept_risk overrules", "--accept-risk overrules")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_name_what_was_typed() {
+        assert_eq!(by_flags("`older_than` has no unit", Some("older_than")), "`--older-than` has no unit");
+        assert_eq!(by_flags("`status` is missing", Some("status")), "`--completed` is missing");
+        assert_eq!(by_flags("it is unknown; accept_risk overrules", None), "it is unknown; --accept-risk overrules");
+        assert_eq!(by_flags("`key` has gone", None), "`key` has gone");
     }
 }

@@ -83,6 +83,9 @@ pub(super) fn one(key: &Value, paint: Paint) -> String {
     if key["probes"].as_u64().unwrap_or(0) > 0 {
         line("probes", format!("{}, of which the last {} knew of nothing", key["probes"], key["absences"]));
     }
+    if let Some(hash) = key["fingerprint"]["hash"].as_str() {
+        line("fingerprint", format!("{}… by recipe {}", visible(hash), text(&key["fingerprint"], "recipe")));
+    }
     let response = &key["response"];
     if let Some(corrupt) = response["corrupt"].as_str() {
         line("response", corrupt.to_owned());

@@ -17,6 +17,8 @@ async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
     };
     let empty = here(&["list", "--json"]).await;
     assert_eq!((empty.code, &*empty.out), (0, "[]\n"));
+    let empty = here(&["list"]).await;
+    assert!(empty.code == 0 && empty.err.contains(&format!("no key fits; looked through the instance at {admin}")));
     for number in 0..3 {
         unknown(&world, &format!("k-{number}")).await;
     }
@@ -98,7 +100,7 @@ async fn exit_codes_tell_what_went_wrong() {
     );
     std::fs::write(&elsewhere, lines).unwrap();
     for (file, arguments, code, why) in [
-        (&file, &["list", "--admin", &*admin, "--scope", "xyz"][..], 2, "`scope`"),
+        (&file, &["list", "--admin", &*admin, "--scope", "xyz"][..], 2, "`--scope`"),
         (&file, &["list", "--state", "lost"], 2, "lost"),
         (&file, &["resolve", "--admin", &*admin, "abcdefab"], 2, "--completed"),
         (&file, &["resolve", "abcdefab", "--not-executed", "--completed", "200"], 2, "cannot be used with"),
@@ -113,7 +115,7 @@ async fn exit_codes_tell_what_went_wrong() {
         (&file, &["purge", "--admin", &*admin, "--older-than", "", "--yes"], 2, "--older-than"),
         (&file, &["list", "--admin", &*admin, "--key", ""], 2, "--key"),
         (&file, &["show", "--admin", &*admin, "../drain"], 2, "is no id"),
-        (&file, &["show", "--admin", &*admin, "abc"], 2, "`id`"),
+        (&file, &["show", "--admin", &*admin, "abc"], 2, "`ID`"),
         (&file, &["show", "--admin", &*admin, "abcdefab"], 1, "there is no key"),
         (&file, &["list", "--admin", "127.0.0.1:1"], 1, "nobody listens there"),
         (&nowhere, &["list"], 78, "upstreem"),
@@ -144,7 +146,7 @@ async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: 
     };
     let refused = eventually(PATIENCE, answered).await;
     assert_eq!(refused.code, 1, "{refused:?}");
-    for told in ["route `pay`", "-c", "--admin", "accept_risk"] {
+    for told in ["route `pay`", "-c", "--admin", "--accept-risk"] {
         assert!(refused.err.contains(told), "{told}: {refused:?}");
     }
     let many = keys(&elsewhere, &["resolve", "--not-executed", "--state", "unknown", "--yes", "--json"]).await;

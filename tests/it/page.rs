@@ -1,0 +1,94 @@
+//! The operators' page: over HTTP, byte by byte, and in a real browser.
+
+mod browser;
+mod deciding;
+mod guarding;
+mod looking;
+
+use std::net::SocketAddr;
+
+use crate::harness::client::Client;
+use crate::harness::{Request, Response, World};
+
+/// A page's text.
+trait Html {
+    fn html(&self) -> String;
+}
+
+impl Html for Response {
+    fn html(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+}
+
+/// Somebody with a browser that shows nothing and hides nothing.
+#[derive(Clone)]
+struct Visitor {
+    address: SocketAddr,
+    cookie: Option<String>,
+}
+
+impl Visitor {
+    fn of(world: &World) -> Self {
+        Self { address: world.proxy.admin, cookie: None }
+    }
+
+    fn request(&self, method: &str, path: &str) -> Request {
+        let request = Client { address: self.address }.request(method, path).host(&self.address.to_string());
+        match &self.cookie {
+            Some(cookie) => request.field("Cookie", cookie),
+            None => request,
+        }
+    }
+
+    async fn get(&self, path: &str) -> Response {
+        self.request("GET", path).send().await
+    }
+
+    /// A page that must be there.
+    async fn page(&self, path: &str) -> String {
+        let response = self.get(path).await;
+        assert_eq!(response.status, 200, "{path}: {}", response.html());
+        response.html()
+    }
+
+    fn form(&self, path: &str, fields: &[(&str, &str)]) -> Request {
+        let pair = |(name, value): &(&str, &str)| format!("{name}={}", escaped(value));
+        let body = fields.iter().map(pair).collect::<Vec<_>>().join("&");
+        let request = self.request("POST", path).field("Content-Type", "application/x-www-form-urlencoded");
+        request.field("Origin", &format!("http://{}", self.address)).body(body)
+    }
+
+    /// Fills in the form on the page at this path, and sends it: what is hidden in it, then what is typed.
+    async fn submit(&self, path: &str, typed: &[(&str, &str)]) -> Response {
+        let page = self.get(path).await.html();
+        let (start, action) = (page.rfind("<form method=\"post\"").unwrap(), path.split('?').next().unwrap());
+        let hidden = hidden(&page[start..]);
+        let fields: Vec<_> =
+            hidden.iter().map(|(name, value)| (&**name, &**value)).chain(typed.iter().copied()).collect();
+        self.form(action, &fields).send().await
+    }
+
+    /// What forms of this visitor bring back.
+    async fn token(&self) -> String {
+        let page = self.get("/").await.html();
+        hidden(&page).into_iter().find(|(name, _)| name == "form").unwrap().1
+    }
+}
+
+/// The hidden fields, in order.
+fn hidden(page: &str) -> Vec<(String, String)> {
+    let value = |rest: &str, name: &str| {
+        let start = rest.find(&format!("{name}=\"")).unwrap() + name.len() + 2;
+        rest[start..start + rest[start..].find('"').unwrap()].to_owned()
+    };
+    page.split("<input type=\"hidden\"").skip(1).map(|rest| (value(rest, " name"), value(rest, " value"))).collect()
+}
+
+fn escaped(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
