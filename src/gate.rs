@@ -45,6 +45,7 @@ pub mod fields;
 pub mod forward;
 mod forwarded_key;
 pub mod lookup;
+pub mod message;
 pub mod observe;
 mod oversize;
 pub mod pace;
@@ -195,6 +196,11 @@ impl Gate {
             Admission::Observed(observed) => return self.observe(*observed).await,
             Admission::Unguarded(passing) => return pass::pass(*passing).await,
         };
+        self.take_up(guarded, stamp).await
+    }
+
+    /// From the door to the answer, whoever it is for.
+    async fn take_up(self: &Arc<Self>, guarded: Guarded, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
         // What this instance has completed, is running or has yet to store itself, it can tell without the store.
         let known = self.shared.known(&guarded.ask.id).map(|record| {
             let same = guarded.is_what(&record);

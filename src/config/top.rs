@@ -13,7 +13,9 @@ use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
 use super::units;
-use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, postgres_tls, tls};
+use super::{
+    AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, consumers, postgres_tls, tls,
+};
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
 
@@ -161,10 +163,12 @@ fn read<'a>(
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = Context { upstream, secrets, lease_expiry };
     let (pass, routes) = routes::read(&top, built_in, &context);
+    let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
     let asked = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
     let upstreams =
         pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(asked);
-    let authorities = match upstreams.into_iter().any(|upstream| matches!(**upstream, Upstream::Https(..))) {
+    let by_tls = upstreams.into_iter().any(|upstream| matches!(**upstream, Upstream::Https(..)));
+    let authorities = match by_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
         true => Some(say.surroundings.authorities()),
         false => None,
     };
@@ -185,6 +189,7 @@ fn read<'a>(
         cache_memory: cache_memory?.value,
         log: log?,
         routes: routes.into_iter().map(Arc::new).collect(),
+        consumers: consumers.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
     };
     config.warnings = warnings(&config);

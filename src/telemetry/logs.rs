@@ -8,7 +8,9 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Log, LogFormat};
 
 /// What may be logged of a library at most, whatever the filter's own level is: below that they tell of bytes.
-const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn";
+///
+/// lapin says nothing: what matters of it we say ourselves, and it shows whole messages in its warnings.
+const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
 
 /// Starts logging. A second call changes nothing.
 pub fn start(log: &Log) {

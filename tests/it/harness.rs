@@ -17,6 +17,7 @@ pub mod operator;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
+pub mod rabbitmq;
 pub mod relay;
 pub mod store;
 pub mod strike;
