@@ -27,20 +27,24 @@ validate:
 
 test: ## All tests, on real services that they start themselves; installs what is missing
 	scripts/need postgresql
+	@scripts/need rabbitmq-server || echo "the tests with RabbitMQ are skipped" >&2
 	@scripts/need pgbouncer || echo "the tests behind PgBouncer are skipped" >&2
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
 	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
-	@scripts/need rabbitmq-server python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2
+	@scripts/need python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	cargo test --locked
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
-soak: ## Proxies killed at random on both stores, one minute each; ONCEGATE_SOAK_SECONDS for longer
+soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages; ONCEGATE_SOAK_SECONDS for longer
 	scripts/need postgresql
 	ONCEGATE_SOAK_SECONDS=$${ONCEGATE_SOAK_SECONDS:-60} \
 	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
+	@scripts/need rabbitmq-server || echo "the test with RabbitMQ is skipped" >&2
+	ONCEGATE_SOAK_MESSAGES=$${ONCEGATE_SOAK_MESSAGES:-10000} \
+	    cargo test --locked --test it -- copies_dealt_to_two_proxies --nocapture
 
 torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS for longer
 	scripts/need postgresql

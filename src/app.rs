@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
 use crate::config::{Config, Location};
+use crate::consumers;
 use crate::domain::attempt::InstanceId;
 use crate::downstream::{self, deal::Deal, framing::Limits};
 use crate::gate::meters::Meters;
@@ -150,7 +151,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         let exporter = Exporter { collector, trust, service, instance: shared.tenure.id().to_string() };
         traces.spawn(export::run(exporter, waiting, stops.last.clone()));
     }
-    let workers = start_workers(listener.1, &shared, &live, &stops.door).map_err(Failure::Machine)?;
+    let mut workers = start_workers(listener.1, &shared, &live, &stops.door).map_err(Failure::Machine)?;
+    workers.push(start_consumers(&shared, live.clone(), stops.door.closing.clone()).map_err(Failure::Machine)?);
     tracing::info!(
         listen = %listener.0,
         tls = config.tls.is_some(),
@@ -159,6 +161,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         store = %config.store.location,
         instance = %shared.tenure.id(),
         routes = config.routes.len(),
+        consumers = config.consumers.len(),
         "ready"
     );
 
@@ -244,6 +247,31 @@ fn start_workers(
             })
         })
         .collect()
+}
+
+/// One more thread for what queues bring, with a gate and connections of its own, also where there are none: a reload may
+/// bring some. It ends like a worker.
+fn start_consumers(
+    shared: &Arc<Shared>,
+    live: watch::Receiver<Arc<Config>>,
+    closing: CancellationToken,
+) -> std::io::Result<thread::JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("consumers".into()).spawn(move || {
+        runtime.block_on(async move {
+            let gate = Arc::new(Gate::new(Arc::clone(&shared)));
+            tokio::select! {
+                () = consumers::serve(gate, live, closing) => {}
+                () = shared.giving_up.cancelled() => {}
+            }
+            shared.tracker.close();
+            tokio::select! {
+                () = shared.tracker.wait() => {}
+                () = shared.giving_up.cancelled() => {}
+            }
+        });
+    })
 }
 
 /// Hands each new configuration to one worker's gate.

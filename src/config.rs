@@ -15,6 +15,8 @@ use crate::domain::fingerprint::Secrets;
 use crate::tls::Trust;
 
 pub use admin::AdminToken;
+pub use broker::Broker;
+pub use consumers::{Consumer, MessageKey};
 pub use describe::describe;
 pub use location::Location;
 pub use lookup::Lookup;
@@ -31,6 +33,8 @@ pub use units::duration;
 pub use upstream::Upstream;
 
 mod admin;
+mod broker;
+mod consumers;
 mod describe;
 mod fingerprint;
 mod interpolate;
@@ -146,6 +150,8 @@ pub struct Config {
     pub otlp: Option<Collector>,
     /// In the order of the file; at least one.
     pub routes: Vec<Arc<Route>>,
+    /// Queues whose messages are requests.
+    pub consumers: Vec<Arc<Consumer>>,
     /// What is allowed and dangerous, to be said at start.
     pub warnings: Vec<String>,
 }

@@ -5,6 +5,7 @@
 
 pub mod attempt;
 pub mod canonical_json;
+pub mod filled_path;
 pub mod fingerprint;
 pub mod key;
 pub mod path;

@@ -49,6 +49,7 @@ pub mod fields;
 pub mod forward;
 mod forwarded_key;
 pub mod lookup;
+pub mod message;
 pub mod meters;
 pub mod observe;
 mod oversize;
@@ -220,6 +221,11 @@ impl Gate {
                 return stamp.timed(Stage::Upstream, pass::pass(*passing)).await;
             }
         };
+        self.take_up(guarded, stamp).await
+    }
+
+    /// From the door to the answer, whoever it is for.
+    async fn take_up(self: &Arc<Self>, guarded: Guarded, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
         // What this instance has completed, is running or has yet to store itself, it can tell without the store.
         let known = self.shared.known(&guarded.ask.id).map(|record| {
             let same = guarded.is_what(&record);

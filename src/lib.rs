@@ -1,7 +1,7 @@
 //! Oncegate makes an HTTP service's state-changing requests safe to retry.
 //!
 //! The modules, roughly in the order in which a request meets them; each uses only what stands further right in
-//! `cli → app → admin · downstream · tasks → gate → cache · store · upstream → body · telemetry → config → domain`, which
+//! `cli → app → admin · consumers · downstream · tasks → gate → cache · store · upstream → body · telemetry → config → domain`, which
 //! `tests/tidy.rs` holds. Start at [`domain`] for the words and at [`gate`] for the story.
 
 pub mod admin;
@@ -10,6 +10,7 @@ pub mod body;
 pub mod cache;
 pub mod cli;
 pub mod config;
+pub mod consumers;
 pub mod domain;
 pub mod downstream;
 pub mod gate;

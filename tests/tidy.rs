@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 10] = [
     &["main"],
     &["cli"],
     &["app"],
-    &["admin", "downstream", "tasks"],
+    &["admin", "consumers", "downstream", "tasks"],
     &["gate"],
     &["cache", "store", "upstream"],
     &["body", "telemetry"],

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Problems, Route, Tls, Version};
+use crate::config::{Config, Consumer, Problems, Route, Tls, Version};
 use crate::gate::meters::Meters;
 use crate::gate::watch::Watch;
 
@@ -117,6 +117,14 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
         );
         return false;
     }
+    if let Some((queue, what)) = changed_consumer(&running, &new) {
+        tracing::error!(
+            %queue,
+            "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
+             configuration stays. Restart to change it"
+        );
+        return false;
+    }
     for what in until_restart(&running, &new) {
         tracing::warn!("{what} has changed, which takes effect with a restart");
     }
@@ -154,6 +162,27 @@ fn changed_identity(one: &Route, other: &Route) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// The same for messages: which part of what finds their keys differs for a queue that stays.
+fn changed_consumer(running: &Config, new: &Config) -> Option<(Box<str>, &'static str)> {
+    let changed = |one: &Consumer, other: &Consumer| {
+        if one.scope != other.scope {
+            Some("scope")
+        } else if one.key != other.key {
+            Some("the key's place")
+        } else if one.route != other.route {
+            Some("route")
+        } else if one.path != other.path {
+            Some("path")
+        } else {
+            None
+        }
+    };
+    new.consumers.iter().find_map(|consumer| {
+        let before = running.consumers.iter().find(|before| before.is_of_same_queue(consumer))?;
+        changed(before, consumer).map(|what| (consumer.queue.clone(), what))
+    })
 }
 
 /// What is fixed when the process starts.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, ForwardKey, InFlight, KeySource, Reconcile, Route, StoreDown};
+use super::{Config, Consumer, ForwardKey, InFlight, KeySource, Reconcile, Route, ScopePart, ScopeRule, StoreDown};
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
@@ -22,6 +22,9 @@ pub fn describe(config: &Config) -> String {
     lines.row("secret", if config.secrets.current().is_some() { "set" } else { "none" });
     for route in &config.routes {
         describe_route(&mut lines, route);
+    }
+    for consumer in &config.consumers {
+        describe_consumer(&mut lines, consumer);
     }
     lines.text
 }
@@ -42,9 +45,7 @@ fn describe_route(lines: &mut Lines, route: &Route) {
         &format!("{}, {required}, {} to {} characters", sources.join(" or "), limits.length_min, limits.length_max),
     );
     lines.row("  forwarded as", &forwarded(&route.forward_key));
-    let scope: Vec<_> =
-        route.scope.parts.iter().map(|part| format!("{}{}", part.name, if part.optional { "?" } else { "" })).collect();
-    lines.row("  scope", if scope.is_empty() { "none".into() } else { scope.join(", ") }.as_str());
+    lines.row("  scope", &scope(&route.scope));
     lines.row("  space", &format!("{:?}", route.space).to_lowercase());
     lines.row("  fingerprint", &format!("recipe {}", route.recipe));
     lines.row("  ttl", &ttl(route));
@@ -81,6 +82,23 @@ fn describe_route(lines: &mut Lines, route: &Route) {
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+fn describe_consumer(lines: &mut Lines, consumer: &Consumer) {
+    lines.text.push('\n');
+    lines.row("consumer", &format!("{} of {}", consumer.queue, consumer.broker));
+    lines.row("  as", &format!("POST {} ({})", consumer.path, consumer.route));
+    lines.row("  key", &consumer.key.shown());
+    lines.row("  scope", &scope(&consumer.scope));
+    lines.row("  at once", &consumer.prefetch.to_string());
+    let dead = consumer.dead_letter_exchange.as_ref().map(|exchange| format!("to the exchange {exchange}"));
+    lines.row("  dead letters", &dead.unwrap_or_else(|| "rejected".into()));
+}
+
+fn scope(rule: &ScopeRule) -> String {
+    let part = |part: &ScopePart| format!("{}{}", part.name, if part.optional { "?" } else { "" });
+    let parts: Vec<_> = rule.parts.iter().map(part).collect();
+    if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
 fn reconciled(reconcile: &Reconcile) -> String {

@@ -84,6 +84,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("telemetry", Table(TELEMETRY), "{}", "what is told about the proxy itself"),
     KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
     KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
+    KeyDoc::new("consumers", Tables(CONSUMER), "[]", "queues whose messages are requests of a route"),
 ];
 
 /// The keys of `[tls]`.
@@ -250,6 +251,33 @@ pub const RECONCILE: &[KeyDoc] = &[
     KeyDoc::new("confirmations", Integer, "2", "how often in a row the service must answer 404 to be believed"),
 ];
 
+/// The keys of `[[consumers]]`.
+pub const CONSUMER: &[KeyDoc] = &[
+    KeyDoc::required("amqp", Text, "the broker, as `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS"),
+    KeyDoc::required("queue", Text, "the queue whose messages are requests; it must be there"),
+    KeyDoc::required("route", Text, "the name of the route whose policy they take; they are posted to its path"),
+    KeyDoc::new(
+        "key",
+        Text,
+        r#""header:x-idempotency-key""#,
+        "where a message's key is: `header:NAME` or `message-id`",
+    ),
+    KeyDoc::new("prefetch", Integer, "64", "so many messages are in hand at once, at most"),
+    KeyDoc::new(
+        "path",
+        Text,
+        r#""""#,
+        "for a route with `{name}` segments: `/orders/{x-order-id}`, by message headers",
+    ),
+    KeyDoc::new("scope", Texts, r#"["header:x-tenant?"]"#, "whose key it is: header:NAME of the message, or none"),
+    KeyDoc::new(
+        "dead_letter_exchange",
+        Text,
+        r#""""#,
+        "where messages go that will never do; empty: they are rejected",
+    ),
+];
+
 /// Where a key of that name is to be written, in words, if any table has it.
 pub(super) fn home(name: &str) -> Option<&'static str> {
     let tables = [
@@ -265,6 +293,7 @@ pub(super) fn home(name: &str) -> Option<&'static str> {
         ("in a route's `fingerprint`", FINGERPRINT),
         ("in a route's `replay`", REPLAY),
         ("in a route's `reconcile`", RECONCILE),
+        ("in `[[consumers]]`", CONSUMER),
     ];
     tables.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name)).map(|(home, _)| home)
 }
@@ -290,7 +319,14 @@ mod tests {
         let mut files = Vec::new();
         walk("", TOP, &mut |path, key| {
             for value in value(key) {
-                let file = match path.strip_prefix("routes[0].") {
+                let consumer = "amqp = 'amqp://b'\nqueue = 'q'\nroute = 'r'";
+                let file = match path.strip_prefix("routes[0].").or(path.strip_prefix("consumers[0].")) {
+                    Some(field) if path.starts_with("consumers") => {
+                        let others = consumer.lines().filter(|line| !line.starts_with(&format!("{field} =")));
+                        let others: String = others.map(|line| format!("{line}\n")).collect();
+                        let route = "[[routes]]\nname = 'r'\npath = '/'";
+                        format!("{route}\n[[consumers]]\n{others}{field} = {value}")
+                    }
                     None => format!("{path} = {value}"),
                     Some("name") => format!("[[routes]]\npath = '/'\nname = {value}"),
                     Some("path") => format!("[[routes]]\nname = 'r'\npath = {value}"),

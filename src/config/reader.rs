@@ -219,6 +219,18 @@ impl<'a> Section<'a> {
         Section { reader: self.reader, keys, place, outside: Vec::new(), layers }
     }
 
+    /// A section that has nothing, to stand behind tables without defaults of the file's own.
+    pub(super) fn nothing(&self) -> Section<'a> {
+        let place = Place { rank: Rank::BuiltIn, offset: 0, path: String::new() };
+        Section { reader: self.reader, keys: &[], place, outside: Vec::new(), layers: Vec::new() }
+    }
+
+    /// How many tables a list has, right or wrong.
+    pub(super) fn count(&self, name: &str) -> usize {
+        let lists = self.layers.iter().filter_map(|layer| layer.table.get(name)?.get_ref().as_array());
+        lists.map(|list| list.len()).sum()
+    }
+
     /// The tables of a list, each with `behind` behind it.
     pub(super) fn tables(&self, name: &str, behind: &Section<'a>) -> Vec<Section<'a>> {
         let Kind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };

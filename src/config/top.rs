@@ -13,7 +13,9 @@ use super::reader::{Outside, Reader, Section, Text};
 use super::routes::{self, Context};
 use super::surroundings::Surroundings;
 use super::units;
-use super::{AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, otlp, postgres_tls, tls};
+use super::{
+    AdminToken, Config, Location, Log, LogFormat, Overrides, Store, Upstream, admin, consumers, otlp, postgres_tls, tls,
+};
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
 
@@ -162,12 +164,14 @@ fn read<'a>(
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = Context { upstream, secrets, lease_expiry };
     let (pass, routes) = routes::read(&top, built_in, &context);
+    let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
     let asked = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
     let upstreams =
         pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(asked);
     let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
     let mut spoken_to = upstreams.map(|upstream| &**upstream).chain(collector);
-    let authorities = match spoken_to.any(|upstream| matches!(upstream, Upstream::Https(..))) {
+    let by_tls = spoken_to.any(|upstream| matches!(upstream, Upstream::Https(..)));
+    let authorities = match by_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
         true => Some(say.surroundings.authorities()),
         false => None,
     };
@@ -189,6 +193,7 @@ fn read<'a>(
         log: log?,
         otlp: otlp?,
         routes: routes.into_iter().map(Arc::new).collect(),
+        consumers: consumers.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
     };
     config.warnings = warnings(&config);

@@ -27,8 +27,11 @@ use crate::domain::record::{Ask, Record, RecordId};
 use crate::domain::scope::Scope;
 use crate::upstream::Upstream;
 
+pub(super) use message::Turned;
+
 mod caller;
 pub mod explain;
+mod message;
 mod place;
 mod whole;
 
@@ -55,6 +58,8 @@ pub struct Guarded {
     pub(super) origin: Origin,
     pub(super) guard: Guard,
     pub(super) secrets: Secrets,
+    /// Whether its sender can wait for the store: it is never forwarded unguarded.
+    pub(super) is_patient: bool,
 }
 
 impl Guarded {
@@ -134,7 +139,7 @@ impl Gate {
                 let secrets = live.config.secrets.clone();
                 let seen = Seen { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
                 let ask = self.shared.ask(&seen, key, scope, &self.shared.config.service);
-                let guarded = Guarded { ask, head, body, origin, guard: guard.clone(), secrets };
+                let guarded = Guarded { ask, head, body, origin, guard: guard.clone(), secrets, is_patient: false };
                 Ok(Admission::Guarded(Box::new(guarded)))
             }
             (_, body) if !route.key.required => {

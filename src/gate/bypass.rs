@@ -61,8 +61,8 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         // Who is leaving begins nothing; another instance may have a store.
         let is_leaving = self.shared.draining.is_cancelled();
-        let Some(outage) = lacking.outage().filter(|_| guarded.route().store_down == StoreDown::Bypass && !is_leaving)
-        else {
+        let may_bypass = guarded.route().store_down == StoreDown::Bypass && !guarded.is_patient;
+        let Some(outage) = lacking.outage().filter(|_| may_bypass && !is_leaving) else {
             return Err(lacking.refusal());
         };
         let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1, recovery_point: None };

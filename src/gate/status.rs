@@ -1,6 +1,8 @@
 //! What Oncegate tells of its part in an answer.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
+
+use super::fields::ONCEGATE_STATUS;
 
 /// The values of `Oncegate-Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,12 @@ impl Told {
         Self::Unknown,
         Self::Unstored,
     ];
+
+    /// What an answer of ours tells; `None` for one that tells nothing.
+    pub fn on(headers: &HeaderMap) -> Option<Self> {
+        let value = headers.get(ONCEGATE_STATUS)?;
+        Self::ALL.into_iter().find(|told| value == told.name())
+    }
 
     /// The field's value.
     pub fn name(self) -> &'static str {

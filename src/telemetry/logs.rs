@@ -14,7 +14,9 @@ pub use line::{Line, millis};
 mod line;
 
 /// What may be logged of a library at most, whatever the filter's own level is: below that they tell of bytes.
-const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn";
+///
+/// lapin says nothing: what matters of it we say ourselves, and it shows whole messages in its warnings.
+const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
 
 /// Under which name requests are logged, a line each: for filters, such as `info,oncegate::requests=warn`.
 pub const REQUESTS: &str = "oncegate::requests";

@@ -17,6 +17,7 @@ mod framing_guard;
 
 mod admin;
 mod bypass;
+mod consumers;
 
 mod store_away;
 mod store_contract;

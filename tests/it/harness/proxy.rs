@@ -38,6 +38,7 @@ pub struct Setup {
     store: Vec<String>,
     defaults: Vec<String>,
     routes: Vec<String>,
+    consumers: Vec<String>,
     wrapper: Vec<OsString>,
     written: Option<String>,
 }
@@ -65,6 +66,7 @@ impl Proxy {
             store: Vec::new(),
             defaults: Vec::new(),
             routes: Vec::new(),
+            consumers: Vec::new(),
             wrapper: Vec::new(),
             written: None,
         }
@@ -129,8 +131,9 @@ impl Proxy {
     /// The kernel's numbers of its threads whose name begins so.
     pub fn threads(&self, name: &str) -> Vec<i32> {
         let tasks = format!("/proc/{}/task", self.process.pid.as_raw_nonzero());
-        let named =
-            |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap().starts_with(name);
+        // One may end while this looks.
+        let called = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let named = |task: &std::fs::DirEntry| called(task).is_ok_and(|called| called.starts_with(name));
         let tasks = std::fs::read_dir(tasks).unwrap().map(Result::unwrap).filter(named);
         tasks.map(|task| task.file_name().into_string().unwrap().parse().unwrap()).collect()
     }
@@ -230,6 +233,12 @@ impl Setup {
         self
     }
 
+    /// A `[[consumers]]` with these lines.
+    pub fn consumer(mut self, lines: &str) -> Self {
+        self.consumers.push(lines.to_owned());
+        self
+    }
+
     /// Leases that run out soon, and are looked after as often.
     pub fn short_leases(self) -> Self {
         self.store("lease = { heartbeat = \"200ms\", expiry = \"1s\" }").store("sweep_every = \"200ms\"")
@@ -251,6 +260,9 @@ impl Setup {
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
         for route in &self.routes {
             text.push_str(&format!("\n[[routes]]\n{route}\n"));
+        }
+        for consumer in &self.consumers {
+            text.push_str(&format!("\n[[consumers]]\n{consumer}\n"));
         }
         text
     }

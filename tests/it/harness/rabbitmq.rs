@@ -1,36 +1,44 @@
-//! A real RabbitMQ for the tests: on free ports, with a name, a port mapper and a home of its own, started when the first
-//! test of a process needs it, and never longer alive than that process.
+//! A real RabbitMQ for the tests: on free ports, with a name, a cookie, a port mapper and a home of its own, started when
+//! the first test of a process needs it, and never longer alive than that process.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use lapin::message::Delivery;
+use lapin::options::*;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 
-use super::eventually;
+use super::{PATIENCE, eventually};
 
 /// A running broker. Its end is this value's end.
 pub struct Broker {
     port: u16,
     /// Its standard input is a pipe that ends with this process, however that ends.
-    #[expect(dead_code, reason = "it holds the pipe")]
     guardian: Child,
 }
 
-/// Starts the port mapper and the broker, each in a group of its own, and takes everything away when its input ends.
+/// Starts the port mapper and the broker, each in a group of its own; kills the broker for each `kill` that it reads,
+/// starts it for each `start`, and takes everything away when there is no more.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 server=$1 home=$2
 epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 >/dev/null 2>&1 </dev/null & epmd=$!
-setsid "$server" >>"$home/log" 2>&1 </dev/null & pid=$!
-cat >/dev/null
-kill -9 -$pid 2>/dev/null
-kill $epmd
-wait
+start() { setsid "$server" >>"$home/log" 2>&1 </dev/null & pid=$!; }
+kill9() { kill -9 -$pid; wait $pid; } 2>/dev/null
+start
+while read -r word; do
+  case $word in kill) kill9 ;; start) start ;; esac
+done
+kill9
+kill -9 $epmd
+wait $epmd
 rm -rf "$home"
 "#;
 
@@ -41,11 +49,18 @@ const START_MAX: Duration = Duration::from_secs(120);
 pub async fn shared() -> Option<&'static Broker> {
     static SHARED: OnceLock<Option<Broker>> = OnceLock::new();
     let broker = tokio::task::spawn_blocking(|| SHARED.get_or_init(Broker::launch)).await.unwrap().as_ref()?;
-    eventually(START_MAX, async || broker.greets().await.ok()).await;
+    broker.is_up().await;
     Some(broker)
 }
 
 impl Broker {
+    /// One of a test's own.
+    pub async fn start() -> Option<Self> {
+        let broker = tokio::task::spawn_blocking(Self::launch).await.unwrap()?;
+        broker.is_up().await;
+        Some(broker)
+    }
+
     fn launch() -> Option<Self> {
         let Some(server) = server() else {
             eprintln!("skipped: RabbitMQ is not installed (apt-get install rabbitmq-server)");
@@ -84,19 +99,191 @@ impl Broker {
         Some(Self { port: node, guardian })
     }
 
-    /// How a client is told of it.
+    /// Kills it as a power cut would.
+    pub fn kill9(&mut self) {
+        self.guardian.stdin.as_mut().unwrap().write_all(b"kill\n").unwrap();
+    }
+
+    /// Starts it again, and waits until it lets clients in.
+    pub async fn restart(&mut self) {
+        self.guardian.stdin.as_mut().unwrap().write_all(b"start\n").unwrap();
+        self.is_up().await;
+    }
+
+    /// How a consumer is told of it.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)
     }
 
-    /// Asks for the protocol of AMQP 0-9-1, and hears the first method (a frame of type 1).
-    async fn greets(&self) -> std::io::Result<()> {
-        let mut stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], self.port))).await?;
-        stream.write_all(b"AMQP\0\0\x09\x01").await?;
-        match stream.read_u8().await? {
-            1 => Ok(()),
-            _ => Err(std::io::ErrorKind::InvalidData.into()),
+    pub fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    /// A queue of a test's own, which outlives the broker.
+    pub async fn queue(&self) -> Queue {
+        self.queue_with(FieldTable::default()).await
+    }
+
+    pub async fn queue_with(&self, arguments: FieldTable) -> Queue {
+        static COUNTER: AtomicU32 = AtomicU32::new(1);
+        let queue = Queue::at(self, &format!("queue-{}", COUNTER.fetch_add(1, Ordering::Relaxed))).await;
+        let options = QueueDeclareOptions { durable: true, ..Default::default() };
+        queue.channel.queue_declare((*queue.name).into(), options, arguments).await.unwrap();
+        queue
+    }
+
+    /// An exchange, and a queue that gets all that it is given.
+    pub async fn exchange(&self) -> (String, Queue) {
+        let queue = self.queue().await;
+        let name = format!("dead-of-{}", queue.name);
+        let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let fields = FieldTable::default();
+        queue.channel.exchange_declare((*name).into(), ExchangeKind::Fanout, options, fields.clone()).await.unwrap();
+        let bound =
+            queue.channel.queue_bind((*queue.name).into(), (*name).into(), "".into(), Default::default(), fields);
+        bound.await.unwrap();
+        (name, queue)
+    }
+
+    async fn is_up(&self) {
+        eventually(START_MAX, async || self.connect().await.ok()).await;
+    }
+
+    async fn connect(&self) -> Result<Connection, lapin::Error> {
+        Connection::connect(&self.url(), ConnectionProperties::default()).await
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        drop(self.guardian.stdin.take());
+        drop(self.guardian.wait());
+    }
+}
+
+/// A queue, as publishers see it.
+pub struct Queue {
+    pub name: String,
+    channel: Channel,
+    /// Kept, as its channels end with it.
+    _connection: Connection,
+}
+
+/// A message that is to be published.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    headers: FieldTable,
+    body: Vec<u8>,
+    id: Option<String>,
+    persistent: bool,
+}
+
+/// The message that most tests send.
+pub fn message(key: &str) -> Message {
+    Message { body: br#"{"amount":10}"#.to_vec(), persistent: true, ..Message::default() }
+        .header("x-idempotency-key", key)
+}
+
+impl Message {
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.insert(name.into(), AMQPValue::LongString(value.as_bytes().into()));
+        self
+    }
+
+    pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        Self { body: body.into(), ..self }
+    }
+
+    pub fn id(self, id: &str) -> Self {
+        Self { id: Some(id.to_owned()), ..self }
+    }
+
+    pub fn without_headers(self) -> Self {
+        Self { headers: FieldTable::default(), ..self }
+    }
+}
+
+impl Queue {
+    /// One that may be there.
+    pub async fn at(broker: &Broker, name: &str) -> Self {
+        let connection = broker.connect().await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        Self { name: name.to_owned(), channel, _connection: connection }
+    }
+
+    /// Declares it, under a name that was known before.
+    pub async fn declare(&self) {
+        let options = QueueDeclareOptions { durable: true, ..Default::default() };
+        self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
+    }
+
+    /// Lets an exchange give it all that it gets.
+    pub async fn bind(&self, exchange: &str) {
+        let (name, fields) = ((*self.name).into(), FieldTable::default());
+        self.channel.queue_bind(name, exchange.into(), "".into(), Default::default(), fields).await.unwrap();
+    }
+
+    /// Publishes them, and waits until the broker has them all.
+    pub async fn publish(&self, messages: impl IntoIterator<Item = Message>) {
+        let mut confirmations = Vec::new();
+        for message in messages {
+            let properties = BasicProperties::default()
+                .with_content_type("application/json".into())
+                .with_delivery_mode(if message.persistent { 2 } else { 1 })
+                .with_headers(message.headers);
+            let properties = match message.id {
+                Some(id) => properties.with_message_id((*id).into()),
+                None => properties,
+            };
+            let options = BasicPublishOptions::default();
+            let sent = self.channel.basic_publish("".into(), (*self.name).into(), options, &message.body, properties);
+            confirmations.push(sent.await.unwrap());
         }
+        for confirmation in confirmations {
+            assert_eq!(confirmation.await.unwrap(), Confirmation::Ack(None));
+        }
+    }
+
+    /// How many messages wait in it; those that somebody has in hand do not count.
+    pub async fn waiting(&self) -> u32 {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let queue = self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
+        queue.message_count()
+    }
+
+    /// How many consumers it has.
+    pub async fn consumers(&self) -> u32 {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let queue = self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
+        queue.consumer_count()
+    }
+
+    /// Waits until so many messages wait in it.
+    pub async fn has_waiting(&self, count: u32) {
+        eventually(PATIENCE, async || (self.waiting().await == count).then_some(())).await;
+    }
+
+    /// Takes the next message out of it.
+    pub async fn next(&self) -> Delivery {
+        let taken = eventually(PATIENCE, async || {
+            self.channel.basic_get((*self.name).into(), BasicGetOptions { no_ack: true }).await.unwrap()
+        });
+        taken.await.delivery
+    }
+
+    /// Deletes it, messages and all.
+    pub async fn delete(&self) {
+        self.channel.queue_delete((*self.name).into(), QueueDeleteOptions::default()).await.unwrap();
+    }
+}
+
+/// What a dead letter says in a header of ours.
+pub fn told(letter: &Delivery, name: &str) -> Option<String> {
+    match letter.properties.headers().as_ref()?.inner().get(name)? {
+        AMQPValue::LongString(text) => Some(text.to_string()),
+        AMQPValue::LongInt(number) => Some(number.to_string()),
+        other => panic!("{other:?}"),
     }
 }
 

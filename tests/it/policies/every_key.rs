@@ -52,7 +52,7 @@ fn all(
     for key in keys {
         let here = format!("{path}{}", key.name);
         match key.kind {
-            Kind::Tables(inner) => all(inner, "routes.", None, found),
+            Kind::Tables(inner) => all(inner, &format!("{here}."), None, found),
             // The same keys as in a route.
             Kind::Table(_) if here == "defaults" => {}
             Kind::Table(inner) => {

@@ -1,0 +1,108 @@
+//! `[[consumers]]`.
+
+use super::*;
+
+const CONSUMER: &str = "[[consumers]]\namqp = 'amqp://u:hunter2@b'\nqueue = 'q'\nroute = 'a'\n";
+
+/// A consumer of the route `a`, with a line more on line 9 of the file.
+fn with(line: &str) -> String {
+    format!("{}\n{CONSUMER}{line}", route(""))
+}
+
+#[test]
+fn a_consumer_takes_its_routes_path_and_has_defaults() {
+    let config = config(&with(""));
+    let [consumer] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
+    assert_eq!((&*consumer.queue, &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
+    assert_eq!((consumer.key.shown().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
+    assert_eq!(consumer.scope.parts[0].name, "header:x-tenant".into());
+    assert!(consumer.scope.parts[0].optional && consumer.dead_letter_exchange.is_none());
+    assert!(load_in(Written::default(), UPSTREAM).expect("it loads").consumers.is_empty());
+}
+
+#[test]
+fn a_consumer_is_described_without_its_password() {
+    let lines = "key = 'message-id'\nscope = ['none']\nprefetch = 65535\ndead_letter_exchange = 'dead'";
+    let config = config(&with(lines));
+    let described = describe(&config);
+    for line in [
+        "consumer        q of amqp://u@b:5672",
+        "  as            POST /a (a)",
+        "  key           message-id",
+        "  scope         none",
+        "  at once       65535",
+        "  dead letters  to the exchange dead",
+    ] {
+        assert!(described.lines().any(|found| found == line), "{line}\n{described}");
+    }
+    assert!(!format!("{config:?}{described}").contains("hunter2"));
+}
+
+#[test]
+fn a_path_is_one_of_the_routes_own() {
+    let on = |path: &str, template: &str| {
+        format!("[[routes]]\nname = 'a'\npath = '{path}'\n\n{CONSUMER}path = '{template}'")
+    };
+    for (path, template) in [
+        ("/a", "/a"),
+        ("/o/{id}", "/o/{x-order}"),
+        ("/o/{id}", "/o/7"),
+        ("/o/{id}", "/o/{x-order}-{x-part}"),
+        ("/o/{*rest}", "/o/{x-order}/pay"),
+    ] {
+        assert_eq!(config(&on(path, template)).consumers[0].path.as_str(), template);
+    }
+    for (path, template, why) in [
+        ("/o/{id}", "", " consumers[0].path: is needed, as `a` has many paths: write one like `/o/{id}`"),
+        ("/o/{id}", "/o", "10:8: consumers[0].path: `/o` leads to other paths than those of `a`: `/o/{id}`"),
+        ("/o/{id}", "/o/{x}/pay", "10:8: consumers[0].path: `/o/{x}/pay` leads"),
+        ("/o/7", "/o/{x}", "10:8: consumers[0].path: `/o/{x}` leads"),
+        ("/a", "/a?x", "10:8: consumers[0].path: `/a?x` has a character that no path has"),
+    ] {
+        let text = match template {
+            "" => on(path, template).replace("path = ''", ""),
+            _ => on(path, template),
+        };
+        one_problem(&text, why);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_consumer_is_said_with_its_place() {
+    for (line, begins) in [
+        ("prefetch = 0", "10:12: consumers[0].prefetch: must be 1 to 65535"),
+        ("prefetch = 65536", "10:12: consumers[0].prefetch: must be 1 to 65535"),
+        ("key = 'idempotency-key'", "10:7: consumers[0].key: `idempotency-key` is no place in a message"),
+        ("key = 'header:a b'", "10:7: consumers[0].key: `header:a b` is no name of a field"),
+        ("scope = ['authorization']", "10:9: consumers[0].scope: has a part that a message does not have"),
+        ("scope = ['header:a', 'query:b']", "10:9: consumers[0].scope: has a part that a message does not have"),
+        ("scope = ['header:a', 'header:A']", "10:22: consumers[0].scope[1]: stands here a second time"),
+        ("prefech = 1", "10:1: consumers[0].prefech: unknown key; did you mean `prefetch`?"),
+    ] {
+        one_problem(&with(line), begins);
+    }
+    let wrong = |from: &str, to: &str| with("").replace(from, to);
+    one_problem(&wrong("amqp://u:hunter2@b", "http://u:hunter2@b"), "7:8: consumers[0].amqp: is of a kind");
+    one_problem(&wrong("queue = 'q'", "queue = ''"), "8:9: consumers[0].queue: `` is no name of a queue");
+    one_problem(&wrong("queue = 'q'\n", ""), "6:1: consumers[0].queue: is missing");
+    one_problem(&wrong("route = 'a'", "route = 'b'"), "9:9: consumers[0].route: `b` is no route's name");
+    let long = format!("queue = '{}'", "q".repeat(256));
+    one_problem(&wrong("queue = 'q'", &long), "8:9: consumers[0].queue: ");
+    one_problem(&format!("{}{CONSUMER}", with("")), "12:9: consumers[1].queue: is another consumer's queue too");
+}
+
+#[test]
+fn a_route_that_does_not_guard_a_post_takes_no_messages() {
+    for (line, why) in [
+        ("methods = ['PATCH']", "`a` does not guard POST"),
+        ("mode = 'observe'", "`a` does not enforce"),
+        ("mode = 'off'", "`a` does not enforce"),
+    ] {
+        one_problem(&format!("{}\n{CONSUMER}", route(line)), &format!("9:9: consumers[0].route: {why}"));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_route_is_not_said_again_of_its_consumer() {
+    one_problem(&format!("{}\n{CONSUMER}", route("ttl = '0s'")), "5:7: routes[0].ttl: ");
+}
