@@ -159,6 +159,7 @@ mod tests {
             deadline_in_ms: 0,
             past_ttl: false,
             late: false,
+            accepted_at: None,
             state,
         }
     }
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn only_completed_records_within_their_ttl_are_kept() {
         let cache = Cache::new(1 << 20);
-        for state in [State::Dead, State::Expired, State::InFlight, State::Retryable, State::Unknown] {
+        for state in [State::Dead, State::Expired, State::InFlight, State::Queued, State::Retryable, State::Unknown] {
             cache.put(&record(1, state), cache.begin());
         }
         cache.put(&Record { late: true, ..completed(1, b"") }, cache.begin());

@@ -15,6 +15,7 @@ use crate::domain::fingerprint::Secrets;
 use crate::tls::Trust;
 
 pub use admin::AdminToken;
+pub use delivery::Delivery;
 pub use describe::describe;
 pub use location::Location;
 pub use lookup::Lookup;
@@ -30,6 +31,7 @@ pub use units::duration;
 pub use upstream::Upstream;
 
 mod admin;
+mod delivery;
 mod describe;
 mod fingerprint;
 mod interpolate;

@@ -6,7 +6,9 @@
 pub mod attempt;
 pub mod canonical_json;
 pub mod fingerprint;
+pub mod job;
 pub mod key;
+pub mod operation;
 pub mod path;
 pub mod pattern;
 pub mod phase;
@@ -17,4 +19,5 @@ pub mod response;
 pub mod rfc3339;
 pub mod route_table;
 pub mod scope;
+pub mod sealed;
 pub mod template;

@@ -65,7 +65,7 @@ impl Gate {
         else {
             return Err(lacking.refusal());
         };
-        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1 };
+        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1, delivery: None };
         // A purge elsewhere may not have been heard of. That is nothing beside another execution.
         let decision = match self.shared.recalled(&lease.ask.id) {
             Some(record) => {

@@ -112,6 +112,7 @@ async fn look(
         };
         let same = seen.is_what(&ask, &record);
         match decide(record, same, &rules) {
+            Decision::Accepted(_) => return Ok(Told::Queued.name()),
             Decision::Join(_) => return Ok(Told::InFlight.name()),
             Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => return Ok(Told::Replayed.name()),
             Decision::Refuse(refusal) => return Ok(refusal.slug()),

@@ -15,6 +15,8 @@ pub enum Told {
     Mismatch,
     /// The route only looks on.
     Observed,
+    /// Accepted: it will be delivered, or was, and its answer is to be asked for.
+    Queued,
     /// The attempt counts as not executed: the same key may be sent again.
     Released,
     /// Nothing was executed now: the stored response, or word that there is none.
@@ -36,6 +38,7 @@ impl Told {
             Self::InFlight => "in-flight",
             Self::Mismatch => "mismatch",
             Self::Observed => "observed",
+            Self::Queued => "queued",
             Self::Rejected => "rejected",
             Self::Released => "released",
             Self::Replayed => "replayed",

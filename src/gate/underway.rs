@@ -144,6 +144,7 @@ impl Entry {
             deadline_in_ms: i64::try_from(ask.time_limit.as_millis()).unwrap_or(i64::MAX),
             past_ttl: false,
             late: false,
+            accepted_at: lease.delivery.map(|delivery| delivery.accepted_at),
             state: State::InFlight,
         });
         let begun = Begun { record: Arc::clone(&record), since: Instant::now() };

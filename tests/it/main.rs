@@ -16,6 +16,7 @@ mod framing;
 mod framing_guard;
 
 mod admin;
+mod asynchronous;
 mod bypass;
 
 mod store_away;

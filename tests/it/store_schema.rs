@@ -20,14 +20,15 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
 }
 
 /// The steps, in order.
-const ALL: [&str; 3] = ["0001_keys", "0002_operators", "0003_purges"];
+const ALL: [&str; 4] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox"];
 
 /// What each store takes, in order: the steps, and in PostgreSQL the indexes that are built beside them.
 fn all(settings: &Settings) -> Vec<&'static str> {
-    let [keys, operators, purges] = ALL;
+    let [keys, operators, purges, outbox] = ALL;
     match &settings.location {
         Location::Postgres(_) => {
-            vec![keys, operators, "0002_operators.keys_unsettled", "0002_operators.keys_due", purges]
+            let indexes = ["0002_operators.keys_unsettled", "0002_operators.keys_due"];
+            [&[keys, operators], &indexes[..], &[purges, outbox, "0004_outbox.keys_queued"]].concat()
         }
         _ => ALL.into(),
     }
@@ -124,7 +125,7 @@ async fn a_schema_that_is_newer_or_was_changed_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
             (
-                "insert into migrations (version, name, sha256) select 4, '0004_more', sha256 from migrations where version = 1",
+                "insert into migrations (version, name, sha256) select 5, '0005_more', sha256 from migrations where version = 1",
                 "newer",
             ),
             ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
@@ -251,7 +252,14 @@ async fn no_statement_reads_the_whole_table() {
     client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
     let id = "array[sha256('5'::bytea)]";
     let one = "array[null::bytea]";
-    let settle = format!("({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint])");
+    let settle = format!(
+        "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
+    );
+    let pick_up = format!(
+        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one})"
+    );
+    let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
+    let bury = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
     let take_over = format!(
         "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false], \
          {one})"
@@ -274,6 +282,9 @@ async fn no_statement_reads_the_whole_table() {
         ("reap", "(100)".to_owned(), "keys_expiring"),
         ("claim", schedules, "keys_due"),
         ("resolve", verdict, "keys_pkey"),
+        ("pick_up", pick_up, "keys_queued"),
+        ("enqueue_over", enqueue_over, "keys_pkey"),
+        ("bury", bury, "keys_pkey"),
         ("page", page, "keys_pkey"),
         ("amend", amend, "keys_pkey"),
         ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),

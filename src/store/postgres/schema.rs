@@ -30,6 +30,11 @@ const STEPS: &[Step] = &[
         },
     ]),
     Step::new(3, "0003_purges", include_str!("../../../migrations/postgres/0003_purges.sql")),
+    Step::new(4, "0004_outbox", include_str!("../../../migrations/postgres/0004_outbox.sql")).with(&[Index {
+        name: "keys_queued",
+        file: "0004_outbox.keys_queued",
+        sql: include_str!("../../../migrations/postgres/0004_outbox.keys_queued.sql"),
+    }]),
 ];
 
 /// See [`crate::store::schema()`].

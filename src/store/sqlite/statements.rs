@@ -22,6 +22,7 @@ const RETIRE: &str = include_str!("sql/retire.sql");
 const RULE: &str = include_str!("sql/rule.sql");
 const RULES: &str = include_str!("sql/rules.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
+const SHRED_REAPED: &str = include_str!("sql/shred_reaped.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
@@ -82,6 +83,7 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
         ":token": settlement.token.as_bytes(),
         ":state": state_after(&settlement.ending),
         ":ttl_ms": terms.ttl_ms,
+        ":due_ms": settlement.again.map(millis),
         ":remember_ms": terms.remember_ms,
         ":status": terms.status,
         ":fields": terms.fields,
@@ -150,6 +152,7 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
         past_ttl: row.get("past_ttl")?,
         late: row.get("late")?,
         expires_at_ms: row.get("expires_at_ms")?,
+        accepted_at_ms: row.get("accepted_at_ms")?,
         status: row.get("status")?,
         fields: blob(row, "fields")?,
         body: blob(row, "body")?.map(bytes::Bytes::copy_from_slice),
@@ -228,6 +231,7 @@ pub(super) fn standing(
 }
 
 pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure> {
+    db.prepare_cached(SHRED_REAPED)?.execute(named_params! { ":limit": limit, ":now": now })?;
     db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)
@@ -249,5 +253,5 @@ pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Ve
 }
 
 fn fresh(ask: &Arc<Ask>, attempt: u32) -> Reservation {
-    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt })
+    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt, delivery: None })
 }

@@ -13,6 +13,7 @@ use crate::harness::{PATIENCE, eventually};
 
 const UNSETTLED: &str = "0002_operators.keys_unsettled";
 const DUE: &str = "0002_operators.keys_due";
+const QUEUED: &str = "0004_outbox.keys_queued";
 
 /// A database as the first version left it, with fifty thousand keys.
 async fn of_the_first_version() -> (Database, Settings) {
@@ -136,7 +137,7 @@ async fn an_index_whose_build_was_cut_off_is_built_anew() {
     // The step itself has been taken.
     assert_eq!(column(&client, "select name from oncegate.migrations where version = 2").await, ["0002_operators"]);
     old.batch_execute("commit").await.unwrap();
-    assert_eq!(store::migrate(&settings).await.unwrap(), [UNSETTLED, DUE, "0003_purges"]);
+    assert_eq!(store::migrate(&settings).await.unwrap(), [UNSETTLED, DUE, "0003_purges", "0004_outbox", QUEUED]);
     assert_eq!(built(&client).await, BOTH);
 }
 
@@ -150,7 +151,7 @@ async fn an_index_whose_build_was_cut_off_can_be_mended_by_hand() {
     cut_off.await.unwrap().unwrap_err();
     old.batch_execute("commit").await.unwrap();
     let pending = store::pending(&settings).await.unwrap();
-    assert_eq!(names(pending.clone()), [UNSETTLED, DUE, "0003_purges"]);
+    assert_eq!(names(pending.clone()), [UNSETTLED, DUE, "0003_purges", "0004_outbox", QUEUED]);
     for migration in pending {
         // As psql does it: one statement at a time. A transaction is none to be cut apart.
         let statements: Vec<&str> = match migration.sql.starts_with("begin;") {
@@ -256,7 +257,7 @@ async fn what_bears_the_name_of_an_index_and_is_none_is_told_of() {
         error => panic!("{error:?}"),
     }
     client.batch_execute("drop table oncegate.keys_due").await.unwrap();
-    assert_eq!(store::migrate(&settings).await.unwrap(), [DUE, "0003_purges"]);
+    assert_eq!(store::migrate(&settings).await.unwrap(), [DUE, "0003_purges", "0004_outbox", QUEUED]);
 }
 
 #[tokio::test]
