@@ -5,7 +5,8 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, ForwardKey, InFlight, KeySource, Reconcile, Route, StoreDown};
+use super::{Config, Delivery, ForwardKey, InFlight, KeySource, Reconcile, Route, StoreDown};
+use crate::domain::job::Retry;
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
@@ -74,6 +75,9 @@ fn describe_route(lines: &mut Lines, route: &Route) {
         }
     };
     lines.row("  on unknown", &on_unknown);
+    if let Some(delivered) = delivered(route) {
+        lines.row("  delivered", &delivered);
+    }
     if let Some(reconcile) = &route.reconcile {
         lines.row("  reconciled", &reconciled(reconcile));
     }
@@ -81,6 +85,18 @@ fn describe_route(lines: &mut Lines, route: &Route) {
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+/// `None` where each request is answered at once.
+fn delivered(route: &Route) -> Option<String> {
+    let who = match route.delivery {
+        Delivery::Async => "later",
+        Delivery::Prefer => "later, if the client prefers that",
+        Delivery::Sync => return None,
+    };
+    let Retry { max_attempts, base, cap, give_up_after } = route.retry;
+    let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
+    Some(format!("{who}; pauses from {base} to {cap}, given up after {max_attempts} attempts or {give_up_after}"))
 }
 
 fn reconciled(reconcile: &Reconcile) -> String {

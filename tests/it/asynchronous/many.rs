@@ -12,13 +12,13 @@ use super::*;
 use crate::harness::postgres::Database;
 
 /// For every test run: some seconds' work. `make soak` says more.
-const REQUESTS: usize = 2_000;
+const REQUESTS: usize = 4_000;
 
 /// Clients at once.
 const CLIENTS: usize = 16;
 
 /// Between two kills, of the one instance and the other.
-const KILL_EVERY: Duration = Duration::from_millis(2_000);
+const KILL_EVERY: Duration = Duration::from_millis(1_500);
 
 /// Sends a request until somebody has accepted it, to whoever lives.
 async fn until_accepted(
