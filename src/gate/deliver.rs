@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::admit::Guarded;
@@ -144,24 +144,45 @@ async fn hope(answer: Response<Body>, route: &Route) -> Option<Hope> {
     if !told(Told::Released) {
         return None;
     }
-    let retry_after = head.headers.contains_key(RETRY_AFTER);
-    // Where the table says otherwise, the service itself has said that it was not executed.
-    let by_its_word = route.statuses.judge(head.status, retry_after) != Verdict::Release;
-    let passes = matches!(head.status.as_u16(), 408 | 425 | 429 | 500..);
-    Some(if passes || retry_after || by_its_word { Hope::Again(said) } else { Hope::None(said) })
+    Some(if is_final(route, head.status, &head.headers) { Hope::None(said) } else { Hope::Again(said) })
 }
 
+/// Whether the same request would get the same again. Where the table of statuses does not release it, the service itself
+/// has said that it was not executed.
+fn is_final(route: &Route, status: StatusCode, headers: &HeaderMap) -> bool {
+    let retry_after = headers.contains_key(RETRY_AFTER);
+    let passes = matches!(status.as_u16(), 408 | 425 | 429 | 500..);
+    !passes && !retry_after && route.statuses.judge(status, retry_after) == Verdict::Release
+}
+
+/// Whoever made the last attempt gives the key up with what came of it. Should they die before, whoever picks it up does.
+const LAST_WORD: Duration = Duration::from_secs(60);
+
 /// The attempt has not executed, or counts as such. What was accepted is due again after a pause.
-pub(super) fn release(lease: Lease, route: &Route, ttl: Duration, said: Option<&HeaderMap>) -> Settlement {
-    let pause = lease.delivery.map(|delivery| route.retry.pause(&delivery, chance(), said.and_then(asked_for)));
+pub(super) fn release(
+    lease: Lease,
+    route: &Route,
+    ttl: Duration,
+    said: Option<(StatusCode, &HeaderMap)>,
+) -> Settlement {
+    let ends = said.is_some_and(|(status, headers)| is_final(route, status, headers));
+    let asked = said.and_then(|(_, headers)| asked_for(headers));
+    let pause = lease.delivery.map(|delivery| pause(route, &delivery, ends, asked));
     lease.release(ttl).due_in(pause)
 }
 
 /// Nobody knows how the attempt ended. What was accepted is due again, where the route wants that.
 pub(super) fn unknown(lease: Lease, route: &Route) -> Settlement {
     let retries = route.on_unknown != OnUnknown::Hold;
-    let pause = lease.delivery.filter(|_| retries).map(|delivery| route.retry.pause(&delivery, chance(), None));
+    let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
     lease.unknown().due_in(pause)
+}
+
+fn pause(route: &Route, delivery: &Delivery, ends: bool, asked: Option<Duration>) -> Duration {
+    match ends || route.retry.is_last(delivery) {
+        true => LAST_WORD,
+        false => route.retry.pause(delivery, chance(), asked),
+    }
 }
 
 /// `Retry-After`: seconds, or a date (RFC 9110 section 10.2.3), which is read by the service's own clock.

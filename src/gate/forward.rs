@@ -100,9 +100,10 @@ impl Gate {
                     (Verdict::Store, Some(kept)) => {
                         (lease.complete(kept, ttl).remembered(route.remember), Told::Executed)
                     }
-                    (Verdict::Release, _) => {
-                        (deliver::release(lease, &route, ttl, Some(&response.headers)), Told::Released)
-                    }
+                    (Verdict::Release, _) => (
+                        deliver::release(lease, &route, ttl, Some((response.status, &response.headers))),
+                        Told::Released,
+                    ),
                     (Verdict::Unknown | Verdict::Store, _) => (deliver::unknown(lease, &route), Told::Unknown),
                 };
                 if told == Told::Unknown {

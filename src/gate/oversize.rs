@@ -96,7 +96,7 @@ async fn hand_on(
         return;
     }
     let settlement = match verdict {
-        Verdict::Release => deliver::release(lease, route, ttl, Some(&response.headers)),
+        Verdict::Release => deliver::release(lease, route, ttl, Some((response.status, &response.headers))),
         Verdict::Store => lease.complete(kept, ttl).remembered(route.remember),
         Verdict::Unknown => deliver::unknown(lease, route),
     };
