@@ -38,13 +38,15 @@ test: ## All tests, on real services that they start themselves; installs what i
 	cargo test --locked
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
-soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages; ONCEGATE_SOAK_SECONDS for longer
+soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages and deliveries; ONCEGATE_SOAK_SECONDS for longer
 	scripts/need postgresql
 	ONCEGATE_SOAK_SECONDS=$${ONCEGATE_SOAK_SECONDS:-60} \
 	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
 	@scripts/need rabbitmq-server || echo "the test with RabbitMQ is skipped" >&2
 	ONCEGATE_SOAK_MESSAGES=$${ONCEGATE_SOAK_MESSAGES:-10000} \
 	    cargo test --locked --test it -- copies_dealt_to_two_proxies --nocapture
+	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
+	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
 
 torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS for longer
 	scripts/need postgresql

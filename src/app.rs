@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,7 +27,8 @@ use crate::gate::watch::Watch;
 use crate::gate::{Gate, Shared};
 use crate::store::{self, Breaker, OpenError, Renewal, Store};
 use crate::tasks::{
-    self, heartbeat::Heartbeat, reaper::Reaper, reconciler::Reconciler, strays::Strays, sweeper::Sweeper,
+    self, deliverer::Deliverer, heartbeat::Heartbeat, reaper::Reaper, reconciler::Reconciler, strays::Strays,
+    sweeper::Sweeper,
 };
 use crate::telemetry::traces;
 use crate::telemetry::traces::export::{self, Exporter};
@@ -115,6 +116,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
     let shared = Arc::new(Shared {
         salt: breaker.salt(),
         tenure,
+        due: Notify::new(),
         underway: Arc::default(),
         waiters: Arc::default(),
         cache,
@@ -207,6 +209,11 @@ fn start_tasks(shared: &Arc<Shared>, live: &watch::Receiver<Arc<Config>>, stops:
     let reconciler = Reconciler::new(Arc::clone(shared), live.clone());
     let first = reconciler.period();
     beside.spawn(tasks::run(reconciler, first, stops.tasks.clone()));
+    let gate = Arc::new(Gate::new(Arc::clone(shared)));
+    beside.spawn(follow(live.clone(), Arc::clone(&gate)));
+    // Among the attempts: a drain waits for what it has begun.
+    let deliverer = Deliverer::new(Arc::clone(shared), gate, live.clone());
+    shared.tracker.spawn(deliverer.run(stops.tasks.clone()));
     beside
 }
 

@@ -105,6 +105,7 @@ struct Kept {
     token: Token,
     recipe: Recipe,
     fingerprint: Fingerprint,
+    accepted_at: Option<SystemTime>,
     expires_at: SystemTime,
     status: StatusCode,
     /// The fields as they are stored, and then the body, where it is kept.
@@ -128,6 +129,7 @@ impl Kept {
             token: record.token,
             recipe: record.recipe.clone(),
             fingerprint: record.fingerprint,
+            accepted_at: record.accepted_at,
             expires_at: *expires_at,
             status: response.status,
             response: whole.into_boxed_slice().into(),
@@ -152,6 +154,7 @@ impl Kept {
             late: false,
             // Only another attempt of this life of the key would be told of it, and there is none after this one.
             recovery_point: None,
+            accepted_at: self.accepted_at,
             state: State::Completed(Completed { response, expires_at: Some(self.expires_at) }),
         })
     }
@@ -201,6 +204,7 @@ mod tests {
             past_ttl: false,
             late: false,
             recovery_point: None,
+            accepted_at: None,
             state,
         }
     }
@@ -238,7 +242,7 @@ mod tests {
     #[test]
     fn only_completed_records_within_their_ttl_are_kept() {
         let cache = Cache::new(1 << 20);
-        for state in [State::Dead, State::Expired, State::InFlight, State::Retryable, State::Unknown] {
+        for state in [State::Dead, State::Expired, State::InFlight, State::Queued, State::Retryable, State::Unknown] {
             cache.put(&record(1, state), cache.begin());
         }
         cache.put(&Record { late: true, ..completed(1, b"") }, cache.begin());

@@ -12,6 +12,7 @@ use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use rustls::ServerConfig;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,17 +46,22 @@ pub mod admit;
 mod bypass;
 pub mod client;
 pub mod decide;
+pub mod deliver;
 pub mod fields;
 pub mod forward;
 mod forwarded_key;
+mod letter;
 pub mod lookup;
 pub mod message;
 pub mod meters;
 pub mod observe;
+mod operations;
 mod oversize;
 pub mod pace;
 pub mod pass;
+mod prefer;
 pub mod problem_pages;
+mod queue;
 pub mod refuse;
 pub mod replay;
 pub mod routing;
@@ -90,6 +96,8 @@ pub struct Shared {
     pub underway: Arc<Underway>,
     /// The duplicates that wait for one of those, here or on another instance.
     pub waiters: Arc<Waiters>,
+    /// Something was accepted here, and is due to be delivered.
+    pub due: Notify,
     /// What is completed, as far as it is remembered here.
     pub cache: Cache,
     /// What must end before the process does: attempts and their settlements.
@@ -203,6 +211,9 @@ impl Gate {
         live: &Live,
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
+        if let Some(name) = operations::asked(&request) {
+            return self.operation(&name, request, client, live).await;
+        }
         if let Some(page) = problem_pages::answer(&request, &live.config.problem_base) {
             return Ok(page);
         }
@@ -234,18 +245,19 @@ impl Gate {
         if let Some(decision) = &known {
             self.found(&guarded, decision);
         }
-        let wait = match known {
+        let known = match known {
             Some(Decision::Refuse(refusal)) => return Err(refusal),
             Some(Decision::Replay(completed)) => return Ok(replay::replay(completed, stamp)),
-            Some(Decision::Join(wait)) => Some(wait),
+            Some(decision @ (Decision::Accepted(_) | Decision::Join(_))) => Some(decision),
             // Nothing is known of it, or not enough: the store decides.
             Some(Decision::TakeOver(_)) | None => None,
         };
         // hyper drops this future when the client goes away. From here on the work belongs to the key, not to the client.
         let (gate, stamp) = (Arc::clone(self), stamp.clone());
         let work = self.shared.tracker.spawn(async move {
-            match wait {
-                Some(wait) => gate.join(&guarded, &guarded.rules(), wait, &stamp).await,
+            match known {
+                Some(decision) => gate.tell(&guarded, decision, &stamp).await,
+                None if guarded.is_for_later() => gate.enqueue(&guarded, &stamp).await,
                 None => gate.guarded(guarded, stamp).await,
             }
         });
@@ -335,6 +347,7 @@ impl Gate {
         self.found(guarded, &decision);
         let rules = guarded.rules();
         match decision {
+            Decision::Accepted(wait) => self.accepted(guarded, wait, stamp).await,
             Decision::Join(wait) => self.join(guarded, &rules, wait, stamp).await,
             Decision::Refuse(refusal) => Err(refusal),
             Decision::Replay(completed) => Ok(replay::replay(completed, stamp)),
@@ -370,6 +383,7 @@ impl Gate {
         match decision {
             Some(Decision::Replay(completed)) => Ok(replay::replay(completed, stamp)),
             Some(Decision::Refuse(refusal)) => Err(refusal),
+            Some(Decision::Accepted(wait)) => self.accepted(guarded, wait, stamp).await,
             Some(Decision::Join(wait)) => patience.end(wait, stamp),
             Some(Decision::TakeOver(_)) => Err(Refusal::InFlight(RetryAfter::new(rules.usual))),
             None => patience.end(wait, stamp),

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config;
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
@@ -26,6 +27,7 @@ pub mod back;
 mod batch;
 pub mod books;
 pub mod breaker;
+mod deliveries;
 pub mod error;
 pub mod meters;
 mod migrate;
@@ -104,6 +106,20 @@ pub trait Store: Send + Sync + 'static {
         after: Option<RecordId>,
         limit: u32,
     ) -> Pending<'_, Page>;
+
+    /// Accepts a key for asynchronous delivery, with its request: both are durable, or neither. A key that was found is
+    /// accepted over its record `from`, unless that has changed since.
+    ///
+    /// At most one caller gets [`Enqueued::Accepted`] for a key without a record, and none where somebody reserves it.
+    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued>;
+
+    /// Reserves what is due to be delivered, as attempts under the tokens of the order, and gives up what was tried often
+    /// or long enough. Of several callers each gets others; one that dies leaves attempts as any other.
+    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp>;
+
+    /// Gives an accepted key up, with the reason in the audit: if the attempt is still its newest, and it is in one of these
+    /// states. Says whether it was.
+    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool>;
 
     /// Whether the store answers, and takes writes.
     fn ping(&self) -> Pending<'_, ()>;

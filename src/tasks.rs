@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::StoreError;
 use crate::telemetry::logs::causes;
 
+pub mod deliverer;
 pub mod heartbeat;
 pub mod reaper;
 pub mod reconciler;

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore, ServerConfig};
 use rustls::{ConfigSide, WantsVerifier};
 
-/// The cryptography behind every connection: AWS-LC, named here and nowhere else, so that no second one can come in.
+/// The cryptography behind every connection: AWS-LC, named here alone, so that no second one can come in.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())))

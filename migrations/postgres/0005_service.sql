@@ -163,8 +163,10 @@ begin
   update oncegate.keys as k
      set state = 'completed', settled_at = clock_timestamp(),
          expires_at = clock_timestamp() + route.ttl_ms * interval '1 millisecond',
-         remember_ms = route.remember_ms, status = complete.status, fields = kept_fields, body = kept_body
+         remember_ms = route.remember_ms, due_at = null, status = complete.status, fields = kept_fields, body = kept_body
    where k.id = its.id;
+  -- A request that was accepted is of no use any more.
+  delete from oncegate.outbox as o where o.id = its.id;
 end
 $$;
 comment on function oncegate.complete(text, integer, jsonb, bytea) is

@@ -51,7 +51,7 @@ comment on function oncegate.reserve_1 is
 
 create function oncegate.settle_1(
   ids bytea[], tokens bytea[], states text[], ttls_ms bigint[], statuses smallint[], fields_of bytea[], bodies bytea[],
-  remember_ms_of bigint[]
+  remember_ms_of bigint[], dues_ms bigint[]
 ) returns table (settled bytea, until_ms bigint)
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
@@ -75,19 +75,25 @@ begin
            clock_timestamp() as now
   )
   update oncegate.keys as k
-     set state = s.state,
+     -- What was accepted is for us to try again, and for nobody else.
+     set state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
          settled_at = durable.now,
-         expires_at = durable.now + s.ttl_ms * interval '1 millisecond',
+         expires_at = case when k.accepted_at is null or s.state <> 'retryable'
+                           then durable.now + s.ttl_ms * interval '1 millisecond' end,
+         due_at = case when k.accepted_at is null then null
+                       when s.state = 'retryable' then durable.now + coalesce(s.due_ms, 0) * interval '1 millisecond'
+                       when s.state = 'unknown' then durable.now + s.due_ms * interval '1 millisecond' end,
          remember_ms = s.remember_ms, status = s.status, fields = s.fields, body = s.body
-    from unnest(ids, tokens, states, ttls_ms, statuses, fields_of, bodies, remember_ms_of)
-         as s (id, token, state, ttl_ms, status, fields, body, remember_ms)
+    from unnest(ids, tokens, states, ttls_ms, statuses, fields_of, bodies, remember_ms_of, dues_ms)
+         as s (id, token, state, ttl_ms, status, fields, body, remember_ms, due_ms)
    cross join durable
    where k.id = s.id
      -- Not "state = 'in_flight'": a late completion counts whatever the key has become, and on a young table that
      -- predicate makes the planner prefer the partial index to the primary key.
      and k.token = s.token
      and k.state not in ('completed', 'expired')
-     and k.state <> s.state -- the same settlement again changes nothing
+     -- The same settlement again changes nothing.
+     and k.state <> case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end
      and durable.setting is not null and durable.patience is not null
   returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint;
 end
@@ -101,14 +107,19 @@ comment on function oncegate.settle_1 is
 create function oncegate.is_possible(
   id bytea, token bytea, scope bytea, fingerprint bytea, attempt integer, state text, created_at timestamptz,
   reserved_at timestamptz, deadline timestamptz, settled_at timestamptz, expires_at timestamptz, remember_ms bigint,
-  status smallint, fields bytea, body bytea, probes integer, absences integer
+  status smallint, fields bytea, body bytea, probes integer, absences integer, accepted_at timestamptz,
+  due_at timestamptz, recovery_point text
 ) returns boolean
 language plpgsql immutable parallel safe
 as $function$
 begin
   return octet_length(id) = 32 and octet_length(token) = 16 and octet_length(scope) = 32
      and octet_length(fingerprint) = 32
-     and attempt >= 1
+     and (recovery_point is null or length(recovery_point) between 1 and 128)
+     -- Nobody but we sends what was accepted: it is never for the next request to take over, and waits without an attempt.
+     and case when accepted_at is null then attempt >= 1 and due_at is null and state <> 'queued'
+              else attempt >= 0 and state <> 'retryable' and (state <> 'queued' or due_at is not null)
+         end
      and isfinite(created_at) and isfinite(reserved_at) and isfinite(deadline)
      and (settled_at is null or isfinite(settled_at)) and (expires_at is null or isfinite(expires_at))
      and (probes is null or (probes >= 0 and absences between 0 and probes))
@@ -118,7 +129,7 @@ begin
      and case
            when state = 'completed' then
              status is not null and status between 200 and 599 and (remember_ms is null or remember_ms > 0)
-           when state in ('dead', 'expired', 'in_flight', 'retryable', 'unknown') then
+           when state in ('dead', 'expired', 'in_flight', 'queued', 'retryable', 'unknown') then
              status is null and body is null and remember_ms is null
            else false
          end;
@@ -133,7 +144,7 @@ alter table oncegate.keys
   drop constraint keys_token_length,
   drop constraint keys_scope_length,
   drop constraint keys_fingerprint_length,
-  drop constraint keys_attempt_counts,
+  drop constraint keys_accepted,
   drop constraint keys_state_known,
   drop constraint keys_status_final,
   drop constraint keys_completed_has_status,
@@ -144,8 +155,10 @@ alter table oncegate.keys
   drop constraint keys_in_flight_is_unsettled,
   drop constraint keys_times_finite,
   drop constraint keys_probes_count,
+  drop constraint keys_recovery_point_short,
   -- Not valid: what is there satisfied all of those, and need not be read again.
   add constraint keys_are_possible check (
     oncegate.is_possible(id, token, scope, fingerprint, attempt, state, created_at, reserved_at, deadline, settled_at,
-                         expires_at, remember_ms, status, fields, body, probes, absences)
+                         expires_at, remember_ms, status, fields, body, probes, absences, accepted_at, due_at,
+                         recovery_point)
   ) not valid;

@@ -37,7 +37,7 @@ pub enum Verb {
     Purge,
     /// Drops a stored response, so that the next request is the next attempt.
     Release,
-    /// Has the service asked again about a key that was given up.
+    /// Has the service asked again about a key that was given up, or its request delivered again.
     Requeue,
     /// Says how an unknown outcome ended.
     Resolve,

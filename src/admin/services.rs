@@ -154,7 +154,7 @@ impl Services {
     fn runs_here(&self, current: &Current<'_>) -> bool {
         let may_end_otherwise = |record: Record| match record.state {
             State::InFlight | State::Completed(_) => record.token.is(&current.of.token),
-            State::Dead | State::Expired | State::Retryable | State::Unknown => false,
+            State::Dead | State::Expired | State::Queued | State::Retryable | State::Unknown => false,
         };
         matches!(current.entry.state, Phase::Dead | Phase::Unknown)
             && self.shared.underway.known(&current.of.id).is_some_and(may_end_otherwise)

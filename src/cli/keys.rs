@@ -44,7 +44,7 @@ enum Command {
     Resolve(Resolve),
     /// Drops a stored response, so that the next request is executed: completed becomes retryable
     Release(Change),
-    /// Has the service asked again: dead becomes unknown
+    /// Has the service asked, or an accepted request delivered, again: dead becomes unknown or queued, as it was
     Requeue(Change),
     /// Forgets keys: completed, retryable and expired ones, others only with --accept-risk, never one in flight
     Purge(Change),

@@ -5,7 +5,10 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::units::{show_duration, show_size};
-use super::{Config, Consumer, ForwardKey, InFlight, KeySource, Reconcile, Route, ScopePart, ScopeRule, StoreDown};
+use super::{
+    Config, Consumer, Delivery, ForwardKey, InFlight, KeySource, Reconcile, Route, ScopePart, ScopeRule, StoreDown,
+};
+use crate::domain::job::Retry;
 use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
 
 /// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
@@ -75,6 +78,9 @@ fn describe_route(lines: &mut Lines, route: &Route) {
         }
     };
     lines.row("  on unknown", &on_unknown);
+    if let Some(delivered) = delivered(route) {
+        lines.row("  delivered", &delivered);
+    }
     if let Some(reconcile) = &route.reconcile {
         lines.row("  reconciled", &reconciled(reconcile));
     }
@@ -99,6 +105,18 @@ fn scope(rule: &ScopeRule) -> String {
     let part = |part: &ScopePart| format!("{}{}", part.name, if part.optional { "?" } else { "" });
     let parts: Vec<_> = rule.parts.iter().map(part).collect();
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
+}
+
+/// `None` where each request is answered at once.
+fn delivered(route: &Route) -> Option<String> {
+    let who = match route.delivery {
+        Delivery::Async => "later",
+        Delivery::Prefer => "later, if the client prefers that",
+        Delivery::Sync => return None,
+    };
+    let Retry { max_attempts, base, cap, give_up_after } = route.retry;
+    let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
+    Some(format!("{who}; pauses from {base} to {cap}, given up after {max_attempts} attempts or {give_up_after}"))
 }
 
 fn reconciled(reconcile: &Reconcile) -> String {

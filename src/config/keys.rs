@@ -200,6 +200,13 @@ pub const ROUTE: &[KeyDoc] = &[
         "refuse requests whose Repeatability-First-Sent or Date is older; empty for any",
     ),
     KeyDoc::new("forward_key", Text, r#""same""#, "the key towards the service: `same`, `none` or `derive:STEP`"),
+    KeyDoc::new(
+        "delivery",
+        Choice(&["sync", "async", "prefer"]),
+        r#""sync""#,
+        "answer at once, or accept with 202 and deliver later: always, or for clients that send `Prefer: respond-async`",
+    ),
+    KeyDoc::new("retry", Table(RETRY), "{}", "how long what was accepted is tried"),
     KeyDoc::new("replay", Table(REPLAY), "{}", "what a replay is"),
     KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how an unknown outcome is cleared up"),
 ];
@@ -236,6 +243,14 @@ pub const FINGERPRINT: &[KeyDoc] = &[
 /// The keys of a route's `replay`.
 pub const REPLAY: &[KeyDoc] =
     &[KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays")];
+
+/// The keys of a route's `retry`.
+pub const RETRY: &[KeyDoc] = &[
+    KeyDoc::new("max_attempts", Integer, "10", "attempts, and it is dead: an operator must look at it"),
+    KeyDoc::new("base", Duration, r#""1s""#, "the pause after the first attempt; doubled after each"),
+    KeyDoc::new("cap", Duration, r#""10m""#, "the longest pause"),
+    KeyDoc::new("give_up_after", Duration, r#""24h""#, "how long after its acceptance it is tried"),
+];
 
 /// The keys of a route's `reconcile`.
 pub const RECONCILE: &[KeyDoc] = &[
@@ -294,6 +309,7 @@ pub(super) fn home(name: &str) -> Option<&'static str> {
         ("in a route's `replay`", REPLAY),
         ("in a route's `reconcile`", RECONCILE),
         ("in `[[consumers]]`", CONSUMER),
+        ("in a route's `retry`", RETRY),
     ];
     tables.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name)).map(|(home, _)| home)
 }
@@ -333,6 +349,11 @@ mod tests {
                     Some(field) => format!("[[routes]]\nname = 'r'\npath = '/'\n{field} = {value}"),
                 };
                 let file = if path == "upstream" { file } else { format!("upstream = 'http://a'\n{file}") };
+                // What is stored encrypted needs a secret.
+                let file = match path.ends_with(".delivery") {
+                    true => format!("secret = 'a secret of some length'\n{file}"),
+                    false => file,
+                };
                 files.push((path.clone(), file));
             }
         });

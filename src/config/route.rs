@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use super::delivery::Delivery;
 use super::reconcile::Reconcile;
 use super::scope::ScopeRule;
 use super::upstream::Upstream;
 use crate::domain::canonical_json::Pointer;
 use crate::domain::fingerprint::Recipe;
+use crate::domain::job::Retry;
 use crate::domain::key;
 use crate::domain::pattern::Pattern;
 use crate::domain::policy::{OnUnknown, StatusTable};
@@ -63,6 +65,10 @@ pub struct Route {
     pub store_down: StoreDown,
     /// How old a request may be, by its own word.
     pub max_age: Option<Duration>,
+    /// Whether a request is answered at once or delivered later.
+    pub delivery: Delivery,
+    /// How long it is tried then.
+    pub retry: Retry,
     /// The key as the service sees it.
     pub forward_key: ForwardKey,
     /// In bytes; a larger request is refused.

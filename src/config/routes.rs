@@ -11,7 +11,7 @@ use super::keys;
 use super::reader::{Found, Section};
 use super::route::{InFlight, Mode, Route, Space, StoreDown};
 use super::upstream::Upstream;
-use super::{Pass, fingerprint, key, reconcile, scope, statuses, units};
+use super::{Pass, delivery, fingerprint, key, reconcile, scope, statuses, units};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::pattern::Pattern;
 use crate::domain::policy::OnUnknown;
@@ -182,7 +182,9 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let max_response_body = section.parsed("max_response_body", body_size);
     let drop_headers = section.table("replay").list("drop_headers", header_name);
     let reconcile = reconcile::read(&section.table("reconcile"));
+    let delivery = delivery::read(section, context);
     let (quiet_after, reconcile) = reconcile?;
+    let (delivery, retry) = delivery?;
     Some(Route {
         name: "".into(),
         path: Pattern::default(),
@@ -208,6 +210,8 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         remember: remember.filter(|_| after_ttl.as_ref().is_some_and(|refuse| refuse.value)).map(|time| time.value),
         store_down: store_down?.value,
         max_age: max_age?.value,
+        delivery,
+        retry,
         forward_key: forward_key?.value,
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,

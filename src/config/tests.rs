@@ -329,6 +329,18 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
 }
 
 #[test]
+fn what_is_delivered_later_is_described_as_such() {
+    let described = |lines: &str| {
+        let text = format!("{UPSTREAM}secret = 'a secret of some length'\n[defaults]\n{lines}");
+        describe(&load_in(Written::default(), &text).expect("it loads"))
+    };
+    let later = described("delivery = 'async'\nretry = { max_attempts = 3, give_up_after = '1h' }");
+    assert!(later.contains("later; pauses from 1s to 10m, given up after 3 attempts or 1h"), "{later}");
+    assert!(described("delivery = 'prefer'").contains("later, if the client prefers that; pauses"));
+    assert!(!described("").contains("later"));
+}
+
+#[test]
 fn values_outside_of_their_bounds_are_refused_with_the_reason() {
     for (text, begins) in [
         ("service = 'A'", "2:11: service: `A` is no name"),
@@ -338,6 +350,12 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ("problem_base = 'x'", "2:16: problem_base: `x` is no beginning"),
         ("[store]\nmax_connections = 0", "3:19: store.max_connections: must be 1 to 1000"),
         ("[store]\nmax_connections = -1", "3:19: store.max_connections: must be 1 to 1000"),
+        (
+            "[defaults]\nretry = { base = '1h' }",
+            "3:18: defaults.retry.base: `base` must not be over `cap`: the first pause would be longer",
+        ),
+        ("[defaults]\nretry = { max_attempts = 0 }", "3:26: defaults.retry.max_attempts: must be 1 to 10000"),
+        ("[defaults]\ndelivery = 'prefer'", "3:12: defaults.delivery: needs a `secret`"),
         ("[store]\nmigrate = 'no'", "3:11: store.migrate: must be `true` or `false`"),
         ("[store]\ntimeout = '2'", "3:11: store.timeout: `2` has no unit"),
         ("[store]\nlease.heartbeat = '6s'", "3:19: store.lease.heartbeat: `expiry` must be twice"),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::job::Delivery;
 use super::record::{Ask, RecordId};
 use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
@@ -88,6 +89,8 @@ pub struct Lease {
     pub attempt: u32,
     /// How far an attempt before it has come, by its service's word.
     pub recovery_point: Option<RecoveryPoint>,
+    /// Where it delivers what was accepted, and nobody waits for its answer.
+    pub delivery: Option<Delivery>,
 }
 
 impl Lease {
@@ -108,7 +111,7 @@ impl Lease {
 
     /// However it ended.
     pub fn end(self, ending: Ending) -> Settlement {
-        Settlement { id: self.ask.id, token: self.ask.token, ending, lease: Some(Arc::new(self)) }
+        Settlement { id: self.ask.id, token: self.ask.token, ending, again: None, lease: Some(Arc::new(self)) }
     }
 }
 
@@ -121,6 +124,8 @@ pub struct Settlement {
     pub token: Token,
     /// How it ended.
     pub ending: Ending,
+    /// When the next delivery is due, where there is one: what was accepted is queued again where others are retryable.
+    pub again: Option<Duration>,
     /// What it ran under, as its row was made of that; `None` for what is only known by its name.
     lease: Option<Arc<Lease>>,
 }
@@ -128,18 +133,18 @@ pub struct Settlement {
 impl Settlement {
     /// A reservation that nobody waited for: of what stands in the store only its name is known, and that nothing was sent.
     pub fn of_stray(id: RecordId, token: Token, ttl: Duration) -> Self {
-        Self { id, token, ending: Ending::Retryable { ttl }, lease: None }
+        Self { id, token, ending: Ending::Retryable { ttl }, again: None, lease: None }
     }
 
     /// What stands in flight although its end was stored: a failover has lost that. Only its name is known, and that the
     /// service may have acted.
     pub fn of_lost(id: RecordId, token: Token) -> Self {
-        Self { id, token, ending: Ending::Unknown, lease: None }
+        Self { id, token, ending: Ending::Unknown, again: None, lease: None }
     }
 
     /// What the service itself says that its attempt came to, beside the response that it gives or has given.
     pub fn of_service(id: RecordId, token: Token, ending: Ending) -> Self {
-        Self { id, token, ending, lease: None }
+        Self { id, token, ending, again: None, lease: None }
     }
 
     /// The attempt whose row is to be written anew should the store have none. Either it had one before the first byte was
@@ -159,6 +164,11 @@ impl Settlement {
             Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(ttl),
             Ending::Unknown => None,
         }
+    }
+
+    /// A delivery is due again so long after this.
+    pub fn due_in(self, pause: Option<Duration>) -> Self {
+        Self { again: pause, ..self }
     }
 
     /// A completed key is to be remembered for so long past its TTL.

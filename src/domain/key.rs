@@ -30,6 +30,12 @@ impl Key {
         }
     }
 
+    /// As it stands in the store; `None` if it is no key.
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        let key = str::from_utf8(bytes).ok().filter(|key| !key.is_empty())?;
+        Some(Self(key.into()))
+    }
+
     /// The key's bytes, unquoted: the spellings `"k"` and `k` are one key.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()

@@ -13,6 +13,8 @@ pub enum Phase {
     Expired,
     /// An attempt is running.
     InFlight,
+    /// Accepted, and waiting for its next delivery.
+    Queued,
     /// The next request becomes the next attempt.
     Retryable,
     /// The attempt may have executed.
@@ -21,8 +23,8 @@ pub enum Phase {
 
 impl Phase {
     /// Each of them, in the order of their names.
-    pub const ALL: [Self; 6] =
-        [Self::Completed, Self::Dead, Self::Expired, Self::InFlight, Self::Retryable, Self::Unknown];
+    pub const ALL: [Self; 7] =
+        [Self::Completed, Self::Dead, Self::Expired, Self::InFlight, Self::Queued, Self::Retryable, Self::Unknown];
 
     /// As it stands in the store and in the API.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl Phase {
             Self::Dead => "dead",
             Self::Expired => "expired",
             Self::InFlight => "in_flight",
+            Self::Queued => "queued",
             Self::Retryable => "retryable",
             Self::Unknown => "unknown",
         }

@@ -98,7 +98,7 @@ pub enum Reservation {
 pub struct Record {
     /// Whose record.
     pub id: RecordId,
-    /// The newest attempt's number, 1 for the first.
+    /// The newest attempt's number, 1 for the first; 0 where it was accepted and none has begun.
     pub attempt: u32,
     /// The newest attempt's token.
     pub token: Token,
@@ -116,6 +116,8 @@ pub struct Record {
     pub late: bool,
     /// How far its attempts have come, by their service's word.
     pub recovery_point: Option<RecoveryPoint>,
+    /// When it was accepted for asynchronous delivery, where it was.
+    pub accepted_at: Option<SystemTime>,
     /// What is known of its outcome.
     pub state: State,
 }
@@ -131,6 +133,8 @@ pub enum State {
     Expired,
     /// An attempt is running, or its instance has died and nobody has noticed yet.
     InFlight,
+    /// Accepted for asynchronous delivery, waiting or between tries.
+    Queued,
     /// The last attempt is known not to have executed, or its status is one to release.
     Retryable,
     /// The attempt may have executed.
@@ -145,6 +149,7 @@ impl State {
             Self::Dead => "dead",
             Self::Expired => "expired",
             Self::InFlight => "in_flight",
+            Self::Queued => "queued",
             Self::Retryable => "retryable",
             Self::Unknown => "unknown",
         }

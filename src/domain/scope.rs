@@ -60,6 +60,18 @@ impl Salt {
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
+
+    /// HMAC-SHA-256 under it, for another purpose than scopes: over the purpose and each part, length-prefixed.
+    pub fn mac<'a>(&self, purpose: &'a str, parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        // No name of a part of a scope is so long.
+        mac.update(&u64::MAX.to_be_bytes());
+        for part in [purpose.as_bytes()].into_iter().chain(parts) {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        mac.finalize().into_bytes().into()
+    }
 }
 
 impl fmt::Debug for Salt {

@@ -29,7 +29,7 @@ use crate::upstream::Upstream;
 
 pub(super) use message::Turned;
 
-mod caller;
+pub(super) mod caller;
 pub mod explain;
 mod message;
 mod place;
@@ -173,7 +173,7 @@ impl Gate {
 }
 
 /// Where the request comes from, and whether that peer's word about earlier hops is taken.
-fn origin(head: &request::Parts, client: &Client, config: &Config) -> Origin {
+pub(super) fn origin(head: &request::Parts, client: &Client, config: &Config) -> Origin {
     let peer = client.peer.to_canonical();
     Origin {
         peer,
@@ -189,6 +189,11 @@ impl Shared {
     /// take to answer, and a second for a busy machine. Later, quiescence could be over before the attempt is.
     pub(super) fn send_within(&self) -> Duration {
         self.config.store.timeout + Duration::from_secs(1)
+    }
+
+    /// From its reservation on, an attempt may wait so long for its first byte, and then as long as its route says.
+    pub fn time_limit(&self, route: &Route) -> Duration {
+        self.send_within() + route.upstream_timeout
     }
 
     /// What the store is asked for a keyed request.
@@ -211,8 +216,7 @@ impl Shared {
             fingerprint,
             instance: self.tenure.id(),
             token: fresh_token(),
-            // From its reservation on, an attempt may wait so long for its first byte, and then as long as its route says.
-            time_limit: self.send_within() + route.upstream_timeout,
+            time_limit: self.time_limit(route),
         }
     }
 

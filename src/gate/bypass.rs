@@ -65,7 +65,7 @@ impl Gate {
         let Some(outage) = lacking.outage().filter(|_| may_bypass && !is_leaving) else {
             return Err(lacking.refusal());
         };
-        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1, recovery_point: None };
+        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1, recovery_point: None, delivery: None };
         // A purge elsewhere may not have been heard of. That is nothing beside another execution.
         let decision = match self.shared.recalled(&lease.ask.id) {
             Some(record) => {

@@ -10,6 +10,8 @@ use crate::store::Seen;
 /// What happens to a request whose key somebody had before.
 #[derive(Debug)]
 pub enum Decision {
+    /// It was accepted for asynchronous delivery; there may be news by then.
+    Accepted(RetryAfter),
     /// The first attempt is running; it should be done by then.
     Join(RetryAfter),
     /// Say no.
@@ -48,6 +50,9 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
     if !same {
         return Decision::Refuse(Refusal::KeyReused);
     }
+    if record.accepted_at.is_some() && !matches!(record.state, State::Completed(_) | State::Expired) {
+        return Decision::Accepted(until_news(&record, rules.usual));
+    }
     match record.state {
         State::Completed(Completed { response, .. }) if response.body.is_none() => {
             Decision::Refuse(Refusal::ResponseNotKept)
@@ -55,6 +60,8 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
         State::Completed(completed) => Decision::Replay(completed),
         State::Dead => Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(ASK_AGAIN))),
         State::Expired => Decision::Refuse(Refusal::KeyExpired),
+        // None is queued that was not accepted.
+        State::Queued => Decision::Accepted(until_news(&record, rules.usual)),
         State::InFlight => Decision::Join(until_done(&record, rules.usual)),
         State::Retryable => Decision::TakeOver(seen),
         State::Unknown => {
@@ -75,6 +82,15 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
 /// What attempts usually take less what this one already has, never past its deadline.
 fn until_done(record: &Record, usual: Duration) -> RetryAfter {
     RetryAfter::new(usual.saturating_sub(record.running_for).min(until_deadline(record)))
+}
+
+/// Of what was accepted: at the pace of its attempts, and once none is coming, when it is worth asking again.
+fn until_news(record: &Record, usual: Duration) -> RetryAfter {
+    match record.state {
+        State::InFlight => until_done(record, usual),
+        State::Queued => RetryAfter::new(usual),
+        _ => RetryAfter::new(ASK_AGAIN),
+    }
 }
 
 /// Until the attempt is quiet where that brings the next one, else until it is worth asking again.
@@ -131,6 +147,7 @@ mod tests {
             past_ttl: false,
             late: false,
             recovery_point: None,
+            accepted_at: None,
             state,
         }
     }
@@ -154,6 +171,7 @@ mod tests {
     /// The decision in one word.
     fn word(record: Record, same: bool, rules: &Rules) -> &'static str {
         match decide(record, same, rules) {
+            Decision::Accepted(_) => "accepted",
             Decision::Join(_) => "join",
             Decision::Refuse(refusal) => refusal.slug(),
             Decision::Replay(_) => "replay",

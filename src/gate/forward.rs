@@ -18,7 +18,7 @@ use super::status::Told;
 use super::tenure::Moment;
 use super::trail::Stage;
 use super::underway::{Entry, Standing};
-use super::{Gate, Stamp, forwarded_key, oversize};
+use super::{Gate, Stamp, deliver, forwarded_key, oversize};
 use crate::body::Body;
 use crate::config::Route;
 use crate::domain::attempt::{Lease, Settlement};
@@ -107,8 +107,11 @@ impl Gate {
                     (Verdict::Store, Some(kept)) => {
                         (lease.complete(kept, ttl).remembered(route.remember), Told::Executed)
                     }
-                    (Verdict::Release, _) => (lease.release(ttl), Told::Released),
-                    (Verdict::Unknown | Verdict::Store, _) => (lease.unknown(), Told::Unknown),
+                    (Verdict::Release, _) => (
+                        deliver::release(lease, &route, ttl, Some((response.status, &response.headers))),
+                        Told::Released,
+                    ),
+                    (Verdict::Unknown | Verdict::Store, _) => (deliver::unknown(lease, &route), Told::Unknown),
                 };
                 if told == Told::Unknown {
                     tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
@@ -132,7 +135,8 @@ impl Gate {
             }
             Outcome::NeverSent => {
                 let (lease, entry) = attempt.end();
-                self.ended(lease.release(ttl), entry, &ask, stamp, Refusal::UpstreamUnreachable).await
+                self.ended(deliver::release(lease, &route, ttl, None), entry, &ask, stamp, Refusal::UpstreamUnreachable)
+                    .await
             }
             Outcome::Broken | Outcome::TimedOut => {
                 let refusal = match outcome {
@@ -141,7 +145,7 @@ impl Gate {
                 };
                 tracing::warn!(%record, route = %route.name, attempt = number, "{}: the outcome is unknown", refusal.slug());
                 let (lease, entry) = attempt.end();
-                self.ended(lease.unknown(), entry, &ask, stamp, refusal).await
+                self.ended(deliver::unknown(lease, &route), entry, &ask, stamp, refusal).await
             }
             Outcome::Oversize(oversize) => {
                 Ok(oversize::stream(self.shared.clone(), oversize, attempt, &route, deadline, stamp))
@@ -296,6 +300,6 @@ fn stored(record: Option<Box<Record>>, ask: &Ask, stamp: &Stamp) -> Option<Respo
         State::Completed(Completed { response, .. }) if response.body.is_none() => None,
         State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),
         State::Completed(completed) => Some(replay::replay(completed, stamp)),
-        State::Dead | State::Expired | State::InFlight | State::Retryable | State::Unknown => None,
+        State::Dead | State::Expired | State::InFlight | State::Queued | State::Retryable | State::Unknown => None,
     }
 }

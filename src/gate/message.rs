@@ -121,6 +121,8 @@ async fn answered(response: Response<Body>) -> Fate {
     }
     let because = |slug, detail| Reason { wait: wait(&head.headers), ..Reason::answered(slug, detail, head.status) };
     match Told::on(&head.headers) {
+        // What is accepted for a later delivery is in the store, and ours.
+        Some(Told::Queued) => Fate::Done,
         Some(Told::Executed | Told::Replayed) => settled(head.status),
         Some(Told::Released) => Fate::Again(because("released", "The service has not taken it.")),
         Some(Told::Unknown) => Fate::Unknown(because("outcome-unknown", "The service's answer does not tell.")),

@@ -296,7 +296,8 @@ impl Found {
     /// What a decision rests on; `None` for one that is about something else, or that is not made yet.
     pub fn of(decision: &Decision) -> Option<Self> {
         match decision {
-            Decision::Join(_) => Some(Self::InFlight),
+            // What is accepted runs on its own, and whoever repeats it meets with it.
+            Decision::Accepted(_) | Decision::Join(_) => Some(Self::InFlight),
             Decision::Replay(_) | Decision::Refuse(Refusal::ResponseNotKept) => Some(Self::Replay),
             Decision::Refuse(Refusal::KeyExpired) => Some(Self::Expired),
             Decision::Refuse(Refusal::KeyReused) => Some(Self::KeyMisuse),

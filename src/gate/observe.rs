@@ -120,6 +120,7 @@ async fn look(
             shared.watch.found(meters, &ask.scope, found);
         }
         match decision {
+            Decision::Accepted(_) => return Ok(Told::Queued.name()),
             Decision::Join(_) => return Ok(Told::InFlight.name()),
             Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => return Ok(Told::Replayed.name()),
             Decision::Refuse(refusal) => return Ok(refusal.slug()),

@@ -14,7 +14,7 @@ use super::forward::Oversize;
 use super::replay;
 use super::settle::{Attempt, Filed, file};
 use super::status::Told;
-use super::{Shared, Stamp};
+use super::{Shared, Stamp, deliver};
 use crate::body::{Body, Piece};
 use crate::config::Route;
 use crate::domain::policy::Verdict;
@@ -92,13 +92,13 @@ async fn hand_on(
     if !whole {
         tracing::warn!(route = %route.name, "the service broke off within a large response; the outcome is unknown");
         // The pipe closes without its end, and the client's connection is cut.
-        file(shared, lease.unknown(), entry).await;
+        file(shared, deliver::unknown(lease, route), entry).await;
         return;
     }
     let settlement = match verdict {
-        Verdict::Release => lease.release(ttl),
+        Verdict::Release => deliver::release(lease, route, ttl, Some((response.status, &response.headers))),
         Verdict::Store => lease.complete(kept, ttl).remembered(route.remember),
-        Verdict::Unknown => lease.unknown(),
+        Verdict::Unknown => deliver::unknown(lease, route),
     };
     if let Filed::Unstored = file(shared, settlement, entry).await {
         // Its head says that it is kept. Cut, it is not taken for whole, and the retry is told what is true by then.

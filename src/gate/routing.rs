@@ -26,13 +26,17 @@ pub struct Guard {
 }
 
 /// The routes by method and path; the most specific path wins.
-pub struct Router(RouteTable<Guard>);
+pub struct Router {
+    table: RouteTable<Guard>,
+    names: HashMap<Arc<str>, Guard>,
+}
 
 impl Router {
     /// The checked routes, of which the configuration has made sure that no two are the same, each with its pace.
     pub fn new(config: &Config, paces: &Paces, meters: &Meters) -> Self {
         let mut pools: HashMap<(Arc<config::Upstream>, Duration, Duration), Upstream> = HashMap::new();
         let mut table = RouteTable::default();
+        let mut names = HashMap::new();
         for route in &config.routes {
             let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
@@ -46,12 +50,18 @@ impl Router {
                 meters: meters.of(&route.name),
             };
             table.insert(&route.methods, route.host.as_deref(), &route.path, &guard);
+            names.insert(Arc::clone(&route.name), guard);
         }
-        Self(table)
+        Self { table, names }
     }
 
     /// The route of a request, if one guards it.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&Guard> {
-        self.0.find(method, host, path)
+        self.table.find(method, host, path)
+    }
+
+    /// The route of that name.
+    pub fn named(&self, name: &str) -> Option<&Guard> {
+        self.names.get(name)
     }
 }

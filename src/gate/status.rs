@@ -17,6 +17,8 @@ pub enum Told {
     Mismatch,
     /// The route only looks on.
     Observed,
+    /// Accepted: it will be delivered, or was, and its answer is to be asked for.
+    Queued,
     /// The attempt counts as not executed: the same key may be sent again.
     Released,
     /// Nothing was executed now: the stored response, or word that there is none.
@@ -31,12 +33,13 @@ pub enum Told {
 
 impl Told {
     /// Each of them once, in the order of their names.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Bypassed,
         Self::Executed,
         Self::InFlight,
         Self::Mismatch,
         Self::Observed,
+        Self::Queued,
         Self::Rejected,
         Self::Released,
         Self::Replayed,
@@ -58,6 +61,7 @@ impl Told {
             Self::InFlight => "in-flight",
             Self::Mismatch => "mismatch",
             Self::Observed => "observed",
+            Self::Queued => "queued",
             Self::Rejected => "rejected",
             Self::Released => "released",
             Self::Replayed => "replayed",
@@ -85,11 +89,12 @@ mod tests {
             Told::InFlight => 2,
             Told::Mismatch => 3,
             Told::Observed => 4,
-            Told::Rejected => 5,
-            Told::Released => 6,
-            Told::Replayed => 7,
-            Told::Unknown => 8,
-            Told::Unstored => 9,
+            Told::Queued => 5,
+            Told::Rejected => 6,
+            Told::Released => 7,
+            Told::Replayed => 8,
+            Told::Unknown => 9,
+            Told::Unstored => 10,
         };
         assert!(Told::ALL.into_iter().map(place).eq(0..Told::ALL.len()));
     }

@@ -183,6 +183,7 @@ impl Entry {
             past_ttl: false,
             late: false,
             recovery_point: lease.recovery_point.clone(),
+            accepted_at: lease.delivery.map(|delivery| delivery.accepted_at),
             state: State::InFlight,
         });
         let begun = Begun { record: Arc::clone(&record), since: Instant::now() };

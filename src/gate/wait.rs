@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::refuse::{Refusal, RetryAfter};
 use super::status::Told;
-use super::{Shared, Stamp};
+use super::{Shared, Stamp, prefer};
 use crate::body::Body;
 use crate::config::{InFlight, Route};
 use crate::domain::record::{Record, RecordId, State};
@@ -31,7 +31,7 @@ impl Patience {
             InFlight::Wait => route.wait_timeout,
             InFlight::Accepted | InFlight::Conflict => Duration::ZERO,
         };
-        let wait = preferred(headers).map_or(own, |wait| wait.min(route.wait_timeout));
+        let wait = prefer::wait(headers).map_or(own, |wait| wait.min(route.wait_timeout));
         Self { until: Instant::now() + wait, accepted: route.in_flight == InFlight::Accepted }
     }
 
@@ -53,19 +53,6 @@ impl Patience {
         Ok(response)
     }
 }
-
-/// The `wait` of `Prefer`, in whole seconds; the first one counts.
-fn preferred(headers: &HeaderMap) -> Option<Duration> {
-    let values = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
-    let mut preferences = values.flat_map(|value| value.split(','));
-    preferences.find_map(|preference| {
-        let (name, value) = preference.split(';').next()?.split_once('=')?;
-        let seconds = value.trim().trim_matches('"').parse().ok()?;
-        name.trim().eq_ignore_ascii_case("wait").then(|| Duration::from_secs(seconds))
-    })
-}
-
-const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 /// Between two looks at a key that another instance is executing: soon at first, when most attempts end, and then no more
 /// often than a client would ask.
@@ -152,7 +139,7 @@ async fn look(shared: Arc<Shared>, id: RecordId, room: Weak<Room>) {
                 Err(_) => continue,
             },
         };
-        if found.as_ref().is_some_and(|record| matches!(record.state, State::InFlight)) {
+        if found.as_ref().is_some_and(|record| matches!(record.state, State::InFlight | State::Queued)) {
             continue;
         }
         // Out of the table before it is told, so that whoever comes now begins anew.

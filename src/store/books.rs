@@ -15,8 +15,10 @@ use crate::domain::record::RecordId;
 use crate::domain::response::StoredResponse;
 use crate::domain::scope::Scope;
 
+pub use look::Look;
 pub use row::{RawEntry, RawLook, RawNote};
 
+mod look;
 mod row;
 
 /// How many rows one statement looks at, at most: some ten milliseconds' work where the table is in memory.
@@ -69,7 +71,7 @@ impl Filter {
         match self.state {
             Some(Phase::Dead | Phase::Unknown) => Order::Age,
             Some(Phase::InFlight) => Order::Running,
-            Some(Phase::Completed | Phase::Expired | Phase::Retryable) | None => Order::Id,
+            Some(Phase::Completed | Phase::Expired | Phase::Queued | Phase::Retryable) | None => Order::Id,
         }
     }
 }
@@ -248,7 +250,7 @@ impl Decision {
             (Change::Complete(_) | Change::NotExecuted, Phase::Dead | Phase::Unknown) => true,
             (Change::Release, Phase::Completed) | (Change::Requeue, Phase::Dead) => true,
             (Change::Purge, Phase::Completed | Phase::Expired | Phase::Retryable) => true,
-            (Change::Purge, Phase::Dead | Phase::Unknown) => self.accept_risk,
+            (Change::Purge, Phase::Dead | Phase::Queued | Phase::Unknown) => self.accept_risk,
             _ => false,
         }
     }
@@ -270,7 +272,7 @@ pub enum Change {
     Purge,
     /// The stored response is dropped, and the attempt's token with it: the next request is the next attempt.
     Release,
-    /// The service is to be asked again.
+    /// The service is to be asked again; what was accepted and is known not to have executed, to be delivered.
     Requeue,
 }
 
@@ -290,7 +292,7 @@ impl Change {
         matches!(self, Self::Purge | Self::Release)
     }
 
-    /// What the key becomes; `None` where it goes.
+    /// What the key becomes, where it was not accepted for delivery; `None` where it goes.
     pub fn leads_to(&self) -> Option<Phase> {
         match self {
             Self::Complete(_) => Some(Phase::Completed),
@@ -300,7 +302,12 @@ impl Change {
         }
     }
 
-    /// The same, as it stands in the audit log.
+    /// Whether a key that was accepted for delivery may be queued by it.
+    pub fn may_queue(&self) -> bool {
+        matches!(self, Self::NotExecuted | Self::Requeue)
+    }
+
+    /// What [`Self::leads_to`], as it stands in the audit log.
     pub fn leads_to_name(&self) -> &'static str {
         self.leads_to().map_or("none", Phase::name)
     }
@@ -328,6 +335,8 @@ pub struct Case {
 pub struct Decided {
     /// In their order.
     pub verdicts: Vec<Verdict>,
+    /// Those that wait for their next delivery now.
+    pub queued: Vec<RecordId>,
     /// The count of purges after this one, where something was purged.
     pub purges: Option<u64>,
 }
@@ -347,45 +356,6 @@ pub enum Verdict {
     NotQuiet(Duration),
     /// The decision is none for keys in its state.
     Unfit,
-}
-
-/// A key as it is found after a decision did not take.
-#[derive(Clone, Debug)]
-pub struct Look {
-    /// Which.
-    pub id: RecordId,
-    /// Its newest attempt and its state; `None` where it is gone.
-    pub stands: Option<(Token, Phase)>,
-    /// Until its newest attempt's time limit ends.
-    pub deadline_in_ms: i64,
-    /// The last line about it in the audit log: actor, action, and what it led to.
-    pub last: Option<(String, String, String)>,
-}
-
-impl Look {
-    /// Why the decision did not take; or that it did, where an earlier try of this very call lost its answer.
-    pub fn verdict(&self, case: &Case, decision: &Decision, doubt: bool) -> Verdict {
-        let said = |(actor, action, after): &(String, String, String)| {
-            *actor == decision.actor && action == decision.change.action() && after == decision.change.leads_to_name()
-        };
-        let keeps_token = !matches!(decision.change, Change::Release);
-        let as_decided = self.stands.is_none_or(|(token, _)| (token == case.token) == keeps_token)
-            && self.stands.map(|(_, state)| state) == decision.change.leads_to();
-        if doubt && as_decided && self.last.as_ref().is_some_and(said) {
-            return Verdict::Done;
-        }
-        match self.stands {
-            None => Verdict::Gone,
-            Some((token, state)) if token != case.token || state != case.state => Verdict::Changed(state),
-            Some(_) => {
-                let left = self.deadline_in_ms.saturating_add(super::row::millis(case.quiet_after));
-                match u64::try_from(left) {
-                    Ok(left) if decision.wants_quiet() && left > 0 => Verdict::NotQuiet(Duration::from_millis(left)),
-                    _ => Verdict::Held,
-                }
-            }
-        }
-    }
 }
 
 /// A line of the audit log.
@@ -514,13 +484,13 @@ mod tests {
 
     #[test]
     fn each_change_is_for_its_states_and_none_is_for_what_runs() {
-        use Phase::{Completed, Dead, Expired, Retryable, Unknown};
+        use Phase::{Completed, Dead, Expired, Queued, Retryable, Unknown};
         for (change, plain, at_risk) in [
             (Change::Complete(response()), &[Dead, Unknown][..], &[Dead, Unknown][..]),
             (Change::NotExecuted, &[Dead, Unknown], &[Dead, Unknown]),
             (Change::Release, &[Completed], &[Completed]),
             (Change::Requeue, &[Dead], &[Dead]),
-            (Change::Purge, &[Completed, Expired, Retryable], &[Completed, Dead, Expired, Retryable, Unknown]),
+            (Change::Purge, &[Completed, Expired, Retryable], &[Completed, Dead, Expired, Queued, Retryable, Unknown]),
         ] {
             for (accept_risk, states) in [(false, plain), (true, at_risk)] {
                 let decision = decision(change.clone(), accept_risk);

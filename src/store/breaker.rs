@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::meters::{Op, StoreMeters};
 use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept, Testimony};
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::{Ask, Record, RecordId, Reservation};
 use crate::domain::scope::Salt;
@@ -275,6 +276,18 @@ impl Store for Breaker {
         limit: u32,
     ) -> Pending<'_, Page> {
         self.pass(Op::Page, self.store.page(service, routes, since, after, limit))
+    }
+
+    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
+        self.begin(Op::Enqueue, move || self.store.enqueue(order, from))
+    }
+
+    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
+        self.begin(Op::PickUp, move || self.store.pick_up(order))
+    }
+
+    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
+        self.pass(Op::Bury, self.store.bury(id, token, states, note))
     }
 
     fn ping(&self) -> Pending<'_, ()> {

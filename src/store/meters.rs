@@ -6,12 +6,18 @@ use crate::telemetry::metrics::{Counters, Histograms, label};
 label!(
     /// A call of the store, by the name of its method.
     Op, "op", {
+        /// [`super::Store::bury`]
+        Bury => "bury",
         /// [`super::Store::claim`]
         Claim => "claim",
+        /// [`super::Store::enqueue`]
+        Enqueue => "enqueue",
         /// [`super::Store::find`]
         Find => "find",
         /// [`super::Store::page`]
         Page => "page",
+        /// [`super::Store::pick_up`]
+        PickUp => "pick_up",
         /// [`super::Store::ping`]
         Ping => "ping",
         /// [`super::Store::reap`]

@@ -14,17 +14,19 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::row::{Found, millis, state_after};
+use super::row::{Found, millis, state_of};
 use super::{
     Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
     Store, StoreError, Swept, Testimony,
 };
 use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
+use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::record::State;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::scope::Salt;
 use connect::Pool;
+use deliveries::Enqueue;
 use failure::Failure;
 use lanes::Desk;
 use statements::{Find, Reserve, Restore, Settle, TakeOver};
@@ -33,6 +35,7 @@ pub(super) use schema::{migrate, newest_step, pending};
 
 mod books;
 mod connect;
+mod deliveries;
 mod failure;
 mod indexes;
 mod lanes;
@@ -60,6 +63,9 @@ pub(super) struct Postgres {
     reserve: Desk<Reserve>,
     take_over: Desk<TakeOver>,
     find: Desk<Find>,
+    enqueue: Desk<Enqueue>,
+    /// What is begun and not batched.
+    begin: Pool,
     /// Ending attempts goes over connections of its own, which no flood of reservations can take.
     settle: Desk<Settle>,
     /// What a settlement reads back goes the same way.
@@ -82,6 +88,8 @@ pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, Ope
         reserve: Desk::open(&pools.begin, LANES),
         take_over: Desk::open(&pools.begin, LANES),
         find: Desk::open(&pools.begin, LANES),
+        enqueue: Desk::open(&pools.begin, LANES),
+        begin: pools.begin,
         settle: Desk::open(&pools.settle, LANES),
         find_settled: Desk::open(&pools.settle, 1),
         restore: Desk::open(&pools.settle, 1),
@@ -180,6 +188,28 @@ impl Store for Postgres {
         }))
     }
 
+    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
+        let order = Arc::new(order);
+        let deadline = self.deadline();
+        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| {
+            self.enqueue_once(order.clone(), from, doubt, deadline)
+        }))
+    }
+
+    // Not tried again: what it has reserved without our hearing of it is released as a stray, and due again.
+    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
+        let deadline = self.deadline();
+        Box::pin(async move { Ok(deliveries::pick_up(&self.begin, &order, deadline).await?) })
+    }
+
+    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
+        let (note, deadline) = (Arc::<str>::from(note), self.deadline());
+        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+            let note = Arc::clone(&note);
+            async move { deliveries::bury(&self.upkeep, id, token, states, &note, deadline).await }
+        }))
+    }
+
     fn ping(&self) -> Pending<'_, ()> {
         let deadline = self.deadline();
         Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
@@ -244,13 +274,43 @@ impl Postgres {
         }
     }
 
+    async fn enqueue_once(
+        &self,
+        order: Arc<Order>,
+        from: Option<Seen>,
+        doubt: bool,
+        deadline: Instant,
+    ) -> Result<Enqueued, Failure> {
+        let mut pauses = Pauses::new();
+        for _ in 0..ROUNDS_MAX {
+            let accepted = match from {
+                Some(from) => deliveries::enqueue_over(&self.begin, &order, from, deadline).await?,
+                None => self.enqueue.ask(Enqueue(order.clone()), deadline).await?,
+            };
+            if accepted {
+                return Ok(Enqueued::Accepted);
+            }
+            let look = self.find.ask(Find { id: order.ask.id, doubt }, deadline).await;
+            match (look.map_err(Failure::of_taken)??, from) {
+                // Our own, in a try whose answer got lost.
+                (Some(found), _) if doubt && found.record.token == order.ask.token => return Ok(Enqueued::Accepted),
+                // Nothing stands against it but somebody's open transaction.
+                (Some(found), Some(from)) if may_be_taken(&found.record, from) => pauses.next().await,
+                (Some(found), _) => return Ok(Enqueued::Taken(found.record)),
+                (None, Some(_)) => return Box::pin(self.enqueue_once(order, None, doubt, deadline)).await,
+                (None, None) => {}
+            }
+        }
+        let cause = "the key's record came and went while it was being accepted";
+        Err(Failure::Refused(Arc::from(Box::from(cause))).of_taken())
+    }
+
     async fn settle_once(
         &self,
         settlement: Arc<Settlement>,
         doubt: bool,
         deadline: Instant,
     ) -> Result<Settled, Failure> {
-        let wanted = state_after(&settlement.ending);
         let mut pauses = Pauses::new();
         let mut held = false;
         loop {
@@ -271,6 +331,7 @@ impl Postgres {
                 continue;
             };
             let ours = record.token == settlement.token;
+            let wanted = state_of(&record, &settlement.ending);
             match record.state.name() {
                 state if ours && doubt && state == wanted && is_settled_so(&record, &settlement) => {
                     return Ok(Settled::Done { expires_at });
@@ -287,7 +348,7 @@ impl Postgres {
 }
 
 fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
-    Reservation::Fresh(Lease { ask: ask.clone(), attempt, recovery_point })
+    Reservation::Fresh(Lease { ask: ask.clone(), attempt, recovery_point, delivery: None })
 }
 
 /// Somebody was here before; or we were, in a try whose answer got lost.
@@ -311,7 +372,7 @@ fn is_settled_so(record: &Record, settlement: &Settlement) -> bool {
 fn may_be_taken(record: &Record, from: Seen) -> bool {
     let by_state = match record.state {
         State::Completed(_) | State::Expired => from.past_ttl,
-        State::Dead | State::InFlight => false,
+        State::Dead | State::InFlight | State::Queued => false,
         State::Retryable | State::Unknown => true,
     };
     by_state && record.token == from.token && record.state.name() == from.state && (!from.past_ttl || record.past_ttl)

@@ -38,6 +38,8 @@ pub struct Row<'a> {
     pub recovery_point: Option<&'a str>,
     /// When it will be forgotten, since 1970.
     pub expires_at_ms: Option<i64>,
+    /// When it was accepted for asynchronous delivery, since 1970.
+    pub accepted_at_ms: Option<i64>,
     /// The response's status.
     pub status: Option<i64>,
     /// The response's fields.
@@ -75,13 +77,14 @@ impl Row<'_> {
             ("dead", ..) => State::Dead,
             ("expired", ..) => State::Expired,
             ("in_flight", ..) => State::InFlight,
+            ("queued", ..) => State::Queued,
             ("retryable", ..) => State::Retryable,
             ("unknown", ..) => State::Unknown,
             _ => return Err(Corrupt("state")),
         };
         let record = Record {
             id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
-            attempt: attempt(self.attempt)?,
+            attempt: attempts(self.attempt)?,
             token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
             recipe: Recipe::from_stored(self.recipe).ok_or(Corrupt("recipe"))?,
             fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(Corrupt("fingerprint"))?,
@@ -90,6 +93,7 @@ impl Row<'_> {
             past_ttl: self.past_ttl,
             late: self.late,
             recovery_point: recovery_point(self.recovery_point)?,
+            accepted_at: self.accepted_at_ms.map(time).transpose()?,
             state,
         };
         Ok(Found { record, expires_at })
@@ -110,6 +114,14 @@ pub fn attempt(number: i64) -> Result<u32, Corrupt> {
 /// [`Corrupt`] where it is none.
 pub fn recovery_point(name: Option<&str>) -> Result<Option<RecoveryPoint>, Corrupt> {
     name.map(|name| RecoveryPoint::parse(name).ok_or(Corrupt("a recovery point"))).transpose()
+}
+
+/// How many attempts there were; none where a key was accepted and waits.
+///
+/// # Errors
+/// [`Corrupt`] where it is no such number.
+pub fn attempts(number: i64) -> Result<u32, Corrupt> {
+    u32::try_from(number).map_err(|_| Corrupt("attempt"))
 }
 
 /// A time as it stands in the store: milliseconds since 1970.
@@ -168,6 +180,14 @@ impl<'a> Terms<'a> {
             Ending::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
             Ending::Unknown => nothing,
         }
+    }
+}
+
+/// The name of the state that an ending leads a record to: what was accepted is queued again.
+pub fn state_of(record: &Record, ending: &Ending) -> &'static str {
+    match ending {
+        Ending::Retryable { .. } if record.accepted_at.is_some() => "queued",
+        ending => state_after(ending),
     }
 }
 
@@ -292,6 +312,7 @@ mod tests {
             late: false,
             recovery_point: None,
             expires_at_ms: Some(7),
+            accepted_at_ms: None,
             status: Some(201),
             fields: Some(b"\r\n"),
             body: None,
@@ -305,7 +326,7 @@ mod tests {
         assert!(matches!(found.record.state, State::Completed(stored) if stored.response.status == 201));
         for (row, why) in [
             (Row { id: &[1; 31], ..completed() }, "id"),
-            (Row { attempt: 0, ..completed() }, "attempt"),
+            (Row { attempt: -1, ..completed() }, "attempt"),
             (Row { attempt: 1 << 32, ..completed() }, "attempt"),
             (Row { token: &[], ..completed() }, "token"),
             (Row { recipe: "2", ..completed() }, "recipe"),

@@ -21,6 +21,7 @@ use super::{
     Store, StoreError, Swept, Testimony,
 };
 use crate::domain::attempt::{InstanceId, Settlement, Token};
+use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
 use crate::domain::scope::Salt;
 use writer::{Failure, Inbox};
@@ -29,6 +30,7 @@ pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
 mod books;
+mod deliveries;
 mod file;
 mod probes;
 mod schema;
@@ -155,6 +157,19 @@ impl Store for Sqlite {
         self.call(Urgency::Ordinary, 0, move |db, now| {
             probes::page(db, now, &service, &routes, millis(since), after, limit)
         })
+    }
+
+    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
+        let bytes = order.sealed.bytes.len();
+        self.call(Urgency::Ordinary, bytes, move |db, now| deliveries::enqueue(db, now, &order, from))
+    }
+
+    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
+        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::pick_up(db, now, &order))
+    }
+
+    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
+        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::bury(db, now, id, token, states, &note))
     }
 
     // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.

@@ -16,6 +16,7 @@ mod framing;
 mod framing_guard;
 
 mod admin;
+mod asynchronous;
 mod bypass;
 mod consumers;
 
@@ -31,9 +32,9 @@ mod crash_at_start;
 mod crash_points;
 mod disk_errors;
 mod operators;
-mod pod_end;
 mod orders;
-mod service;
 mod page;
+mod pod_end;
+mod service;
 mod shutdown;
 mod telemetry;

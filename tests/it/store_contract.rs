@@ -2,6 +2,7 @@
 
 mod attempts;
 mod books;
+mod deliveries;
 mod losses;
 mod probes;
 mod rows;
@@ -122,6 +123,22 @@ on_both! {
         a_word_counts_for_its_own_attempt_and_no_other,
         who_is_heard_again_has_said_the_same,
         a_response_given_apart_completes_its_key_as_an_answer_would,
+    }
+    deliveries {
+        what_was_accepted_is_picked_up_as_an_attempt_with_its_request,
+        of_many_who_accept_or_reserve_a_key_at_once_one_has_it,
+        many_are_accepted_at_once_and_of_many_who_pick_up_each_gets_others,
+        who_comes_second_finds_what_was_accepted_and_takes_nothing,
+        a_record_that_the_next_request_may_have_is_accepted_over,
+        past_its_ttl_a_delivered_key_is_accepted_anew,
+        what_was_released_is_queued_again_and_due_when_it_was_said,
+        a_late_completion_is_taken_while_it_waits_and_dropped_once_the_next_attempt_runs,
+        an_unknown_outcome_is_picked_up_only_where_the_route_says_so_and_once_it_is_quiet,
+        what_was_tried_often_or_long_enough_is_dead_with_its_reason,
+        what_is_queued_anew_has_all_its_tries_again,
+        a_request_goes_with_its_keys_end,
+        a_released_delivery_is_the_next_requests,
+        the_sweeper_judges_a_delivery_as_any_attempt,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

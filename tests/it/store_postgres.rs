@@ -1,6 +1,7 @@
 //! What the PostgreSQL store promises beyond the contract: many proxies on one database.
 
 mod books;
+mod deliveries;
 mod failover;
 mod faults;
 mod functions;

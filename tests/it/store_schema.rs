@@ -21,7 +21,7 @@ fn sqlite_file() -> (tempfile::TempDir, Settings) {
 }
 
 /// The steps of both stores, in order.
-const ALL: [&str; 4] = ["0001_keys", "0002_operators", "0003_purges", "0005_service"];
+const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
 /// The steps of PostgreSQL alone that come after those.
 const POSTGRES: [&str; 1] = ["0006_statements"];
@@ -33,6 +33,7 @@ fn all(settings: &Settings) -> Vec<&'static str> {
     }
     let with_indexes = |step| match step {
         "0002_operators" => vec![step, "0002_operators.keys_unsettled", "0002_operators.keys_due"],
+        "0004_outbox" => vec![step, "0004_outbox.keys_queued"],
         _ => vec![step],
     };
     ALL.into_iter().chain(POSTGRES).flat_map(with_indexes).collect()
@@ -261,7 +262,14 @@ async fn no_statement_reads_the_whole_table() {
     client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
     let id = "array[sha256('5'::bytea)]";
     let one = "array[null::bytea]";
-    let settle = format!("({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint])");
+    let settle = format!(
+        "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
+    );
+    let pick_up = format!(
+        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one})"
+    );
+    let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
+    let bury = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
     let take_over = format!(
         "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false], \
          {one})"
@@ -284,6 +292,9 @@ async fn no_statement_reads_the_whole_table() {
         ("reap", "(100)".to_owned(), "keys_expiring"),
         ("claim", schedules, "keys_due"),
         ("resolve", verdict, "keys_pkey"),
+        ("pick_up", pick_up, "keys_queued"),
+        ("enqueue_over", enqueue_over, "keys_pkey"),
+        ("bury", bury, "keys_pkey"),
         ("page", page, "keys_pkey"),
         ("amend", amend, "keys_pkey"),
         ("deny", "(sha256('5'), 't', 'shop', 1000)".to_owned(), "keys_pkey"),
@@ -318,7 +329,8 @@ async fn a_plan_that_was_made_on_an_empty_table_is_the_one_for_a_large_table() {
     let world = World::postgres().await;
     let client = world.database().client().await;
     let settle = "select * from oncegate.settle_1(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
-                  array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint])";
+                  array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint],
+                  array[null::bigint])";
     // More often than it takes for a session to make up its mind about a plan.
     for _ in 0..10 {
         client.batch_execute(settle).await.unwrap();

@@ -72,7 +72,7 @@ impl At<'_> {
             "id": entry.id.to_string(),
             "action": decision.change.action(),
             "before": entry.state.name(),
-            "after": decision.change.leads_to_name(),
+            "after": if decided.queued.is_empty() { decision.change.leads_to_name() } else { Phase::Queued.name() },
         });
         self.forgotten(&mut told, decided.purges).await?;
         Ok(told)

@@ -12,6 +12,7 @@ use sha2::Sha256;
 pub struct Secret {
     pub(super) id: KeyId,
     pub(super) mac: Hmac<Sha256>,
+    sealing: [u8; 32],
 }
 
 impl Secret {
@@ -26,7 +27,18 @@ impl Secret {
         Self {
             id: KeyId([id[0], id[1], id[2], id[3]]),
             mac: Hmac::new_from_slice(&derive(b"oncegate fingerprint")).expect("HMAC takes keys of any length"),
+            sealing: derive(b"oncegate sealing"),
         }
+    }
+
+    /// What tells it from other secrets, and gives nothing of it away.
+    pub fn name(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// From which the keys are derived that seal what is stored.
+    pub(in crate::domain) fn sealing(&self) -> &[u8; 32] {
+        &self.sealing
     }
 }
 
@@ -49,6 +61,11 @@ impl Secrets {
     /// The one that new fingerprints are made with.
     pub fn current(&self) -> Option<&Secret> {
         self.0.first()
+    }
+
+    /// The one of that [`Secret::name`].
+    pub fn named(&self, name: &str) -> Option<&Secret> {
+        self.get(KeyId::from_hex(name)?)
     }
 
     pub(super) fn get(&self, id: KeyId) -> Option<&Secret> {

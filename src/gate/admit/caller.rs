@@ -12,7 +12,12 @@ use crate::gate::refuse::Refusal;
 pub(super) type Caller<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
 
 /// The caller by the route's rule. `trusted` says whether the peer may tell callers apart by fields of its own.
-pub(super) fn scope(salt: &Salt, rule: &ScopeRule, head: &request::Parts, trusted: bool) -> Result<Scope, Refusal> {
+pub(in crate::gate) fn scope(
+    salt: &Salt,
+    rule: &ScopeRule,
+    head: &request::Parts,
+    trusted: bool,
+) -> Result<Scope, Refusal> {
     let caller = parts(rule, head, trusted)?;
     Ok(Scope::of(salt, caller.iter().map(|(name, value)| (*name, value.as_deref()))))
 }

@@ -6,7 +6,7 @@ use crate::domain::phase::Phase;
 use crate::domain::record::RecordId;
 use crate::domain::response::Corrupt;
 use crate::domain::scope::Scope;
-use crate::store::row::{attempt, time};
+use crate::store::row::{attempts, time};
 
 /// A row of a listing. Times are milliseconds since 1970; nothing of it is believed yet.
 pub struct RawEntry {
@@ -65,7 +65,7 @@ impl RawEntry {
             id: RecordId::from_stored(&self.id).ok_or(Corrupt("id"))?,
             token: Token::from_stored(&self.token).ok_or(Corrupt("token"))?,
             state: Phase::parse(&self.state).ok_or(Corrupt("state"))?,
-            attempts: attempt(self.attempt)?,
+            attempts: attempts(self.attempt)?,
             instance: InstanceId::from_stored(self.instance),
             scope: Scope::from_stored(&self.scope).ok_or(Corrupt("scope"))?,
             space: self.space,

@@ -94,6 +94,18 @@ impl Store for Moody {
         self.answer(false, Vec::new())
     }
 
+    fn enqueue(&self, _: Order, _: Option<Seen>) -> Pending<'_, Enqueued> {
+        unreachable!("what begins something is asked like `find`")
+    }
+
+    fn pick_up(&self, _: PickUp) -> Pending<'_, PickedUp> {
+        self.answer(self.only_pings.load(Ordering::SeqCst), PickedUp::default())
+    }
+
+    fn bury(&self, _: RecordId, _: Token, _: &'static [&'static str], _: String) -> Pending<'_, bool> {
+        self.answer(false, true)
+    }
+
     fn ping(&self) -> Pending<'_, ()> {
         self.pings.fetch_add(1, Ordering::SeqCst);
         self.answer(false, ())

@@ -154,7 +154,7 @@ impl Postgres {
         deadline: Instant,
     ) -> Result<Decided, Failure> {
         let fit: Vec<&Case> = cases.iter().filter(|case| decision.is_for(case.state)).collect();
-        let (done, mut purges) = match decision.change {
+        let Done { ids: done, mut queued, mut purges } = match decision.change {
             Change::Purge => self.purge(&service, &decision, &fit, deadline).await?,
             _ => self.amend(&service, &decision, &fit, deadline).await?,
         };
@@ -171,7 +171,9 @@ impl Postgres {
             // The try that took them back lost its answer: whatever the count was, it is no more than it is now.
             purges = self.purges(deadline).await?;
         }
-        Ok(Decided { verdicts, purges })
+        let found_queued = |look: &&Look| look.stands.is_some_and(|(_, state)| state == Phase::Queued);
+        queued.extend(looks.iter().filter(found_queued).map(|look| look.id));
+        Ok(Decided { verdicts, queued, purges })
     }
 
     async fn amend(
@@ -180,9 +182,9 @@ impl Postgres {
         decision: &Decision,
         cases: &[&Case],
         deadline: Instant,
-    ) -> Result<(Vec<RecordId>, Option<u64>), Failure> {
+    ) -> Result<Done, Failure> {
         if cases.is_empty() {
-            return Ok((Vec::new(), None));
+            return Ok(Done::default());
         }
         let (ids, tokens, states) = seen(cases);
         let response = match &decision.change {
@@ -214,7 +216,10 @@ impl Postgres {
             (/* action */ &decision.change.action(), Type::TEXT),
             (/* note */ &noted, Type::TEXT),
         ];
-        done(&query(&self.upkeep, deadline, AMEND, &parameters).await?)
+        let rows = query(&self.upkeep, deadline, AMEND, &parameters).await?;
+        let is_queued = |row: &&Row| row.try_get::<_, bool>("queued").unwrap_or_default();
+        let queued = rows.iter().filter(is_queued).map(id).collect::<Result<_, _>>()?;
+        Ok(Done { queued, ..done(&rows)? })
     }
 
     async fn purge(
@@ -223,9 +228,9 @@ impl Postgres {
         decision: &Decision,
         cases: &[&Case],
         deadline: Instant,
-    ) -> Result<(Vec<RecordId>, Option<u64>), Failure> {
+    ) -> Result<Done, Failure> {
         if cases.is_empty() {
-            return Ok((Vec::new(), None));
+            return Ok(Done::default());
         }
         let (ids, tokens, states) = seen(cases);
         let noted = decision.noted();
@@ -298,10 +303,18 @@ fn seen<'a>(cases: &[&'a Case]) -> Seen<'a> {
     )
 }
 
-/// Which keys were changed, and the count of purges where it has grown.
-fn done(rows: &[Row]) -> Result<(Vec<RecordId>, Option<u64>), Failure> {
+/// Which keys were changed, those of them that are queued now, and the count of purges where it has grown.
+#[derive(Default)]
+struct Done {
+    ids: Vec<RecordId>,
+    queued: Vec<RecordId>,
+    purges: Option<u64>,
+}
+
+fn done(rows: &[Row]) -> Result<Done, Failure> {
     let purges: Option<Option<i64>> = rows.first().map(|row| row.try_get("purges").map_err(column)).transpose()?;
-    Ok((rows.iter().map(id).collect::<Result<_, _>>()?, purges.flatten().map(i64::unsigned_abs)))
+    let ids = rows.iter().map(id).collect::<Result<_, _>>()?;
+    Ok(Done { ids, queued: Vec::new(), purges: purges.flatten().map(i64::unsigned_abs) })
 }
 
 fn id(row: &Row) -> Result<RecordId, Failure> {

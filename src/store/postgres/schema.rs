@@ -30,6 +30,11 @@ const STEPS: &[Step] = &[
         },
     ]),
     Step::new(3, "0003_purges", include_str!("../../../migrations/postgres/0003_purges.sql")),
+    Step::new(4, "0004_outbox", include_str!("../../../migrations/postgres/0004_outbox.sql")).with(&[Index {
+        name: "keys_queued",
+        file: "0004_outbox.keys_queued",
+        sql: include_str!("../../../migrations/postgres/0004_outbox.keys_queued.sql"),
+    }]),
     Step::new(5, "0005_service", include_str!("../../../migrations/postgres/0005_service.sql")),
     Step::new(6, "0006_statements", include_str!("../../../migrations/postgres/0006_statements.sql")),
 ];

@@ -30,10 +30,10 @@ const SETTLE_AROUND: &str = include_str!("sql/settle_around.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
 
 /// What a row takes beside what clients send.
-const OVERHEAD_BYTES: usize = 256;
+pub(super) const OVERHEAD_BYTES: usize = 256;
 
 /// A column of one statement's input.
-fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+pub(super) fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     questions.iter().map(|question| value(question)).collect()
 }
 
@@ -42,7 +42,7 @@ fn each<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     all.iter().map(value).collect()
 }
 
-fn path_bytes(ask: &Ask) -> usize {
+pub(super) fn path_bytes(ask: &Ask) -> usize {
     ask.path.as_ref().map_or(0, Bytes::len)
 }
 
@@ -203,7 +203,7 @@ impl Statement for Settle {
 
     async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let terms = column(questions, |q| Terms::of(&q.settlement.ending));
-        let parameters: [(&(dyn ToSql + Sync), Type); 8] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
             (/* id */ &column(questions, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(questions, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* state */ &column(questions, |q| state_after(&q.settlement.ending)), Type::TEXT_ARRAY),
@@ -212,6 +212,7 @@ impl Statement for Settle {
             (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
             (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
             (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
+            (/* due_ms */ &column(questions, |q| q.settlement.again.map(millis)), Type::INT8_ARRAY),
         ];
         let held = questions.iter().any(|q| q.held);
         let rows = match client.query_typed(if held { SETTLE_AROUND } else { SETTLE }, &parameters).await {
@@ -306,6 +307,7 @@ fn read(row: &Row) -> Result<row::Row<'_>, Error> {
         late: row.try_get("late")?,
         recovery_point: row.try_get("recovery_point")?,
         expires_at_ms: row.try_get("expires_at_ms")?,
+        accepted_at_ms: row.try_get("accepted_at_ms")?,
         status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
         fields: row.try_get("fields")?,
         body: row.try_get::<_, Option<&[u8]>>("body")?.map(Bytes::copy_from_slice),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
+use super::deliveries::shred;
 use super::statements::blob;
 use super::writer::Failure;
 use super::{Sqlite, Urgency};
@@ -27,6 +28,7 @@ const NOTE: &str = include_str!("sql/note.sql");
 const NOTES: &str = include_str!("sql/notes.sql");
 const PURGE: &str = include_str!("sql/purge.sql");
 const PURGED: &str = include_str!("sql/purged.sql");
+const RENEW_REQUEST: &str = include_str!("sql/renew_request.sql");
 const TALLY_SETTLED: &str = include_str!("sql/tally_settled.sql");
 const TALLY_UNSETTLED: &str = include_str!("sql/tally_unsettled.sql");
 
@@ -145,8 +147,11 @@ fn page(
 fn decide(db: &Connection, now: i64, service: &str, decision: &Decision, cases: &[Case]) -> Result<Decided, Failure> {
     let mut decided = Decided::default();
     for case in cases {
-        let verdict = decide_one(db, now, service, decision, case)?;
+        let (verdict, state) = decide_one(db, now, service, decision, case)?;
         decided.verdicts.push(verdict);
+        if state == Some(Phase::Queued) {
+            decided.queued.push(case.id);
+        }
     }
     if decision.change.takes_back() && decided.verdicts.contains(&Verdict::Done) {
         let purges: Option<i64> = db.prepare_cached(PURGED)?.query_row([], |row| row.get(0)).optional()?;
@@ -155,24 +160,35 @@ fn decide(db: &Connection, now: i64, service: &str, decision: &Decision, cases: 
     Ok(decided)
 }
 
-fn decide_one(db: &Connection, now: i64, service: &str, decision: &Decision, case: &Case) -> Result<Verdict, Failure> {
+/// What became of it, and the state that it has now where it was changed.
+fn decide_one(
+    db: &Connection,
+    now: i64,
+    service: &str,
+    decision: &Decision,
+    case: &Case,
+) -> Result<(Verdict, Option<Phase>), Failure> {
     if !decision.is_for(case.state) {
-        return Ok(Verdict::Unfit);
+        return Ok((Verdict::Unfit, None));
     }
-    let changed = match &decision.change {
-        Change::Purge => db.prepare_cached(PURGE)?.execute(named_params! {
+    let changed: Option<String> = match &decision.change {
+        Change::Purge => match db.prepare_cached(PURGE)?.execute(named_params! {
             ":id": case.id.as_bytes(),
             ":service": service,
             ":token": case.token.as_bytes(),
             ":seen_state": case.state.name(),
-        })?,
+        })? {
+            0 => None,
+            _ => Some("none".to_owned()),
+        },
         change => {
             let response = match change {
                 Change::Complete(response) => Some(response),
                 _ => None,
             };
             let forgets = !matches!(change, Change::Requeue);
-            db.prepare_cached(AMEND)?.execute(named_params! {
+            let parameters = named_params! {
+                ":action": change.action(),
                 ":id": case.id.as_bytes(),
                 ":service": service,
                 ":token": case.token.as_bytes(),
@@ -185,12 +201,20 @@ fn decide_one(db: &Connection, now: i64, service: &str, decision: &Decision, cas
                 ":fields": response.map(|response| response.encode_fields()),
                 ":body": response.and_then(|response| response.body.as_deref()),
                 ":now": now,
-            })?
+            };
+            db.prepare_cached(AMEND)?.query_row(parameters, |row| row.get("state")).optional()?
         }
     };
-    if changed == 0 {
+    let Some(after) = changed else {
         // Only one thread writes, and nobody's answer gets lost: there is no doubt.
-        return look(db, now, service, case, decision);
+        return Ok((look(db, now, service, case, decision)?, None));
+    };
+    match &*after {
+        "queued" | "unknown" => {
+            let renewed = named_params! { ":id": case.id.as_bytes(), ":now": now };
+            db.prepare_cached(RENEW_REQUEST)?.execute(renewed)?;
+        }
+        _ => shred(db, case.id)?,
     }
     db.prepare_cached(NOTE)?.execute(named_params! {
         ":now": now,
@@ -199,10 +223,10 @@ fn decide_one(db: &Connection, now: i64, service: &str, decision: &Decision, cas
         ":action": decision.change.action(),
         ":id": case.id.as_bytes(),
         ":before": case.state.name(),
-        ":after": decision.change.leads_to_name(),
+        ":after": after,
         ":note": decision.noted(),
     })?;
-    Ok(Verdict::Done)
+    Ok((Verdict::Done, Phase::parse(&after)))
 }
 
 fn look(db: &Connection, now: i64, service: &str, case: &Case, decision: &Decision) -> Result<Verdict, Failure> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
+use super::deliveries::shred;
 use super::statements::{blob, text};
 use super::writer::Failure;
 use crate::domain::probe::{Finding, Page, Probe, Schedule};
@@ -73,9 +74,9 @@ fn resolve_both(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Fa
         ":body": response.and_then(|response| response.body.as_deref()),
         ":now": now,
     };
-    let service: Option<String> =
-        db.prepare_cached(RESOLVE)?.query_row(parameters, |row| row.get("service")).optional()?;
-    if let Some(service) = service.as_ref().filter(|_| state != "unknown") {
+    let resolved: Option<(String, String)> =
+        db.prepare_cached(RESOLVE)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    if let Some((service, state)) = resolved.as_ref().filter(|_| state != "unknown") {
         db.prepare_cached(RESOLVED)?.execute(named_params! {
             ":now": now,
             ":service": service,
@@ -85,7 +86,10 @@ fn resolve_both(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Fa
             ":note": finding.note,
         })?;
     }
-    Ok(service.is_some())
+    if state == "completed" && resolved.is_some() {
+        shred(db, finding.id)?;
+    }
+    Ok(resolved.is_some())
 }
 
 pub(super) fn page(

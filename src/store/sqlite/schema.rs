@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     Step::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
     Step::new(2, "0002_operators", include_str!("../../../migrations/sqlite/0002_operators.sql")),
     Step::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
+    Step::new(4, "0004_outbox", include_str!("../../../migrations/sqlite/0004_outbox.sql")),
     Step::new(5, "0005_service", include_str!("../../../migrations/sqlite/0005_service.sql")),
 ];
 

@@ -23,6 +23,7 @@ const RETIRE: &str = include_str!("sql/retire.sql");
 const RULE: &str = include_str!("sql/rule.sql");
 const RULES: &str = include_str!("sql/rules.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
+const SHRED_REAPED: &str = include_str!("sql/shred_reaped.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
@@ -84,6 +85,7 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
         ":token": settlement.token.as_bytes(),
         ":state": state_after(&settlement.ending),
         ":ttl_ms": terms.ttl_ms,
+        ":due_ms": settlement.again.map(millis),
         ":remember_ms": terms.remember_ms,
         ":status": terms.status,
         ":fields": terms.fields,
@@ -153,6 +155,7 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
         late: row.get("late")?,
         recovery_point: optional_text(row, "recovery_point")?,
         expires_at_ms: row.get("expires_at_ms")?,
+        accepted_at_ms: row.get("accepted_at_ms")?,
         status: row.get("status")?,
         fields: blob(row, "fields")?,
         body: blob(row, "body")?.map(bytes::Bytes::copy_from_slice),
@@ -163,7 +166,7 @@ pub(super) fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]
     row.get_ref(column)?.as_blob_or_null().map_err(|_| Corrupt("a column's type").into())
 }
 
-fn optional_text<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a str>, Failure> {
+pub(super) fn optional_text<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a str>, Failure> {
     row.get_ref(column)?.as_str_or_null().map_err(|_| Corrupt("a column's type").into())
 }
 
@@ -235,6 +238,7 @@ pub(super) fn standing(
 }
 
 pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure> {
+    db.prepare_cached(SHRED_REAPED)?.execute(named_params! { ":limit": limit, ":now": now })?;
     db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)
@@ -256,5 +260,5 @@ pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Ve
 }
 
 fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
-    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt, recovery_point })
+    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt, recovery_point, delivery: None })
 }

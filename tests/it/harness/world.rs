@@ -285,5 +285,5 @@ pub fn completion(ask: &Ask, body: &[u8]) -> Settlement {
 
 /// The attempt of an ask, ended.
 pub fn settlement(ask: &Ask, ending: Ending) -> Settlement {
-    Lease { ask: Arc::new(ask.clone()), attempt: 1, recovery_point: None }.end(ending)
+    Lease { ask: Arc::new(ask.clone()), attempt: 1, recovery_point: None, delivery: None }.end(ending)
 }

@@ -73,6 +73,7 @@ async fn gate(setup: &Setup) -> Gate {
     let config = config::load(Some(&file), &Overrides::default(), &config::Process).unwrap();
     let store = Breaker::around(store::open(&(&config.store).into()).await.unwrap());
     Gate::new(Arc::new(Shared {
+        due: tokio::sync::Notify::new(),
         salt: store.salt(),
         tenure: Tenure::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         underway: Arc::default(),

@@ -58,6 +58,10 @@ pub async fn no_impossible_row_can_be_written(mut world: World) {
         ("state = 'unknown'", "completed retryable"),
         ("state = 'done'", "completed retryable unknown"),
         ("attempt = 0", "completed"),
+        ("due_at = settled_at", "completed retryable unknown"),
+        ("accepted_at = settled_at", "retryable"),
+        ("state = 'queued'", "unknown"),
+        ("state = 'queued', accepted_at = settled_at", "unknown"),
     ] {
         impossible.extend(states.split(' ').map(|state| (change.to_owned(), state)));
     }

@@ -16,12 +16,14 @@ free as materialized (
 ),
 released as (
   update oncegate.keys as k
-     set state = 'retryable', settled_at = durable.now,
-         expires_at = durable.now + $4::bigint * interval '1 millisecond'
+     -- What was accepted is for us to try again, and for nobody else.
+     set state = case when k.accepted_at is null then 'retryable' else 'queued' end, settled_at = durable.now,
+         expires_at = case when k.accepted_at is null then durable.now + $4::bigint * interval '1 millisecond' end,
+         due_at = case when k.accepted_at is not null then durable.now end
     from free
    cross join durable
    where k.id = free.id and free.state in ('dead', 'unknown') and durable.setting is not null
-  returning k.id, free.state as before
+  returning k.id, free.state as before, k.state as after
 ),
 noted as (
   insert into oncegate.denials as d (id, token, ttl_ms)
@@ -30,7 +32,7 @@ noted as (
 ),
 told as (
   insert into oncegate.audit (at, service, actor, action, id, before, after)
-  select durable.now, $3, 'service', 'not_executed', r.id, r.before, 'retryable'
+  select durable.now, $3, 'service', 'not_executed', r.id, r.before, r.after
     from released as r
    cross join durable
 )

@@ -11,6 +11,7 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
          as past_ttl,
        k.state = 'expired' or (k.remember_ms is not null and k.expires_at <= clock_timestamp()) as late,
        (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms,
+       (date_part('epoch', k.accepted_at) * 1000)::bigint as accepted_at_ms,
        k.recovery_point, k.status, k.fields, k.body
   from unnest($1::bytea[]) as wanted (id)
   join oncegate.keys as k on k.id = wanted.id

@@ -29,12 +29,14 @@ over as materialized (
 ),
 released as (
   update oncegate.keys as k
-     set state = 'retryable', settled_at = durable.now,
-         expires_at = durable.now + over.ttl_ms * interval '1 millisecond'
+     -- What was accepted is for us to try again, and for nobody else.
+     set state = case when k.accepted_at is null then 'retryable' else 'queued' end, settled_at = durable.now,
+         expires_at = case when k.accepted_at is null then durable.now + over.ttl_ms * interval '1 millisecond' end,
+         due_at = case when k.accepted_at is not null then durable.now end
     from over
    cross join durable
    where k.id = over.id and over.state in ('dead', 'unknown') and durable.setting is not null
-  returning k.id, k.service, over.state as before
+  returning k.id, k.service, over.state as before, k.state as after
 ),
 forgotten as (
   -- What has ended otherwise, what the next attempt has followed, and what an earlier pass has released.
@@ -45,7 +47,7 @@ forgotten as (
 ),
 told as (
   insert into oncegate.audit (at, service, actor, action, id, before, after)
-  select durable.now, r.service, 'service', 'not_executed', r.id, r.before, 'retryable'
+  select durable.now, r.service, 'service', 'not_executed', r.id, r.before, r.after
     from released as r
    cross join durable
 )

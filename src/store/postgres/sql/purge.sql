@@ -28,6 +28,9 @@ purged as (
      and durable.setting is not null
   returning k.id, a.seen_state
 ),
+shredded as (
+  delete from oncegate.outbox as o using purged where o.id = purged.id
+),
 counted as (
   update oncegate.counters as c
      set value = c.value + 1

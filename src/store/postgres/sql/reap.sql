@@ -20,6 +20,10 @@ gone as (
   -- A lease that has run out and one that is missing mean the same; a day is for people who look.
   delete from oncegate.instances where lease_until < clock_timestamp() - interval '1 day'
 ),
+shredded as (
+  -- What was not taken out when its key was completed.
+  delete from oncegate.outbox as o using doomed where o.id = doomed.id
+),
 remembered as (
   -- The response goes; that there was one stays.
   update oncegate.keys as k

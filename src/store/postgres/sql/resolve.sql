@@ -9,13 +9,19 @@ with durable as materialized (
 ),
 free as materialized (
   -- What somebody's open transaction holds is left to them.
-  select k.id from oncegate.keys as k where k.id = $1::bytea for no key update of k skip locked
+  select k.id,
+         -- What was accepted is for us to try again, and for nobody else.
+         case when $4::text = 'retryable' and k.accepted_at is not null then 'queued' else $4 end as state
+    from oncegate.keys as k
+   where k.id = $1::bytea
+     for no key update of k skip locked
 ),
 resolved as (
   update oncegate.keys as k
-     set state = $4::text, absences = coalesce($5::integer, k.absences),
+     set state = free.state, absences = coalesce($5::integer, k.absences),
          settled_at = case $4::text when 'unknown' then k.settled_at else durable.now end,
-         expires_at = durable.now + $6::bigint * interval '1 millisecond',
+         expires_at = case when free.state <> 'queued' then durable.now + $6::bigint * interval '1 millisecond' end,
+         due_at = case free.state when 'queued' then durable.now when 'unknown' then k.due_at end,
          remember_ms = $7::bigint, status = $8::smallint, fields = $9::bytea, body = $10::bytea
     from free
    cross join durable
@@ -26,6 +32,9 @@ resolved as (
      and ($4::text = 'completed' or k.probes = $3::integer)
      and durable.setting is not null
   returning k.id, k.service, k.state
+),
+shredded as (
+  delete from oncegate.outbox as o using resolved as r where o.id = r.id and r.state = 'completed'
 ),
 told as (
   insert into oncegate.audit (at, service, actor, action, id, before, after, note)

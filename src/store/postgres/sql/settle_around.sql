@@ -16,13 +16,17 @@ free as materialized (
      for no key update of k skip locked
 )
 update oncegate.keys as k
-   set state = s.state,
+   set state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
        settled_at = durable.now,
-       expires_at = durable.now + s.ttl_ms * interval '1 millisecond',
+       expires_at = case when k.accepted_at is null or s.state <> 'retryable'
+                         then durable.now + s.ttl_ms * interval '1 millisecond' end,
+       due_at = case when k.accepted_at is null then null
+                     when s.state = 'retryable' then durable.now + coalesce(s.due_ms, 0) * interval '1 millisecond'
+                     when s.state = 'unknown' then durable.now + s.due_ms * interval '1 millisecond' end,
        remember_ms = s.remember_ms, status = s.status, fields = s.fields, body = s.body
   from unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::smallint[], $6::bytea[], $7::bytea[],
-              $8::bigint[])
-       as s (id, token, state, ttl_ms, status, fields, body, remember_ms)
+              $8::bigint[], $9::bigint[])
+       as s (id, token, state, ttl_ms, status, fields, body, remember_ms, due_ms)
   join free on free.id = s.id
  cross join durable
  where k.id = s.id
@@ -30,6 +34,6 @@ update oncegate.keys as k
    -- predicate makes the planner prefer the partial index to the primary key.
    and k.token = s.token
    and k.state not in ('completed', 'expired')
-   and k.state <> s.state -- the same settlement again changes nothing
+   and k.state <> case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end -- the same settlement again changes nothing
    and durable.setting is not null
 returning k.id, k.token, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms

@@ -23,7 +23,7 @@ update oncegate.keys as k
        reserved_at = durable.now,
        deadline = durable.now + a.time_limit_ms * interval '1 millisecond',
        settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
-       probes = null, absences = null, probe_at = null,
+       probes = null, absences = null, probe_at = null, accepted_at = null, due_at = null,
        recovery_point = case when a.past_ttl then null else k.recovery_point end
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
               $8::bytea[], $9::text[], $10::boolean[], $11::bytea[])
@@ -33,8 +33,8 @@ update oncegate.keys as k
  where k.id = a.id
    and k.token = a.seen_token
    and k.state = a.seen_state
-   -- What is running, what an operator must decide, and a response within its TTL, are nobody's to take.
-   and k.state not in ('dead', 'in_flight')
+   -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+   and k.state not in ('dead', 'in_flight', 'queued')
    and (k.state not in ('completed', 'expired') or a.past_ttl)
    and (not a.past_ttl
         or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= durable.now)

@@ -1,17 +1,25 @@
 -- amend: what somebody decided about a key, where it is still as it was seen.
 update keys
-   set state = :state,
+   -- What was accepted is for us to try again, and for nobody else; a release gives it to the next request.
+   set state = case when accepted_at is null or :action = 'release' then :state
+                    when :state = 'retryable' or (:action = 'requeue' and due_at is not null) then 'queued'
+                    else :state end,
        -- A response that is taken back was told in time: its attempt ended with it, and cannot end a second time.
        token = iif(:seen_state = 'completed', randomblob(16), token),
-       settled_at = iif(:state = 'unknown', settled_at, :now),
-       expires_at = :now + :ttl_ms,
+       settled_at = iif(:state = 'unknown' and due_at is null, settled_at, :now),
+       expires_at = iif(accepted_at is not null and :state = 'retryable' and :action <> 'release', null, :now + :ttl_ms),
+       accepted_at = iif(:action = 'release', null, accepted_at),
+       attempt = iif(:action = 'release', max(attempt, 1), attempt),
+       due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null
+                     when :state = 'retryable' or due_at is not null then :now end,
        remember_ms = :remember_ms, status = :status, fields = :fields, body = :body,
        -- What is to be asked about again is asked about from the beginning.
-       probes = iif(:state <> 'unknown', probes, null),
-       absences = iif(:state <> 'unknown', absences, null),
+       probes = iif(:state in ('completed', 'retryable'), probes, null),
+       absences = iif(:state in ('completed', 'retryable'), absences, null),
        probe_at = null
  where id = :id
    and service = :service
    and token = :token
    and state = :seen_state
    and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :now)
+returning state

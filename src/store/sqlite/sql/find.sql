@@ -6,6 +6,7 @@ select id, attempt, token, recipe, fingerprint, state,
        coalesce(expires_at + coalesce(remember_ms, 0) <= :now, 0) as past_ttl,
        state = 'expired' or (remember_ms is not null and expires_at <= :now) as late,
        expires_at as expires_at_ms,
+       accepted_at as accepted_at_ms,
        recovery_point, status, fields, body
   from keys
  where id = :id

@@ -1,8 +1,12 @@
 -- resolve: what came of asking about an unknown key.
 update keys
-   set state = :state, absences = coalesce(:absences, absences),
+   -- What was accepted is for us to try again, and for nobody else.
+   set state = iif(accepted_at is not null and :state = 'retryable', 'queued', :state), absences = coalesce(:absences, absences),
        settled_at = iif(:state = 'unknown', settled_at, :now),
-       expires_at = :now + :ttl_ms, remember_ms = :remember_ms, status = :status, fields = :fields, body = :body
+       expires_at = iif(accepted_at is not null and :state = 'retryable', null, :now + :ttl_ms),
+       due_at = case when accepted_at is null or :state in ('completed', 'dead') then null
+                     when :state = 'retryable' then :now else due_at end,
+       remember_ms = :remember_ms, status = :status, fields = :fields, body = :body
  where id = :id
    and token = :token
    and state = 'unknown'

@@ -7,13 +7,13 @@ update keys
        reserved_at = :now,
        deadline = :now + :time_limit_ms,
        settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
-       probes = null, absences = null, probe_at = null,
+       probes = null, absences = null, probe_at = null, accepted_at = null, due_at = null,
        recovery_point = iif(:past_ttl, null, recovery_point)
  where id = :id
    and token = :seen_token
    and state = :seen_state
-   -- What is running, what an operator must decide, and a response within its TTL, are nobody's to take.
-   and state not in ('dead', 'in_flight')
+   -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+   and state not in ('dead', 'in_flight', 'queued')
    and (state not in ('completed', 'expired') or :past_ttl)
    and (not :past_ttl or expires_at + coalesce(remember_ms, 0) <= :now)
 returning attempt, recovery_point

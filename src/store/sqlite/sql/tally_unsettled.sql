@@ -1,6 +1,8 @@
--- tally_unsettled: what is in flight, unknown or dead, by route; up to a limit.
+-- tally_unsettled: what is in flight, queued, unknown or dead, by route; up to a limit.
 select u.route, u.state, count(*) as rows
   from (select k.route, k.state from keys as k where k.state = 'in_flight' and k.service = :service
+         union all
+        select k.route, k.state from keys as k where k.state = 'queued' and k.service = :service
          union all
         select k.route, k.state from keys as k where k.state in ('dead', 'unknown') and k.service = :service
          limit :limit) as u

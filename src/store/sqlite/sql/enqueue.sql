@@ -1,0 +1,7 @@
+-- enqueue: who inserts the key has it accepted; whoever does not asks find who was first.
+insert into keys
+       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
+        state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token,
+        'queued', 0, :now, :now, :now, :now, :now, :now)
+    on conflict (id) do nothing

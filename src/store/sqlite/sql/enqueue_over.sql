@@ -1,0 +1,17 @@
+-- enqueue_over: the same for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
+update keys
+   set path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
+       state = 'queued',
+       attempt = iif(:past_ttl, 0, attempt),
+       created_at = iif(:past_ttl, :now, created_at),
+       reserved_at = :now, deadline = :now, settled_at = :now, accepted_at = :now, due_at = :now,
+       expires_at = null, remember_ms = null, status = null, fields = null, body = null,
+       probes = null, absences = null, probe_at = null,
+       recovery_point = iif(:past_ttl, null, recovery_point)
+ where id = :id
+   and token = :seen_token
+   and state = :seen_state
+   -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+   and state not in ('dead', 'in_flight', 'queued')
+   and (state not in ('completed', 'expired') or :past_ttl)
+   and (not :past_ttl or expires_at + coalesce(remember_ms, 0) <= :now)
