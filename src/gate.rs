@@ -242,12 +242,10 @@ impl Gate {
             let same = guarded.is_what(&record);
             decide(record, same, &guarded.rules())
         });
-        if let Some(decision) = &known {
-            self.found(&guarded, decision);
-        }
         let known = match known {
-            Some(Decision::Refuse(refusal)) => return Err(refusal),
-            Some(Decision::Replay(completed)) => return Ok(replay::replay(completed, stamp)),
+            Some(decision @ (Decision::Refuse(_) | Decision::Replay(_))) => {
+                return self.tell(&guarded, decision, stamp).await;
+            }
             Some(decision @ (Decision::Accepted(_) | Decision::Join(_))) => Some(decision),
             // Nothing is known of it, or not enough: the store decides.
             Some(Decision::TakeOver(_)) | None => None,

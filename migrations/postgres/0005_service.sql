@@ -95,22 +95,25 @@ $$;
 
 -- The row of a reservation, locked until the transaction ends: whoever else would begin the next attempt waits, or goes
 -- around it. SQLSTATE OG001 unless the token is the newest attempt's.
-create function oncegate.reserved(reservation text) returns oncegate.keys
+create function oncegate.reserved(
+  reservation text, out id bytea, out service text, out route text, out state text, out status smallint, out fields bytea,
+  out body bytea
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  its oncegate.keys;
+#variable_conflict use_column
 begin
   if reservation ~ '^[0-9a-fA-F]{96}$' then
-    select k.* into its
+    select k.id, k.service, k.route, k.state, k.status, k.fields, k.body
+      into reserved.id, reserved.service, reserved.route, reserved.state, reserved.status, reserved.fields, reserved.body
       from oncegate.keys as k
      where k.id = decode(left(reservation, 64), 'hex')
        and k.token = decode(right(reservation, 32), 'hex')
        and k.state <> 'expired'
        for no key update;
   end if;
-  if its.id is null then
+  if reserved.id is null then
     raise exception 'this reservation is over: a later attempt has begun, or its key was forgotten'
       using errcode = 'OG001', hint = 'Roll back: this attempt must leave nothing behind.';
   end if;
@@ -119,7 +122,6 @@ begin
                      case current_setting('synchronous_commit') when 'off' then 'on'
                           else current_setting('synchronous_commit') end,
                      true);
-  return its;
 end
 $$;
 
@@ -129,12 +131,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  its oncegate.keys;
+  its record;
   route oncegate.terms;
   kept_fields bytea;
   kept_body constant bytea := coalesce(complete.body, '');
 begin
-  its := oncegate.reserved(complete.token);
+  select r.* into its from oncegate.reserved(complete.token) as r;
   select t.* into route from oncegate.terms as t where t.service = its.service and t.route = its.route;
   if route.route is null then
     -- No proxy that knows this table has had the route: what routes say where they say nothing.
@@ -180,9 +182,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  its oncegate.keys;
+  its record;
 begin
-  its := oncegate.reserved(recovery_point.token);
+  select r.* into its from oncegate.reserved(recovery_point.token) as r;
   if recovery_point.name is null or recovery_point.name !~ '^[A-Za-z0-9._:-]{1,128}$' then
     raise exception 'the name is not 1 to 128 letters, digits, `.`, `_`, `:` and `-`'
       using errcode = 'invalid_parameter_value';

@@ -9,7 +9,7 @@ use crate::harness::strike::{Blow, Tracer};
 use crate::harness::{Answer, Proxy, Request, Response, Setup, Store, Upstream};
 
 /// More than a start makes of one call.
-const CALLS_MAX: usize = 80;
+const CALLS_MAX: usize = 160;
 
 /// What a start finds, and what must be there in the end.
 struct Before {

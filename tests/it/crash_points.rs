@@ -25,7 +25,7 @@ static DYING: Semaphore = Semaphore::const_new(3);
 enum Side {
     /// The threads that serve requests.
     Worker,
-    /// The thread, or the threads, that talk to the store.
+    /// The thread that talks to the store.
     Store,
 }
 
@@ -34,8 +34,7 @@ enum Side {
 enum From {
     /// Before the request is sent.
     Request,
-    /// While the service keeps its answer back. The threads that talk to PostgreSQL share their work as it comes; from
-    /// here on, the first call is the settlement's whoever of them makes it.
+    /// While the service keeps its answer back: from here on, the first call is the settlement's.
     Answer,
 }
 
@@ -174,11 +173,11 @@ impl Course {
         assert_eq!(warm.1.told(), Some("executed"));
 
         let key = format!("k-{nth}");
-        let threads = proxy.threads(match (self.sweep.side, &self.store) {
-            (Side::Worker, _) => "worker-",
-            (Side::Store, Store::Sqlite(_)) => "oncegate-store",
-            (Side::Store, Store::Postgres(_)) => "tokio-rt-worker",
-        });
+        let threads = match (self.sweep.side, &self.store) {
+            (Side::Worker, _) => proxy.threads("worker-"),
+            (Side::Store, Store::Sqlite(_)) => proxy.threads("oncegate-store"),
+            (Side::Store, Store::Postgres(_)) => vec![proxy.first_thread()],
+        };
         let blow = Blow { call: self.sweep.call, nth, what: "signal=KILL" };
         let (tracer, told) = match self.sweep.from {
             From::Request => {

@@ -50,7 +50,7 @@ impl Step {
             Self::NotExecuted => "It was not executed",
             Self::Purge => "Forget it",
             Self::Release => "Drop its response",
-            Self::Requeue => "Ask the service again",
+            Self::Requeue => "Take it up again",
         }
     }
 
@@ -72,7 +72,7 @@ impl Step {
             Self::NotExecuted => "Let the next retry execute it",
             Self::Purge => "Forget it",
             Self::Release => "Drop the stored response",
-            Self::Requeue => "Ask the service again",
+            Self::Requeue => "Take it up again",
         }
     }
 
@@ -90,7 +90,7 @@ impl Step {
                 "The response that is stored was wrong to keep, and the operation shall be executed once more."
             }
             Self::Requeue => {
-                "It was given up too early, and asking shall begin anew: because the service was away when it was asked, say."
+                "It was given up too early: because the service was away while it was asked, or while this was to be delivered."
             }
         }
     }
@@ -102,7 +102,7 @@ impl Step {
                 "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts."
             }
             Self::NotExecuted => {
-                "The next retry with this key is sent to the service. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts."
+                "The next retry with this key is sent to the service; what was accepted for a later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts."
             }
             Self::Purge => {
                 "The next request with this key is a first one, and is executed. Every running instance has forgotten the key when this is done. It cannot be undone."
@@ -111,7 +111,7 @@ impl Step {
                 "The stored response is gone, and the next retry with this key is executed: a second time, if the first one did anything. It cannot be undone."
             }
             Self::Requeue => {
-                "The key is unknown again, and the service is asked how it ended if its route has a reconcile.url. Nothing is executed by that; retries still get 409."
+                "What was accepted for a later delivery, and is known not to have executed, is delivered anew. Anything else is unknown again, and the service is asked how it ended if its route has a reconcile.url: nothing is executed by that, and retries still get 409."
             }
         }
     }
@@ -120,10 +120,10 @@ impl Step {
     pub fn done(self) -> &'static str {
         match self {
             Self::Completed => "completed by hand: retries get the response that was written",
-            Self::NotExecuted => "retryable: the next retry is executed",
+            Self::NotExecuted => "retryable: the next retry is executed, or the delivery",
             Self::Purge => "forgotten",
             Self::Release => "retryable: the stored response is gone, and the next retry is executed",
-            Self::Requeue => "unknown again: the service is asked anew",
+            Self::Requeue => "taken up again",
         }
     }
 
@@ -136,6 +136,9 @@ impl Step {
             (Self::Purge, "dead" | "unknown") => Some(
                 "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be.",
             ),
+            (Self::Purge, "queued") => Some(
+                "I accept that it is not delivered: its caller was told that it was accepted, and nobody sends it any more.",
+            ),
             _ => None,
         }
     }
@@ -146,7 +149,7 @@ impl Step {
             "completed" => &[Self::Release, Self::Purge],
             "dead" => &[Self::Completed, Self::NotExecuted, Self::Requeue, Self::Purge],
             "unknown" => &[Self::Completed, Self::NotExecuted, Self::Purge],
-            "expired" | "retryable" => &[Self::Purge],
+            "expired" | "queued" | "retryable" => &[Self::Purge],
             _ => &[],
         }
     }

@@ -128,6 +128,11 @@ impl Proxy {
         self.process.file()
     }
 
+    /// The kernel's number of the thread that it was started with.
+    pub fn first_thread(&self) -> i32 {
+        self.process.pid.as_raw_nonzero().get()
+    }
+
     /// The kernel's numbers of its threads whose name begins so.
     pub fn threads(&self, name: &str) -> Vec<i32> {
         let tasks = format!("/proc/{}/task", self.process.pid.as_raw_nonzero());
