@@ -22,6 +22,33 @@ pub fn oncegate(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> Proces
     })
 }
 
+/// The same where every POST is accepted and delivered later, which takes a file to say. Its second address is the
+/// operators'.
+pub fn delivering(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> Process {
+    Process::start(2, |home, addresses| {
+        let configuration = format!(
+            "listen = \"{listen}\"
+upstream = \"http://{upstream}\"
+secret = \"the secret of a benchmark\"
+[admin]
+listen = \"{admin}\"
+[store]
+url = \"{store}\"
+[[routes]]
+name = \"later\"
+path = \"/{{*rest}}\"
+methods = [\"POST\"]
+delivery = \"async\"
+",
+            listen = addresses[0],
+            admin = addresses[1],
+            store = store(home)
+        );
+        let file = written(home, "oncegate.toml", &configuration);
+        [&program(), "run", "--config", &file].map(str::to_owned).to_vec()
+    })
+}
+
 /// HAProxy with a thread for each core, connections to the service kept and shared, nothing logged.
 pub fn haproxy(upstream: SocketAddr) -> Option<Process> {
     let program = find("haproxy")?.to_str()?.to_owned();
@@ -49,16 +76,25 @@ listen bench
 }
 
 /// nginx with a worker for each core and connections to the service kept. Its first address passes through; its second
-/// answers from its cache, under the caller, the path and the key, files kept open.
+/// answers from its cache, under the caller, the path and the key, files kept open; its third from the same cache as it
+/// comes, where a file is opened for each answer.
 pub fn nginx(upstream: SocketAddr) -> Option<Process> {
     let program = find("nginx")?.to_str()?.to_owned();
-    Some(Process::start(2, |home, addresses| {
+    Some(Process::start(3, |home, addresses| {
         let place = home.display();
         // Its workers would be somebody who must not look into our folder.
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
         let temporary: String = ["client_body", "proxy", "fastcgi", "scgi", "uwsgi"]
             .map(|what| format!("  {what}_temp_path {place}/{what};\n"))
             .concat();
+        let cached = "location / {
+      proxy_pass http://service;
+      proxy_cache bench;
+      proxy_cache_methods POST;
+      proxy_cache_key $http_authorization$uri$http_idempotency_key;
+      proxy_cache_valid 201 24h;
+      add_header X-Cache $upstream_cache_status always;
+    }";
         let configuration = format!(
             "{user}
 daemon off;
@@ -85,20 +121,18 @@ http {{
   server {{
     listen {caches} reuseport;
     open_file_cache max=10000 inactive=10m;
-    location / {{
-      proxy_pass http://service;
-      proxy_cache bench;
-      proxy_cache_methods POST;
-      proxy_cache_key $http_authorization$uri$http_idempotency_key;
-      proxy_cache_valid 201 24h;
-      add_header X-Cache $upstream_cache_status always;
-    }}
+    {cached}
+  }}
+  server {{
+    listen {as_it_comes} reuseport;
+    {cached}
   }}
 }}
 ",
             cores = cores(),
             passes = addresses[0],
-            caches = addresses[1]
+            caches = addresses[1],
+            as_it_comes = addresses[2]
         );
         let file = written(home, "nginx.conf", &configuration);
         let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];

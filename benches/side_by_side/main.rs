@@ -14,6 +14,7 @@ mod latency;
 mod load;
 mod machine;
 mod options;
+mod outbox;
 mod pgbench;
 #[path = "../../tests/it/harness/postgres.rs"]
 #[allow(dead_code)]
@@ -62,6 +63,10 @@ async fn bench(options: Options) -> Result<(), String> {
     if options.wants(Part::Growth) {
         growth::run(&stage, sheet).await?;
     }
+    if options.wants(Part::Outbox) {
+        outbox::run(&stage, sheet).await?;
+    }
+    // After all others, because it counts the deadlocks of them all.
     if options.wants(Part::Instances) {
         instances::run(&stage, sheet).await?;
     }

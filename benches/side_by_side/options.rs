@@ -10,7 +10,7 @@ use crate::request::Load;
 #[derive(Parser)]
 #[command(name = "make bench BENCH=...")]
 pub struct Options {
-    /// Under a minute: whether it runs, not what it says
+    /// About a minute: whether it runs, not what it says
     #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// Also with ten million rows in the table: some minutes and 20 GB more
@@ -42,6 +42,8 @@ pub enum Part {
     Latency,
     /// A table of millions of rows against an empty one
     Growth,
+    /// Requests that are accepted now and delivered later
+    Outbox,
     /// Two instances on one PostgreSQL against one
     Instances,
     /// Canonical JSON and its hash

@@ -23,6 +23,8 @@ pub enum Load {
     Replay,
     /// Under known keys, from nginx's cache.
     CacheHit,
+    /// Each under a key of its own, to be delivered later.
+    Accepted,
     /// Two connections send the same keys at the same time.
     Contended,
 }
@@ -33,6 +35,7 @@ impl Load {
             Self::PassThrough => None,
             Self::First => Some("first"),
             Self::Seed | Self::Replay | Self::CacheHit => Some("known"),
+            Self::Accepted => Some("later"),
             Self::Contended => Some("twice"),
         }
     }
@@ -45,6 +48,7 @@ impl Load {
             Self::First => status == 201 && says("\r\noncegate-status: executed\r\n"),
             Self::Replay => status == 201 && says("\r\noncegate-status: replayed\r\n"),
             Self::CacheHit => status == 201 && says("\r\nX-Cache: HIT\r\n"),
+            Self::Accepted => status == 202 && says("\r\noncegate-status: queued\r\n"),
             Self::Contended => match status {
                 201 => says("\r\noncegate-status: executed\r\n") || says("\r\noncegate-status: replayed\r\n"),
                 409 => says("\r\noncegate-status: in-flight\r\n"),
@@ -88,7 +92,7 @@ impl Conversation {
         static FRESH: AtomicU64 = AtomicU64::new(0);
         let key = match self.load {
             Load::PassThrough => 0,
-            Load::First => FRESH.fetch_add(1, Ordering::Relaxed),
+            Load::First | Load::Accepted => FRESH.fetch_add(1, Ordering::Relaxed),
             Load::Seed => self.sent,
             // Each connection begins elsewhere.
             Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN,
