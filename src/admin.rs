@@ -1,7 +1,7 @@
 //! The operators' listener.
 //!
 //! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`. What people look at in a
-//! browser is for [`page`], which has paths of its own.
+//! browser is for `page`, which has paths of its own.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
