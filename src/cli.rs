@@ -152,18 +152,26 @@ pub fn main() -> ExitCode {
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
     config::load(file.config.as_deref(), overrides, &Process).map_err(|problems| {
-        if file.config.is_none() && std::path::Path::new("oncegate.toml").exists() {
-            eprintln!("oncegate: no file was named, and there is one here: write `-c oncegate.toml`");
-        }
+        hint_at_file(file);
         Ended::Config(problems)
     })
+}
+
+/// A file that lies here and was not named is not read: whoever meant it should know.
+fn hint_at_file(file: &ConfigFile) {
+    if file.config.is_none() && std::path::Path::new("oncegate.toml").exists() {
+        eprintln!("oncegate: no file was named, and there is one here: write `-c oncegate.toml`");
+    }
 }
 
 /// For commands that send nothing to the service: without a file they do not need to know where it is.
 fn load_without_service(file: &ConfigFile) -> Result<Config, Ended> {
     let unknown = file.config.is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
-    load(file, &Overrides { upstream, ..Overrides::default() })
+    let overrides = Overrides { upstream, ..Overrides::default() };
+    // What the defaults say looks like an answer.
+    hint_at_file(file);
+    config::load(file.config.as_deref(), &overrides, &Process).map_err(Ended::Config)
 }
 
 /// On standard output, which belongs to what a command was asked for.
