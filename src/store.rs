@@ -56,8 +56,10 @@ pub trait Store: Send + Sync + 'static {
     /// promise. From a record past its TTL a new life begins, with attempt 1.
     fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation>;
 
-    /// Ends an attempt. Taken whatever the key has become meanwhile, as long as the attempt is the newest and nothing
-    /// is completed; the same settlement again changes nothing and is [`Settled::Fenced`] by itself.
+    /// Ends an attempt, as long as it is the newest and nothing is completed. A response is taken whatever the key has
+    /// become meanwhile. A release or an unknown outcome undoes nothing that was decided since: the first is taken from
+    /// `in_flight`, `unknown` and, unless the key was accepted for delivery, `dead`; the other from `in_flight` alone. The
+    /// same settlement again changes nothing and is [`Settled::Fenced`] by itself.
     ///
     /// Where the key has no record, and the end is one that must not be forgotten ([`Settlement::to_restore`]), the record
     /// is written whole: a failover may have lost the reservation. Its times count from then.

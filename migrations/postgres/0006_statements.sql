@@ -5,6 +5,9 @@
 -- would do, but behind a pooler its name may belong to somebody else's session; a function's plan belongs to the
 -- server's session, whoever is connected to it. A later program that needs other statements brings other functions.
 --
+-- Everybody may execute them, as everybody may execute what PostgreSQL itself brings: they run with the rights of whoever
+-- calls them, and convey none. The role that serves need not be their owner, and rights on the tables are all it needs.
+--
 -- The settings hold inside the functions only. A plan that is kept was made for a table that may have been empty: it
 -- must be the one that is right for a large one, and that is always the primary key, row by row.
 
@@ -88,19 +91,21 @@ begin
          as s (id, token, state, ttl_ms, status, fields, body, remember_ms, due_ms)
    cross join durable
    where k.id = s.id
-     -- Not "state = 'in_flight'": a late completion counts whatever the key has become, and on a young table that
-     -- predicate makes the planner prefer the partial index to the primary key.
      and k.token = s.token
-     and k.state not in ('completed', 'expired')
-     -- The same settlement again changes nothing.
-     and k.state <> case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end
+     -- A response counts whatever its key has become meanwhile. Anything else undoes nothing that was decided since: the
+     -- service's word, a reconciler's or an operator's.
+     and case s.state
+           when 'completed' then k.state not in ('completed', 'expired')
+           when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+           else k.state = 'in_flight'
+         end
      and durable.setting is not null and durable.patience is not null
   returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint;
 end
 $function$;
 
 comment on function oncegate.settle_1 is
-  'Ends attempts, and returns which and until when they are kept. Only the newest attempt''s token fits, and what is completed stays as it is.';
+  'Ends attempts, and returns which and until when they are kept. Only the newest attempt''s token fits; what is completed stays as it is, and what was decided since gives way to a response alone.';
 
 -- PostgreSQL parses every check of a table anew for each statement that writes to it: a dozen of them took as long as the
 -- rest of a small batch. As one function they are read once for each session.

@@ -5,6 +5,7 @@
 //! size, so that somebody who looks is not felt by those who pay. Decisions compare what they were made about: the
 //! record's token and state, as they were seen. Each is one commit together with its line in the audit log.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -381,9 +382,9 @@ pub struct Note {
 
 /// How many keys there are, by route and state.
 ///
-/// What is in flight, unknown or dead is counted by its indexes, up to [`COUNTED_MAX`] rows. Of the rest the first
-/// [`STRETCH`] rows in the order of their ids are counted: ids are hashes, so they are a fair sample, and the last of them
-/// tells which share of all it is. A table that has no more is counted exactly.
+/// What is in flight, queued, unknown or dead is counted by its indexes, up to [`COUNTED_MAX`] rows of each. Of the rest
+/// the first [`STRETCH`] rows in the order of their ids are counted: ids are hashes, so they are a fair sample, and the
+/// last of them tells which share of all it is. A table that has no more is counted exactly.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Each route and state that was met.
@@ -407,7 +408,7 @@ pub struct Count {
     pub exact: bool,
 }
 
-/// How many unsettled keys are counted, at most.
+/// How many unsettled keys of one state are counted, at most.
 pub const COUNTED_MAX: u32 = 100_000;
 
 /// A group of rows as it was counted.
@@ -432,9 +433,10 @@ impl Tally {
             }
             _ => 1.0,
         };
-        let all_counted = unsettled.iter().map(|count| count.rows).sum::<u64>() < u64::from(COUNTED_MAX);
+        let mut of_state = BTreeMap::<Phase, u64>::new();
+        unsettled.iter().for_each(|count| *of_state.entry(count.state).or_default() += count.rows);
         let counted = unsettled.into_iter().map(|RawCount { route, state, rows }| {
-            let exact = all_counted;
+            let exact = of_state[&state] < u64::from(COUNTED_MAX);
             Count { route, state, keys: rows, exact }
         });
         let estimated = settled.into_iter().map(|RawCount { route, state, rows }| {

@@ -337,7 +337,7 @@ impl Postgres {
                     return Ok(Settled::Done { expires_at });
                 }
                 // Nothing stands against it but somebody's open transaction.
-                state if ours && !matches!(state, "completed" | "expired") && state != wanted => {
+                _ if ours && may_end_so(&record, &settlement.ending) => {
                     held = true;
                     pauses.next().await;
                 }
@@ -365,6 +365,17 @@ fn is_settled_so(record: &Record, settlement: &Settlement) -> bool {
     match (&record.state, &settlement.ending) {
         (State::Completed(stored), Ending::Completed { response, .. }) => stored.response == *response,
         _ => true,
+    }
+}
+
+/// What `settle_1` and `settle_around.sql` ask of a row, beside its token.
+fn may_end_so(record: &Record, ending: &Ending) -> bool {
+    match (ending, &record.state) {
+        (_, State::Completed(_) | State::Expired) => false,
+        (Ending::Completed { .. }, _) | (_, State::InFlight) => true,
+        (Ending::Retryable { .. }, State::Unknown) => true,
+        (Ending::Retryable { .. }, State::Dead) => record.accepted_at.is_none(),
+        (Ending::Retryable { .. }, State::Queued | State::Retryable) | (Ending::Unknown, _) => false,
     }
 }
 

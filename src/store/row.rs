@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::domain::attempt::{Ending, Token};
+use crate::domain::attempt::{Ending, Lease, Token};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::probe::{Kept, Subject, Verdict};
 use crate::domain::record::{Completed, Record, RecordId, State};
@@ -133,6 +133,12 @@ pub fn time(since_1970_ms: i64) -> Result<SystemTime, Corrupt> {
         .ok()
         .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
         .ok_or(Corrupt("a time"))
+}
+
+/// When the key of an attempt was accepted for asynchronous delivery, where it was, in milliseconds since 1970.
+pub fn accepted_ms(lease: &Lease) -> Option<i64> {
+    let accepted_at = lease.delivery?.accepted_at;
+    Some(millis(accepted_at.duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
 /// A duration as the stores take it. A thousand years stand for anything longer: adding more to a time overflows in

@@ -48,6 +48,7 @@ on_both! {
         two_settlements_at_once_leave_one_of_them,
         a_superseded_attempt_settles_nothing,
         a_late_completion_is_taken_from_unknown_and_from_retryable,
+        a_late_doubt_undoes_nothing_that_was_decided,
         a_thousand_attempts_at_once_all_end,
         what_was_acknowledged_is_there_after_reopening,
     }
@@ -139,6 +140,12 @@ on_both! {
         a_request_goes_with_its_keys_end,
         a_released_delivery_is_the_next_requests,
         the_sweeper_judges_a_delivery_as_any_attempt,
+        a_late_doubt_or_release_undoes_nothing_that_was_decided_about_a_delivery,
+        what_is_queued_does_not_starve_what_is_unknown_for_longer,
+        a_delivery_whose_row_was_lost_is_stored_anew_as_accepted,
+        a_request_without_a_key_goes_with_the_reaper,
+        what_its_service_denies_of_a_delivery_is_noted_as_queued,
+        a_backlog_hides_nothing_of_what_stands_in_another_state,
     }
     rows {
         a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,

@@ -112,7 +112,12 @@ impl Oncegate {
             return restores;
         };
         let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
-        let open = !record.state.is_completed() || self.weakness == Some(Weakness::SettleOverCompleted);
+        // A response counts whatever its key has become. Anything else undoes nothing that was decided since.
+        let open = match state {
+            State::Completed(_) => !record.state.is_completed(),
+            State::Retryable => matches!(record.state, State::Dead | State::InFlight | State::Unknown),
+            State::Dead | State::InFlight | State::Unknown => record.state == State::InFlight,
+        } || self.weakness == Some(Weakness::SettleOverCompleted);
         let fits = newest && open && !record.state.is_named_as(state);
         if fits || (newest && self.weakness == Some(Weakness::SettleOverCompleted) && record.state != state) {
             self.put(world, Some(Record { state, past_ttl: false, ..record }));
@@ -152,8 +157,8 @@ impl Oncegate {
         let same_attempt = new.token == old.token && !next_attempt;
         match old.state {
             State::Dead | State::InFlight => same_attempt,
-            // A late settlement counts, and one that says "unknown" takes nothing back that was promised.
-            State::Retryable => same_attempt || next_attempt,
+            // A late response counts; one that says "unknown" would take back what was decided.
+            State::Retryable => (same_attempt && new.state != State::Unknown) || next_attempt,
             State::Unknown => same_attempt || (next_attempt && self.may_retry(&old)),
             State::Completed(_) => next_attempt && old.past_ttl,
         }

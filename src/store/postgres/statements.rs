@@ -19,7 +19,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::Corrupt;
 use crate::store::Seen;
 use crate::store::batch::Weighed;
-use crate::store::row::{self, Found, Terms, body_bytes, millis, state_after};
+use crate::store::row::{self, Found, Terms, accepted_ms, body_bytes, millis, state_after};
 
 pub(super) const CATCH_UP: &str = include_str!("sql/catch_up.sql");
 const FIND: &str = include_str!("sql/find.sql");
@@ -253,7 +253,7 @@ impl Statement for Restore {
         let asks = each(&lost, |(lease, _)| &*lease.ask);
         let recipes = each(&asks, |ask| ask.recipe.to_stored());
         let terms = each(&lost, |(_, ending)| Terms::of(ending));
-        let parameters: [(&(dyn ToSql + Sync), Type); 19] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 20] = [
             (/* id */ &each(&asks, |ask| ask.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &each(&asks, |ask| &*ask.service), Type::TEXT_ARRAY),
             (/* scope */ &each(&asks, |ask| ask.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -273,6 +273,7 @@ impl Statement for Restore {
             (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
             (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
             (/* path */ &each(&asks, |ask| ask.path.as_deref()), Type::BYTEA_ARRAY),
+            (/* accepted_ms */ &each(&lost, |(lease, _)| accepted_ms(lease)), Type::INT8_ARRAY),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, questions.iter().map(|q| q.0.id))

@@ -9,7 +9,7 @@ use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
 use crate::domain::record::{Ask, RecordId, Reservation};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::Corrupt;
-use crate::store::row::{self, Found, Terms, millis, state_after};
+use crate::store::row::{self, Found, Terms, accepted_ms, millis, state_after};
 use crate::store::{Renewal, Renewed, Rule, Seen, Settled, Swept};
 
 const EXPIRE: &str = include_str!("sql/expire.sql");
@@ -23,6 +23,7 @@ const RETIRE: &str = include_str!("sql/retire.sql");
 const RULE: &str = include_str!("sql/rule.sql");
 const RULES: &str = include_str!("sql/rules.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
+const SHRED_ORPHANS: &str = include_str!("sql/shred_orphans.sql");
 const SHRED_REAPED: &str = include_str!("sql/shred_reaped.sql");
 const STANDING: &str = include_str!("sql/standing.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
@@ -120,6 +121,7 @@ fn restore(db: &Connection, now: i64, lost: &Lease, ending: &Ending) -> Result<S
         ":token": ask.token.as_bytes(),
         ":time_limit_ms": millis(ask.time_limit),
         ":attempt": lost.attempt,
+        ":accepted_at": accepted_ms(lost),
         ":state": state_after(ending),
         ":ttl_ms": terms.ttl_ms,
         ":remember_ms": terms.remember_ms,
@@ -239,6 +241,7 @@ pub(super) fn standing(
 
 pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure> {
     db.prepare_cached(SHRED_REAPED)?.execute(named_params! { ":limit": limit, ":now": now })?;
+    db.prepare_cached(SHRED_ORPHANS)?.execute(named_params! { ":limit": limit })?;
     db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)

@@ -89,11 +89,10 @@ fn deny(
     (service, before): (&str, &str),
     ttl_ms: i64,
 ) -> Result<(), Failure> {
-    let released = db.prepare_cached(DENY)?.execute(named_params! {
-        ":id": id, ":token": token, ":service": service, ":ttl_ms": ttl_ms, ":now": now,
-    })?;
-    if released > 0 {
-        let line = named_params! { ":now": now, ":service": service, ":id": id, ":before": before };
+    let denial = named_params! { ":id": id, ":token": token, ":service": service, ":ttl_ms": ttl_ms, ":now": now };
+    let after: Option<String> = db.prepare_cached(DENY)?.query_row(denial, |row| row.get(0)).optional()?;
+    if let Some(after) = after {
+        let line = named_params! { ":now": now, ":service": service, ":id": id, ":before": before, ":after": after };
         db.prepare_cached(DENIED)?.execute(line)?;
     }
     Ok(())

@@ -155,16 +155,29 @@ impl World {
 
     /// How many attempts stand there as denied while they were running.
     pub async fn denials(&mut self) -> i64 {
-        let sql = "select count(*) from denials";
+        self.rows_of("denials").await
+    }
+
+    /// How many rows a table has.
+    pub async fn rows_of(&mut self, table: &str) -> i64 {
         if let Home::Postgres(database) = &self.home {
-            let sql = sql.replace("denials", "oncegate.denials");
+            let sql = format!("select count(*) from oncegate.{table}");
             return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
         }
         self.close();
         let Location::Sqlite(path) = &self.settings.location else { unreachable!("a file's location is its path") };
-        let count = rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap();
+        let sql = format!("select count(*) from {table}");
+        let count = rusqlite::Connection::open(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap();
         self.reopen().await;
         count
+    }
+
+    /// A new id, as this store spells it.
+    pub fn new_id(&self) -> &'static str {
+        match &self.home {
+            Home::Postgres(_) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
+            Home::Sqlite(_) => "randomblob(32)",
+        }
     }
 
     /// Bytes as this store spells them.

@@ -196,6 +196,23 @@ pub async fn a_late_completion_is_taken_from_unknown_and_from_retryable(world: W
     }
 }
 
+pub async fn a_late_doubt_undoes_nothing_that_was_decided(mut world: World) {
+    let asks = ["released", "dead"].map(ask);
+    for ask in &asks {
+        world.reserve(ask).await;
+        world.settle(settlement(ask, Ending::Unknown)).await;
+    }
+    world.settle(settlement(&asks[0], Ending::Retryable { ttl: DAY })).await;
+    world.by_hand("update keys set state = 'dead' where state = 'unknown'").await.unwrap();
+    for (ask, stands) in asks.iter().zip(["retryable", "dead"]) {
+        let record = world.settle_late(settlement(ask, Ending::Unknown)).await.unwrap();
+        assert_eq!((record.state.name(), record.token), (stands, ask.token));
+    }
+    // Of what nobody has accepted, an attempt that is known not to have executed frees a key that was given up.
+    world.settle(settlement(&asks[1], Ending::Retryable { ttl: DAY })).await;
+    assert_eq!(world.find(&asks[1]).await.state.name(), "retryable");
+}
+
 pub async fn a_thousand_attempts_at_once_all_end(world: World) {
     let attempt = async |i: usize| {
         let ask = ask(&format!("k-{i}"));

@@ -12,8 +12,10 @@ use oncegate::domain::job::{Enqueued, Job, Order, PickUp, PickedUp, Retry, Terms
 use oncegate::domain::phase::Phase;
 use oncegate::domain::policy::OnUnknown;
 use oncegate::domain::record::{Ask, Record, RecordId};
+use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::sealed::Sealed;
-use oncegate::store::books::{Case, Change, Decision, Verdict};
+use oncegate::domain::testimony::{Heard, Reservation, What, Word};
+use oncegate::store::books::{COUNTED_MAX, Case, Change, Decision, Verdict};
 use oncegate::store::{Seen, Settled};
 
 use crate::harness::world::{DAY, World, again, ask, completion, response, settlement, taken, token, us};
@@ -66,6 +68,12 @@ impl World {
 
     async fn ends(&self, settlement: Settlement) -> Settled {
         self.store().settle(settlement).await.unwrap()
+    }
+
+    /// What its service says of a delivery.
+    async fn says(&self, job: &Job, what: What) -> Heard {
+        let of = Reservation { id: job.lease.ask.id, token: job.lease.ask.token };
+        self.store().testimony().hear(Word { service: "shop".into(), of, what }).await.unwrap()
     }
 
     /// Decides about one key, as it stands.
@@ -332,25 +340,22 @@ pub async fn a_request_goes_with_its_keys_end(mut world: World) {
     world.settle(ended(job(reaped), Ending::Completed { response: response(b""), ttl, remember: None }, None)).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.store().reap(10).await.unwrap(), 1);
-    // One is left: a second row under its id is refused, and there is no other.
-    drop(jobs);
-    world
-        .by_hand("create table spare as select 1 / (case count(*) when 1 then 1 else 0 end) as n from outbox")
-        .await
-        .unwrap();
+    assert_eq!(world.rows_of("outbox").await, 1);
 }
 
 pub async fn a_released_delivery_is_the_next_requests(world: World) {
     let ask = ask("k");
     world.accept(&ask).await;
     let job = world.pick_one(terms()).await;
+    let point = What::Reached(RecoveryPoint::parse("charge_created").unwrap());
+    assert_eq!(world.says(&job, point).await, Heard::Taken);
     world.settle(completion(&job.lease.ask, b"")).await;
     assert_eq!(world.decides(&ask, Change::Release).await, (Verdict::Done, false));
     let record = world.find(&ask).await;
     assert_eq!((record.state.name(), record.accepted_at), ("retryable", None));
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
     let next = crate::harness::world::fresh(world.store().take_over(again(&ask), Seen::from(&record)).await.unwrap());
-    assert_eq!(next.attempt, 2);
+    assert_eq!((next.attempt, next.recovery_point), (2, None), "all of it is executed again");
 }
 
 pub async fn the_sweeper_judges_a_delivery_as_any_attempt(world: World) {
@@ -361,4 +366,94 @@ pub async fn the_sweeper_judges_a_delivery_as_any_attempt(world: World) {
     let swept = world.store().sweep(DAY, 10).await.unwrap();
     assert_eq!((swept.len(), swept[0].id, swept[0].attempt), (1, ask.id, 1));
     assert_eq!(world.stands(&ask).await, "unknown");
+}
+
+pub async fn a_late_doubt_or_release_undoes_nothing_that_was_decided_about_a_delivery(world: World) {
+    let [queued, dead] = ["queued", "dead"].map(ask);
+    for ask in [&queued, &dead] {
+        world.accept(ask).await;
+        let job = world.pick_one(terms()).await;
+        if ask.id == dead.id {
+            assert!(
+                world.store().bury(ask.id, job.lease.ask.token, &["in_flight"], "because".to_owned()).await.unwrap()
+            );
+        } else {
+            world.settle(ended(&job, Ending::Unknown, None)).await;
+            assert_eq!(world.decides(ask, Change::NotExecuted).await, (Verdict::Done, true));
+        }
+        let stands = world.stands(ask).await;
+        for ending in [Ending::Unknown, Ending::Retryable { ttl: DAY }] {
+            let Settled::Fenced(Some(record)) = world.ends(ended(&job, ending, None)).await else {
+                panic!("{stands} is undone")
+            };
+            assert_eq!(record.state.name(), stands);
+        }
+        world.settle(completion(&job.lease.ask, b"late")).await;
+        assert_eq!(world.stands(ask).await, "completed");
+    }
+}
+
+pub async fn what_is_queued_does_not_starve_what_is_unknown_for_longer(world: World) {
+    let open = ask("open");
+    world.accept(&open).await;
+    let job = world.pick_one(terms()).await;
+    world.settle(ended(&job, Ending::Unknown, Some(Duration::ZERO))).await;
+    for number in 0..5 {
+        world.accept(&ask(&format!("queued-{number}"))).await;
+    }
+    let picked = world.pick_up(pick(Terms { on_unknown: OnUnknown::Retry, ..terms() }, 2)).await;
+    assert_eq!(picked.jobs.len(), 2);
+    assert!(ids(&picked).contains(&open.id));
+}
+
+pub async fn a_delivery_whose_row_was_lost_is_stored_anew_as_accepted(mut world: World) {
+    let ask = ask("k");
+    world.accept(&ask).await;
+    let accepted_at = world.find(&ask).await.accepted_at;
+    let job = world.pick_one(terms()).await;
+    world.by_hand("delete from keys").await.unwrap();
+    world.settle(job.lease.complete(response(b"paid"), DAY)).await;
+    let record = world.find(&ask).await;
+    assert_eq!((record.state.name(), record.accepted_at), ("completed", accepted_at));
+}
+
+pub async fn a_request_without_a_key_goes_with_the_reaper(mut world: World) {
+    let [gone, stays] = ["gone", "stays"].map(ask);
+    world.accept(&gone).await;
+    world.by_hand("delete from keys").await.unwrap();
+    world.accept(&stays).await;
+    assert_eq!(world.rows_of("outbox").await, 2);
+    assert_eq!(world.store().reap(10).await.unwrap(), 0);
+    assert_eq!(world.rows_of("outbox").await, 1);
+    assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), [stays.id]);
+}
+
+pub async fn what_its_service_denies_of_a_delivery_is_noted_as_queued(mut world: World) {
+    let ask = ask("k");
+    world.accept(&ask).await;
+    let job = world.pick_one(terms()).await;
+    world.settle(ended(&job, Ending::Unknown, None)).await;
+    assert_eq!(world.says(&job, What::NotExecuted(DAY)).await, Heard::Taken);
+    assert_eq!(world.stands(&ask).await, "queued");
+    let line = format!("shop service not_executed {} unknown queued", ask.id);
+    assert_eq!(world.audit_without_notes().await, [line]);
+}
+
+pub async fn a_backlog_hides_nothing_of_what_stands_in_another_state(mut world: World) {
+    let (waits, open) = (ask("waits"), ask("open"));
+    world.reserve(&open).await;
+    world.settle(settlement(&open, Ending::Unknown)).await;
+    world.accept(&waits).await;
+    let columns = "token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, accepted_at, due_at, \
+                   fingerprint, recipe, service, route, scope, space, key";
+    let backlog = format!(
+        "with recursive n (i) as (select 1 union all select i + 1 from n where i < {COUNTED_MAX}) \
+         insert into keys (id, {columns}) select {}, {columns} from keys cross join n where state = 'queued'",
+        world.new_id()
+    );
+    world.by_hand(&backlog).await.unwrap();
+    let tally = world.store().books().tally("shop".into()).await.unwrap();
+    let count = |state| tally.counts.iter().find(|count| count.state == state).map(|count| (count.keys, count.exact));
+    assert_eq!(count(Phase::Unknown), Some((1, true)));
+    assert_eq!(count(Phase::Queued), Some((COUNTED_MAX.into(), false)));
 }

@@ -26,6 +26,8 @@ amended as (
          token = case a.seen_state when 'completed' then uuid_send(gen_random_uuid()) else k.token end,
          settled_at = case when free.state = 'unknown' then k.settled_at else durable.now end,
          expires_at = case when free.state <> 'queued' then durable.now + a.ttl_ms * interval '1 millisecond' end,
+         -- Whoever takes a response back wants all of it again.
+         recovery_point = case when $13 <> 'release' then k.recovery_point end,
          accepted_at = case when $13 <> 'release' then k.accepted_at end,
          attempt = case when $13 <> 'release' then k.attempt else greatest(k.attempt, 1) end,
          due_at = case free.state when 'queued' then durable.now end,

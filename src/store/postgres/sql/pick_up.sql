@@ -61,7 +61,8 @@ judged as materialized (
               when o.since + d.give_up_after_ms * interval '1 millisecond' <= durable.now
                 then format('not delivered in time, after %s attempts', d.attempt - o.attempts_before)
          end as note
-    from (select * from queued union all select * from open limit $8) as d
+    -- The longest due first, so that what is queued does not starve what is unknown.
+    from (select * from queued union all select * from open order by since limit $8) as d
     left join oncegate.outbox as o on o.id = d.id
    cross join durable
 ),
@@ -101,6 +102,8 @@ shredded as (
    using unnest($11::bytea[]) as d (id)
     join oncegate.keys as k on k.id = d.id
    where o.id = d.id and k.state in ('completed', 'expired')
+     -- Not the request of a later life, should the key be accepted anew at this moment.
+     and o.since <= k.settled_at
 )
 select t.id, t.token, t.scope, t.space, t.key, t.path, t.route, t.recipe, t.fingerprint, t.attempt, t.recovery_point,
        (date_part('epoch', t.accepted_at) * 1000)::bigint as accepted_at_ms,

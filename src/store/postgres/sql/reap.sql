@@ -24,6 +24,22 @@ shredded as (
   -- What was not taken out when its key was completed.
   delete from oncegate.outbox as o using doomed where o.id = doomed.id
 ),
+stretch as (
+  -- What older instances leave when they reap or purge a key, as they know nothing of requests. A stretch of them at each
+  -- time, from anywhere on and from the beginning, whatever their number.
+  (select o.id, o.since from oncegate.outbox as o
+    where o.id >= (select sha256(uuid_send(gen_random_uuid()))) order by o.id limit $1)
+   union
+  (select o.id, o.since from oncegate.outbox as o order by o.id limit $1)
+),
+orphans as materialized (
+  select s.id, s.since from stretch as s where not exists (select from oncegate.keys as k where k.id = s.id)
+),
+swept as (
+  delete from oncegate.outbox as o using orphans
+   -- Not the request of a later life, should the key be accepted anew at this moment.
+   where o.id = orphans.id and o.since = orphans.since
+),
 remembered as (
   -- The response goes; that there was one stays.
   update oncegate.keys as k

@@ -30,10 +30,13 @@ update oncegate.keys as k
   join free on free.id = s.id
  cross join durable
  where k.id = s.id
-   -- Not "state = 'in_flight'": a late completion counts whatever the key has become, and on a young table that
-   -- predicate makes the planner prefer the partial index to the primary key.
    and k.token = s.token
-   and k.state not in ('completed', 'expired')
-   and k.state <> case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end -- the same settlement again changes nothing
+   -- A response counts whatever its key has become meanwhile. Anything else undoes nothing that was decided since: the
+   -- service's word, a reconciler's or an operator's.
+   and case s.state
+         when 'completed' then k.state not in ('completed', 'expired')
+         when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+         else k.state = 'in_flight'
+       end
    and durable.setting is not null
 returning k.id, k.token, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms

@@ -1,15 +1,12 @@
--- tally_unsettled: what is in flight, queued, unknown or dead, by route; up to a limit.
+-- tally_unsettled: what is in flight, queued, unknown or dead, by route; of each state up to a limit.
 select u.route, u.state, count(*) as rows
-  from (select k.route, k.state
-          from oncegate.keys as k
-         where k.state = 'in_flight' and k.service = $1::text
+  from (-- Each with a limit of its own: what waits in one state hides nothing of what stands in another.
+        (select k.route, k.state from oncegate.keys as k
+          where k.state = 'in_flight' and k.service = $1::text limit $2::bigint)
          union all
-        select k.route, k.state
-          from oncegate.keys as k
-         where k.state = 'queued' and k.service = $1
+        (select k.route, k.state from oncegate.keys as k where k.state = 'queued' and k.service = $1 limit $2)
          union all
-        select k.route, k.state
-          from oncegate.keys as k
-         where k.state in ('dead', 'unknown') and k.service = $1::text
-         limit $2::bigint) as u
+        (select k.route, k.state from oncegate.keys as k where k.state = 'unknown' and k.service = $1 limit $2)
+         union all
+        (select k.route, k.state from oncegate.keys as k where k.state = 'dead' and k.service = $1 limit $2)) as u
  group by u.route, u.state

@@ -8,6 +8,8 @@ update keys
        token = iif(:seen_state = 'completed', randomblob(16), token),
        settled_at = iif(:state = 'unknown' and due_at is null, settled_at, :now),
        expires_at = iif(accepted_at is not null and :state = 'retryable' and :action <> 'release', null, :now + :ttl_ms),
+       -- Whoever takes a response back wants all of it again.
+       recovery_point = iif(:action = 'release', null, recovery_point),
        accepted_at = iif(:action = 'release', null, accepted_at),
        attempt = iif(:action = 'release', max(attempt, 1), attempt),
        due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null

@@ -7,14 +7,25 @@ select k.id, k.token, k.state, k.route, k.attempt, k.attempt - o.attempts_before
             when o.since + :give_up_after_ms <= :now
               then format('not delivered in time, after %s attempts', k.attempt - o.attempts_before)
        end as note
-  from keys as k
+  from (-- Each with a limit of its own, and what is queued in its index's order: a backlog is not gone through as a whole.
+        select *
+          from (select id, token, state, route, attempt, due_at as since
+                  from keys
+                 where service = :service and route = :route and state = 'queued' and due_at <= :now
+                 order by due_at
+                 limit :limit)
+         union all
+        select *
+          from (select id, token, state, route, attempt, coalesce(due_at, settled_at) as since
+                  from keys
+                 where service = :service and route = :route and state = 'unknown'
+                   and accepted_at is not null and coalesce(due_at, settled_at) <= :now
+                   -- Its last attempt cannot be running any more, unless the route does not mind.
+                   and (:on_unknown = 'retry'
+                        or (:on_unknown = 'retry-when-quiet' and deadline + :quiet_after_ms <= :now))
+                 order by coalesce(due_at, settled_at)
+                 limit :limit)
+         order by since
+         limit :limit) as k
   left join outbox as o on o.id = k.id
- where k.service = :service
-   and k.route = :route
-   and (   (k.state = 'queued' and k.due_at <= :now)
-        or (k.state = 'unknown' and k.accepted_at is not null and coalesce(k.due_at, k.settled_at) <= :now
-            -- Its last attempt cannot be running any more, unless the route does not mind.
-            and (:on_unknown = 'retry'
-                 or (:on_unknown = 'retry-when-quiet' and k.deadline + :quiet_after_ms <= :now))))
- order by coalesce(k.due_at, k.settled_at)
- limit :limit
+ order by k.since

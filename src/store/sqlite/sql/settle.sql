@@ -9,6 +9,11 @@ update keys
        status = :status, fields = :fields, body = :body
  where id = :id
    and token = :token
-   and state not in ('completed', 'expired')
-   and state <> iif(accepted_at is not null and :state = 'retryable', 'queued', :state) -- the same settlement again changes nothing
+   -- A response counts whatever its key has become meanwhile. Anything else undoes nothing that was decided since: the
+   -- service's word, a reconciler's or an operator's.
+   and case :state
+         when 'completed' then state not in ('completed', 'expired')
+         when 'retryable' then state in ('in_flight', 'unknown') or (state = 'dead' and accepted_at is null)
+         else state = 'in_flight'
+       end
 returning expires_at
