@@ -117,6 +117,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), Failure> {
         salt: breaker.salt(),
         tenure,
         due: Notify::new(),
+        unsent: Default::default(),
         underway: Arc::default(),
         waiters: Arc::default(),
         cache,

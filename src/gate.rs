@@ -5,7 +5,7 @@
 //! `replay`, and `settle` (how the attempt is written down).
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use http::header::TRAILER;
@@ -98,6 +98,8 @@ pub struct Shared {
     pub waiters: Arc<Waiters>,
     /// Something was accepted here, and is due to be delivered.
     pub due: Notify,
+    /// Deliveries for which an attempt was begun and nothing sent: it is not to count.
+    pub unsent: Mutex<Vec<RecordId>>,
     /// What is completed, as far as it is remembered here.
     pub cache: Cache,
     /// What must end before the process does: attempts and their settlements.

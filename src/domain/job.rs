@@ -39,6 +39,10 @@ pub struct PickUp {
     pub terms: Vec<Terms>,
     /// What has been delivered since: its requests are not needed any more.
     pub delivered: Vec<RecordId>,
+    /// What runs here, or has ended here and is still to be stored: it is left out.
+    pub busy: Vec<RecordId>,
+    /// What an attempt was begun for and not sent: that one does not count.
+    pub unsent: Vec<RecordId>,
 }
 
 /// By what a route's deliveries go.

@@ -1,6 +1,7 @@
 //! Sends what was accepted: one attempt, by the same way as any other, and what follows from it.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
@@ -8,18 +9,20 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::admit::Guarded;
+use super::meters::Found;
 use super::refuse::Refusal;
 use super::settle::file;
 use super::status::Told;
 use super::tenure::Moment;
 use super::underway::Entry;
-use super::{Gate, Stamp, fields, letter};
+use super::{Gate, Shared, Stamp, fields, letter};
 use crate::body::Body;
 use crate::config::Route;
 use crate::domain::attempt::{Lease, Settlement, Token};
-use crate::domain::job::{Delivery, Job};
+use crate::domain::job::{Delivery, Job, Retry};
 use crate::domain::policy::{OnUnknown, Verdict};
 use crate::domain::record::RecordId;
+use crate::domain::sealed::Unopened;
 use crate::telemetry::logs::causes;
 
 /// What has become of a delivery's attempt.
@@ -39,6 +42,8 @@ enum Hope {
     None(String),
     /// Nobody knows whether it was executed.
     Unknown(String),
+    /// Nothing was sent, or its end is still to be stored: nothing follows from it yet.
+    Open,
 }
 
 impl Gate {
@@ -49,13 +54,22 @@ impl Gate {
         let live = self.live();
         let Some((guard, delivery)) = live.router.named(&lease.ask.route).zip(lease.delivery) else {
             // A reload has taken the route away. Another instance may have it, or the next one.
-            file(&self.shared, lease.release(Duration::ZERO), entry).await;
+            file(&self.shared, not_sent(&self.shared, lease, &ELSEWHERE, Duration::ZERO), entry).await;
             return Delivered::Open;
         };
         let route = Arc::clone(&guard.route);
         let request = match sealed.open(&live.config.secrets, &id) {
             Ok(letter) => letter::read(letter).ok_or_else(|| "it is no request".to_owned()),
-            Err(unopened) => Err(unopened.to_string()),
+            Err(Unopened::SecretGone) => {
+                // Where a secret is being changed, another instance has it already, and this one will.
+                if is_to_be_told() {
+                    tracing::warn!(record = %id, route = %route.name,
+                        "a queued request was sealed under a secret that is not configured here; it is left to others");
+                }
+                file(&self.shared, not_sent(&self.shared, lease, &route.retry, route.ttl), entry).await;
+                return Delivered::Open;
+            }
+            Err(Unopened::Broken) => Err(Unopened::Broken.to_string()),
         };
         let (head, body, origin) = match request {
             Ok(request) => request,
@@ -71,8 +85,11 @@ impl Gate {
         let mut entry = entry;
         if self.begins(&guarded, &lease, &mut entry).is_some() {
             // An attempt of this key that the store calls over runs here all the same.
-            file(&self.shared, release(lease, &route, route.ttl, None), entry).await;
+            file(&self.shared, not_sent(&self.shared, lease, &route.retry, route.ttl), entry).await;
             return Delivered::Open;
+        }
+        if delivery.number > 1 {
+            self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, Found::FailedRetry);
         }
         let mut stamp = Stamp::default();
         stamp.guard(&self.shared.watch, &guarded.head, &guarded.guard.meters);
@@ -86,7 +103,9 @@ impl Gate {
                     return Delivered::Completed;
                 }
             },
-            Err(Refusal::UpstreamUnreachable | Refusal::StoreUnavailable) => Hope::Again("not sent".to_owned()),
+            // Without a lease it was not even tried to.
+            Err(Refusal::StoreUnavailable) => Hope::Open,
+            Err(Refusal::UpstreamUnreachable) => Hope::Again("not sent".to_owned()),
             Err(refusal) => Hope::Unknown(refusal.slug().to_owned()),
         };
         self.follow_up(id, token, &delivery, hope, &route).await;
@@ -98,6 +117,7 @@ impl Gate {
         let last = route.retry.is_last(delivery);
         let tries = delivery.number;
         let (states, note): (&'static [&'static str], _) = match hope {
+            Hope::Open => return,
             Hope::Again(said) | Hope::None(said) if last => {
                 (&["queued"], format!("tried {tries} times, at last: {said}"))
             }
@@ -140,6 +160,9 @@ async fn hope(answer: Response<Body>, route: &Route) -> Option<Hope> {
     }
     let told = |told: Told| head.headers.get(fields::ONCEGATE_STATUS) == Some(&told.value());
     let said = format!("answered {}", head.status.as_u16());
+    if told(Told::Unstored) {
+        return Some(Hope::Open);
+    }
     if told(Told::Unknown) {
         return Some(Hope::Unknown(said));
     }
@@ -171,6 +194,38 @@ pub(super) fn release(
     let asked = said.and_then(|(_, headers)| asked_for(headers));
     let pause = lease.delivery.map(|delivery| pause(route, &delivery, ends, asked));
     lease.release(ttl).due_in(pause)
+}
+
+/// Nothing was sent under the lease. What was accepted is due again after a pause, and this does not count as a try; the
+/// more of them there have been, the longer it is left to others.
+pub(super) fn not_sent(shared: &Shared, lease: Lease, retry: &Retry, ttl: Duration) -> Settlement {
+    let Some(delivery) = lease.delivery else { return lease.release(ttl) };
+    shared.does_not_count(lease.ask.id);
+    let pause = retry.pause(&Delivery { number: lease.attempt.saturating_add(1), ..delivery }, chance(), None);
+    lease.release(ttl).due_in(Some(pause))
+}
+
+impl Shared {
+    /// The delivery's attempt was not sent. The store is told before it is looked for what is due.
+    pub fn does_not_count(&self, id: RecordId) {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+}
+
+/// The pauses of what has no route here.
+const ELSEWHERE: Retry = Retry {
+    max_attempts: u32::MAX,
+    base: Duration::from_secs(1),
+    cap: Duration::from_secs(60),
+    give_up_after: Duration::MAX,
+};
+
+/// Of thousands that this instance cannot open a line a minute is enough.
+fn is_to_be_told() -> bool {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = Moment::now().millis();
+    let told = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (now >= next).then_some(now + 60_000));
+    told.is_ok()
 }
 
 /// Nobody knows how the attempt ended. What was accepted is due again, where the route wants that.

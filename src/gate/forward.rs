@@ -67,7 +67,12 @@ impl Gate {
         // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
         // The lease alone would not do: it may have been lost and renewed in between, and the key be another's by now.
         if !self.shared.tenure.may_start() || begun.elapsed() > self.shared.send_within() {
-            file(&self.shared, lease.release(guarded.route().ttl), entry).await;
+            file(
+                &self.shared,
+                deliver::not_sent(&self.shared, lease, &guarded.route().retry, guarded.route().ttl),
+                entry,
+            )
+            .await;
             return Err(Refusal::StoreUnavailable);
         }
         self.send(guarded, lease, entry, stamp).await

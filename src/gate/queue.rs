@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::admit::Guarded;
 use super::decide::{Decision, decide};
+use super::meters::Found;
 use super::prefer;
 use super::refuse::{Refusal, RetryAfter};
 use super::replay;
@@ -48,6 +49,8 @@ impl Gate {
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match self.shared.store.enqueue(order.clone(), from).await.map_err(refusal_of)? {
                 Enqueued::Accepted => {
+                    let found = if from.is_none() { Found::Created } else { Found::FailedRetry };
+                    self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, found);
                     // Whoever delivers here need not find it by looking.
                     self.shared.due.notify_one();
                     return self.accepted(guarded, RetryAfter::new(rules.usual), stamp).await;

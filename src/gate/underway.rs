@@ -116,6 +116,12 @@ impl Underway {
         Some(Record { running_for, deadline_in_ms, ..Record::clone(&record) })
     }
 
+    /// The deliveries of which that is so: none of them is to be picked up.
+    pub fn deliveries(&self) -> Vec<RecordId> {
+        let table = self.lock();
+        table.begun.iter().filter(|(_, begun)| begun.record.accepted_at.is_some()).map(|(id, _)| *id).collect()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
         // The table is whole between any two statements; a panic elsewhere is no reason to stop guarding.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,6 @@
 //! Delivers what was accepted, as long as there is something due.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,58 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The same where no route is asynchronous: one may have been, before a reload or a restart.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
+/// The deliveries of one route that run at once, where there are several routes.
+const OF_A_ROUTE: usize = AT_ONCE / 2;
+
+/// How many deliveries of each route are running.
+#[derive(Default)]
+struct Running(Mutex<HashMap<Arc<str>, usize>>);
+
+impl Running {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves out the routes that have no room, and tells how many any of the others may still begin.
+    fn room(&self, terms: &mut Vec<Terms>) -> usize {
+        let running = self.lock();
+        let left = |terms: &Terms| OF_A_ROUTE.saturating_sub(running.get(&terms.route).copied().unwrap_or(0));
+        terms.retain(|terms| left(terms) > 0);
+        terms.iter().map(left).min().unwrap_or(0)
+    }
+}
+
+/// A delivery's place among those of its route.
+struct Place {
+    shared: Arc<Shared>,
+    running: Arc<Running>,
+    route: Arc<str>,
+}
+
+impl Place {
+    fn take(shared: &Arc<Shared>, running: &Arc<Running>, route: &Arc<str>) -> Self {
+        *running.lock().entry(Arc::clone(route)).or_default() += 1;
+        Self { shared: Arc::clone(shared), running: Arc::clone(running), route: Arc::clone(route) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut running = self.running.lock();
+        let Some(count) = running.get_mut(&self.route) else { return };
+        *count -= 1;
+        let was_full = *count + 1 >= OF_A_ROUTE;
+        if *count == 0 {
+            running.remove(&self.route);
+        }
+        drop(running);
+        if was_full {
+            // It was left out, and may have more.
+            self.shared.due.notify_one();
+        }
+    }
+}
+
 /// One loop for each instance.
 pub struct Deliverer {
     shared: Arc<Shared>,
@@ -39,12 +92,20 @@ pub struct Deliverer {
     slots: Arc<Semaphore>,
     /// What has been delivered since the store was last told.
     delivered: Arc<Mutex<Vec<RecordId>>>,
+    running: Arc<Running>,
 }
 
 impl Deliverer {
     /// With a gate of its own, made on the runtime that runs it.
     pub fn new(shared: Arc<Shared>, gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { shared, gate, live, slots: Arc::new(Semaphore::new(AT_ONCE)), delivered: Arc::default() }
+        Self {
+            shared,
+            gate,
+            live,
+            slots: Arc::new(Semaphore::new(AT_ONCE)),
+            delivered: Arc::default(),
+            running: Arc::default(),
+        }
     }
 
     /// Runs until told to stop, and then until what it has begun has ended. It is to be tracked: a drain waits for it.
@@ -95,7 +156,10 @@ impl Deliverer {
     /// Picks up what is due for the free slots, and starts it. Tells how many things it found to do.
     async fn pass(&self, free: Vec<OwnedSemaphorePermit>) -> Result<usize, StoreError> {
         let Shared { store, tenure, underway, config, tracker, .. } = &*self.shared;
-        let terms = self.terms();
+        self.forgive().await?;
+        let mut terms = self.terms();
+        // Where there are several, none takes all slots: a service that hangs is not to starve the others.
+        let room = if terms.len() > 1 { self.running.room(&mut terms) } else { AT_ONCE };
         let delivered = std::mem::take(&mut *self.lock());
         let idle = delivered.is_empty() && (terms.is_empty() || free.is_empty());
         if !tenure.may_start() || idle {
@@ -104,7 +168,7 @@ impl Deliverer {
         }
         // Entered before they are reserved, so that none is ever taken for a stray.
         let mut entries: Vec<_> =
-            free.iter().map(|_| fresh_token()).map(|token| (token, underway.enter(token))).collect();
+            free.iter().take(room).map(|_| fresh_token()).map(|token| (token, underway.enter(token))).collect();
         let begun = Moment::now();
         let order = PickUp {
             service: Arc::clone(&config.service),
@@ -112,6 +176,8 @@ impl Deliverer {
             tokens: entries.iter().map(|(token, _)| *token).collect(),
             terms,
             delivered: delivered.clone(),
+            busy: underway.deliveries(),
+            unsent: Vec::new(),
         };
         let picked = store.pick_up(order).await.inspect_err(|_| self.lock().extend(delivered))?;
         let found = picked.jobs.len() + picked.dead.len();
@@ -125,14 +191,34 @@ impl Deliverer {
             let Some(place) = entries.iter().position(|(entered, _)| *entered == token) else { continue };
             let (_, entry) = entries.swap_remove(place);
             let (gate, delivered) = (Arc::clone(&self.gate), Arc::clone(&self.delivered));
+            let place = Place::take(&self.shared, &self.running, &job.lease.ask.route);
             tracker.spawn(async move {
                 if gate.deliver(job, entry, begun).await == Delivered::Completed {
                     delivered.lock().unwrap_or_else(PoisonError::into_inner).push(id);
                 }
-                drop(slot);
+                drop((slot, place));
             });
         }
         Ok(found)
+    }
+
+    /// Tells the store which attempts were not sent. In a statement before: what is due now is judged by it.
+    async fn forgive(&self) -> Result<(), StoreError> {
+        let lock = || self.shared.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsent = std::mem::take(&mut *lock());
+        if unsent.is_empty() {
+            return Ok(());
+        }
+        let order = PickUp {
+            service: Arc::clone(&self.shared.config.service),
+            instance: self.shared.tenure.id(),
+            tokens: Vec::new(),
+            terms: Vec::new(),
+            delivered: Vec::new(),
+            busy: Vec::new(),
+            unsent: unsent.clone(),
+        };
+        self.shared.store.pick_up(order).await.map(drop).inspect_err(|_| lock().extend(unsent))
     }
 
     /// Of every route: one that is not asynchronous any more still owes what it has accepted.

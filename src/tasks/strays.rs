@@ -32,6 +32,9 @@ impl Strays {
 /// How long a stray is remembered as retryable; the retry that follows takes the key over with its route's own TTL.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Before a delivery that is a stray is due again.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// How long, beyond a lease, the end of an attempt may take to reach the standby that is promoted. One that lags behind by
 /// more is hardly promoted, and each minute costs memory.
 const LAG: Duration = Duration::from_secs(5 * 60);
@@ -59,7 +62,9 @@ impl Task for Strays {
                 store.settle(Settlement::of_lost(id, token)).await?;
             } else if stood.contains(&token) {
                 tracing::info!(record = %id, "a reservation came after its request had given up; it is released");
-                store.settle(Settlement::of_stray(id, token, TTL)).await?;
+                // Should it be a delivery: it was not sent, so it is due again, and does not count.
+                self.shared.does_not_count(id);
+                store.settle(Settlement::of_stray(id, token, TTL).due_in(Some(PAUSE))).await?;
             }
         }
         // Only now, and by when this pass began: what ended before a long outage is still known at the first look after it.

@@ -138,6 +138,8 @@ on_both! {
         what_was_tried_often_or_long_enough_is_dead_with_its_reason,
         what_is_queued_anew_has_all_its_tries_again,
         a_request_goes_with_its_keys_end,
+        an_attempt_that_was_not_sent_does_not_count,
+        what_is_busy_is_left_out_and_the_others_are_picked_up,
         a_released_delivery_is_the_next_requests,
         the_sweeper_judges_a_delivery_as_any_attempt,
         a_late_doubt_or_release_undoes_nothing_that_was_decided_about_a_delivery,

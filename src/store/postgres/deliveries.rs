@@ -94,14 +94,14 @@ pub(super) async fn enqueue_over(pool: &Pool, order: &Order, from: Seen, deadlin
 }
 
 pub(super) async fn pick_up(pool: &Pool, order: &PickUp, deadline: Instant) -> Result<PickedUp, Failure> {
-    let PickUp { service, instance, tokens, terms, delivered } = order;
+    let PickUp { service, instance, tokens, terms, delivered, busy, unsent } = order;
     let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
     let policies: Vec<&str> = terms.iter().map(|terms| on_unknown(terms.on_unknown)).collect();
     let quiet: Vec<i64> = terms.iter().map(|terms| millis(terms.quiet_after)).collect();
     let limits: Vec<i64> = terms.iter().map(|terms| millis(terms.time_limit)).collect();
     let most: Vec<i32> = terms.iter().map(|terms| terms.retry.max_attempts.cast_signed()).collect();
     let give_up: Vec<i64> = terms.iter().map(|terms| millis(terms.retry.give_up_after)).collect();
-    let parameters: [Parameter<'_>; 11] = [
+    let parameters: [Parameter<'_>; 13] = [
         (/* service */ &&**service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* on_unknown */ &policies, Type::TEXT_ARRAY),
@@ -119,6 +119,8 @@ pub(super) async fn pick_up(pool: &Pool, order: &PickUp, deadline: Instant) -> R
             /* delivered */ &delivered.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(),
             Type::BYTEA_ARRAY,
         ),
+        (/* busy */ &busy.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
+        (/* unsent */ &unsent.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
     ];
     let mut picked = PickedUp::default();
     for row in query(pool, deadline, PICK_UP, &parameters).await? {

@@ -17,6 +17,7 @@ const BURY: &str = include_str!("sql/bury.sql");
 const DUE: &str = include_str!("sql/due.sql");
 const ENQUEUE: &str = include_str!("sql/enqueue.sql");
 const ENQUEUE_OVER: &str = include_str!("sql/enqueue_over.sql");
+const FORGIVE: &str = include_str!("sql/forgive.sql");
 const OUTBOX: &str = include_str!("sql/outbox.sql");
 const SHRED: &str = include_str!("sql/shred.sql");
 const TAKE: &str = include_str!("sql/take.sql");
@@ -96,10 +97,17 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUp) -> Result<Picke
         for id in &order.delivered {
             shred(db, *id)?;
         }
+        for id in &order.unsent {
+            db.prepare_cached(FORGIVE)?.execute(named_params! { ":id": id.as_bytes() })?;
+        }
         let mut picked = PickedUp::default();
         let mut tokens = order.tokens.iter();
         for terms in &order.terms {
-            for due in due(db, now, order, terms, tokens.len())? {
+            for due in due(db, now, order, terms, tokens.len() + order.busy.len())? {
+                // A new token would fence its end.
+                if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
+                    continue;
+                }
                 if let Some(note) = due.note {
                     let id = due.id;
                     if put(db, now, &id, &due.token, &due.state, &note)? {

@@ -110,3 +110,24 @@ async fn what_a_route_accepted_is_delivered_after_it_is_asynchronous_no_more(sto
     assert_eq!(world.pay("k-1").send().await.told(), Some("replayed"));
     assert_eq!(world.upstream.calls(), 2);
 }
+
+on_both_stores!(a_service_that_hangs_does_not_keep_what_was_accepted_for_another);
+async fn a_service_that_hangs_does_not_keep_what_was_accepted_for_another(store: Store) {
+    let world = World::with(store, |setup| later(setup, "").route(&route("slow", "delivery = \"async\""))).await;
+    let hold = Hold::new();
+    world.upstream.answers(Answer::status(201).hold(&hold));
+    let mut slow = Vec::new();
+    for number in 0..70 {
+        let accepted = world.post("/slow").field("Idempotency-Key", &format!("s-{number}")).send().await;
+        slow.push(place(&accepted));
+    }
+    world.upstream.has_executed(32).await;
+    world.upstream.answers(Answer::status(201));
+    let quick = world.accepts("k-1").await;
+    world.operation_when(&quick, "completed").await;
+    assert_eq!(world.upstream.calls(), 33, "half of what runs at once is the other's");
+    hold.release();
+    for place in &slow {
+        world.operation_when(place, "completed").await;
+    }
+}

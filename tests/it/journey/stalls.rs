@@ -74,6 +74,7 @@ async fn gate(setup: &Setup) -> Gate {
     let store = Breaker::around(store::open(&(&config.store).into()).await.unwrap());
     Gate::new(Arc::new(Shared {
         due: tokio::sync::Notify::new(),
+        unsent: Default::default(),
         salt: store.salt(),
         tenure: Tenure::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         underway: Arc::default(),

@@ -45,7 +45,15 @@ fn terms() -> Terms {
 
 fn pick(terms: Terms, count: usize) -> PickUp {
     let tokens = (0..count).map(|_| token()).collect();
-    PickUp { service: "shop".into(), instance: us(), tokens, terms: vec![terms], delivered: Vec::new() }
+    PickUp {
+        service: "shop".into(),
+        instance: us(),
+        tokens,
+        terms: vec![terms],
+        delivered: Vec::new(),
+        busy: Vec::new(),
+        unsent: Vec::new(),
+    }
 }
 
 impl World {
@@ -321,6 +329,40 @@ pub async fn what_is_queued_anew_has_all_its_tries_again(world: World) {
     // And what did not execute is delivered again.
     assert_eq!(world.decides(&ask, Change::NotExecuted).await, (Verdict::Done, true));
     assert_eq!(world.pick_one(once).await.lease.attempt, 3);
+}
+
+pub async fn an_attempt_that_was_not_sent_does_not_count(world: World) {
+    let ask = ask("k");
+    world.accept(&ask).await;
+    let once = Terms { retry: Retry { max_attempts: 1, ..RETRY }, ..terms() };
+    for attempt in 1..=3 {
+        let job = world.pick_one(once.clone()).await;
+        assert_eq!((job.lease.attempt, job.lease.delivery.unwrap().number), (attempt, 1));
+        world.settle(ended(&job, Ending::Retryable { ttl: DAY }, Some(Duration::ZERO))).await;
+        world.pick_up(PickUp { unsent: vec![ask.id], ..pick(terms(), 0) }).await;
+    }
+    // Told more often than there were any, it is not less than none.
+    world.pick_up(PickUp { unsent: vec![ask.id], ..pick(terms(), 0) }).await;
+    let job = world.pick_one(once.clone()).await;
+    assert_eq!((job.lease.attempt, job.lease.delivery.unwrap().number), (4, 1));
+    world.settle(ended(&job, Ending::Retryable { ttl: DAY }, Some(Duration::ZERO))).await;
+    assert_eq!(world.pick_up(pick(once, 1)).await.dead.len(), 1, "this one counts");
+}
+
+pub async fn what_is_busy_is_left_out_and_the_others_are_picked_up(world: World) {
+    let asks = ["open", "queued", "free"].map(ask);
+    let retry = Terms { on_unknown: OnUnknown::Retry, ..terms() };
+    world.accept(&asks[0]).await;
+    let job = world.pick_one(retry.clone()).await;
+    world.settle(ended(&job, Ending::Unknown, Some(Duration::ZERO))).await;
+    world.accept(&asks[1]).await;
+    world.accept(&asks[2]).await;
+    let busy = vec![asks[0].id, asks[1].id];
+    let picked = world.pick_up(PickUp { busy, ..pick(retry.clone(), 1) }).await;
+    assert_eq!(ids(&picked), [asks[2].id]);
+    // Its end counts: nobody else has its token.
+    world.settle(completion(&job.lease.ask, b"")).await;
+    assert_eq!(ids(&world.pick_up(pick(retry, 5)).await), [asks[1].id]);
 }
 
 pub async fn a_request_goes_with_its_keys_end(mut world: World) {

@@ -26,7 +26,15 @@ fn pick(tokens: Vec<Token>) -> PickUp {
     let time_limit = Duration::from_secs(30);
     let on_unknown = OnUnknown::Hold;
     let terms = Terms { route: "pay".into(), on_unknown, quiet_after: Duration::ZERO, time_limit, retry };
-    PickUp { service: "shop".into(), instance: us(), tokens, terms: vec![terms], delivered: Vec::new() }
+    PickUp {
+        service: "shop".into(),
+        instance: us(),
+        tokens,
+        terms: vec![terms],
+        delivered: Vec::new(),
+        busy: Vec::new(),
+        unsent: Vec::new(),
+    }
 }
 
 async fn pick_one(store: &Arc<dyn Store>) -> Job {

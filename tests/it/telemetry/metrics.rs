@@ -25,6 +25,17 @@ fn found(result: &str) -> String {
     format!("oncegate_reservations_total{{route=\"pay\",result=\"{result}\"}}")
 }
 
+on_both_stores!(what_is_accepted_and_delivered_later_is_counted_as_what_it_found);
+async fn what_is_accepted_and_delivered_later_is_counted_as_what_it_found(store: Store) {
+    let lines = "delivery = \"async\"\nretry = { base = \"50ms\", cap = \"200ms\" }";
+    let world =
+        World::with(store, |setup| setup.top("secret = \"a secret of some length\"").route(&route("pay", lines))).await;
+    world.upstream.then(Answer::status(503));
+    assert_eq!(world.pay("k-1").send().await.status, 202);
+    becomes(&world, &found("failed_retry"), 1.0).await;
+    assert_eq!(Metrics::of(&world.proxy).await.get(&found("created")), 1.0);
+}
+
 on_both_stores!(every_answer_is_counted_by_its_route_and_its_status);
 async fn every_answer_is_counted_by_its_route_and_its_status(store: Store) {
     let lines = "key = { required = true }\nmax_request_body = \"1KiB\"";

@@ -23,6 +23,8 @@ queued as materialized (
               and k.route = a.route
               -- In a subquery, because an index cannot be searched for a value that changes from row to row.
               and k.due_at <= (select clock_timestamp())
+              -- What has ended here, and is still to be stored: a new token would fence its end.
+              and k.id <> all ($12::bytea[])
             order by k.due_at
             limit $8::bigint
               -- What another picks up is its to deliver.
@@ -40,6 +42,7 @@ open as materialized (
               and k.state = 'unknown'
               and k.route = a.route
               and k.accepted_at is not null
+              and k.id <> all ($12)
               and coalesce(k.due_at, k.settled_at) <= (select clock_timestamp())
               -- Its last attempt cannot be running any more, unless the route does not mind.
               and (a.on_unknown = 'retry'
@@ -95,6 +98,14 @@ noted as (
   select durable.now, b.service, 'delivery', 'give_up', b.id, b.was, 'dead', b.note
     from buried as b
    cross join durable
+),
+forgiven as (
+  -- Attempts under which nothing was sent do not count.
+  update oncegate.outbox as o
+     set attempts_before = o.attempts_before + 1
+    from unnest($13::bytea[]) as u (id)
+    join oncegate.keys as k on k.id = u.id
+   where o.id = u.id and o.attempts_before < k.attempt
 ),
 shredded as (
   -- What has been delivered is not needed any more.
