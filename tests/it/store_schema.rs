@@ -266,7 +266,7 @@ async fn no_statement_reads_the_whole_table() {
         "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
     );
     let pick_up = format!(
-        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one})"
+        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one})"
     );
     let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
     let bury = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
