@@ -1,5 +1,6 @@
 //! What is remembered of requests beside their keys: numbers, who repeats himself, and what nothing guards.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use super::meters::{Found, Meters, RouteMeters, Verb};
@@ -32,7 +33,8 @@ pub struct Watch {
     /// Where spans go; `None` where nobody wants them.
     pub tracer: Option<Tracer>,
     callers: Heavy<[u8; 32], 2>,
-    unguarded: Heavy<(&'static str, String), 1>,
+    /// By method and path, with a space between.
+    unguarded: Heavy<String, 1>,
 }
 
 /// A caller that repeats himself.
@@ -50,7 +52,7 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unguarded {
     /// Their method, `other` for what is none of the usual ones.
-    pub method: &'static str,
+    pub method: String,
     /// Their path without what tells one request from another, and without a query.
     pub path: String,
     /// How many since the start.
@@ -71,17 +73,26 @@ impl Watch {
         route.reservations.count(found);
         match found {
             Found::Created | Found::FailedRetry => {}
-            Found::KeyMisuse => self.callers.count(*scope.as_bytes(), MISMATCHES),
+            Found::KeyMisuse => self.callers.count(scope.as_bytes(), MISMATCHES),
             Found::Expired | Found::InFlight | Found::Replay | Found::Unknown => {
-                self.callers.count(*scope.as_bytes(), DUPLICATES)
+                self.callers.count(scope.as_bytes(), DUPLICATES)
             }
         }
     }
 
     /// A request that changes something passes with nothing to guard it.
     pub(super) fn passes_unguarded(&self, verb: Verb, path: &str) {
+        thread_local! {
+            static KEY: RefCell<String> = const { RefCell::new(String::new()) };
+        }
         self.meters.unguarded.count(verb);
-        self.unguarded.count((verb.name(), template(path)), 0);
+        KEY.with_borrow_mut(|key| {
+            key.clear();
+            key.push_str(verb.name());
+            key.push(' ');
+            push_template(key, path);
+            self.unguarded.count(key.as_str(), 0);
+        });
     }
 
     /// The callers with most duplicates and mismatches of late, the worst first.
@@ -95,17 +106,18 @@ impl Watch {
 
     /// What most often passes unguarded and changes something.
     pub fn unguarded(&self, at_most: usize) -> Vec<Unguarded> {
-        let shown = |((method, path), Count { of: [requests], at_most_less }): ((&'static str, String), Count<1>)| {
-            Unguarded { method, path, requests, at_most_more: at_most_less }
+        let shown = |(key, Count { of: [requests], at_most_less }): (String, Count<1>)| {
+            let (method, path) = key.split_once(' ')?;
+            let (method, path) = (method.to_owned(), path.to_owned());
+            Some(Unguarded { method, path, requests, at_most_more: at_most_less })
         };
-        self.unguarded.top(at_most).into_iter().map(shown).collect()
+        self.unguarded.top(at_most).into_iter().filter_map(shown).collect()
     }
 }
 
 /// A path with `{id}` in the place of each segment that is no word. What identifies something is neither a template's part
 /// nor anybody's business: a number, a UUID, a name with digits, an address, a token.
-fn template(path: &str) -> String {
-    let mut template = String::with_capacity(path.len().min(64));
+fn push_template(template: &mut String, path: &str) {
     for (number, segment) in path.split('/').skip(1).enumerate() {
         template.push('/');
         if number == SEGMENTS_MAX {
@@ -114,7 +126,6 @@ fn template(path: &str) -> String {
         }
         template.push_str(if is_word(segment) { segment } else { "{id}" });
     }
-    template
 }
 
 /// Letters, with `-`, `_`, `.` and `:` between them as in `bulk-delete` or `orders:cancel`; or a version, `v1`.
@@ -130,6 +141,12 @@ fn is_word(segment: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn template(path: &str) -> String {
+        let mut template = String::new();
+        push_template(&mut template, path);
+        template
+    }
 
     #[test]
     fn what_identifies_something_is_no_part_of_a_template() {
