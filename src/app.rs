@@ -231,7 +231,7 @@ fn start_workers(
         .into_iter()
         .enumerate()
         .map(|(number, hand)| {
-            let (listener, shared, door) = (listener.try_clone()?, Arc::clone(shared), door.clone());
+            let (listener, shared, door) = (listener.try_clone()?, Arc::clone(shared), door.of_worker());
             let live = live.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || {

@@ -10,6 +10,10 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, oneshot};
 
+use flow::Flow;
+
+pub mod flow;
+
 /// What goes wrong in the middle of a body; the connection is cut, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -23,17 +27,17 @@ pub enum Body {
         /// What follows them.
         trailers: Option<HeaderMap>,
     },
-    /// As it arrives from the other side.
+    /// As it arrives from a client.
     Streaming(Incoming),
-    /// The same, for as long as its client is there.
-    Tied(Incoming, Tie),
+    /// As it arrives from either side, tied to it.
+    Tied(Flow, Tie),
     /// As it arrives, with a copy kept for somebody who looks on.
     Teed(Tee),
     /// As a task of ours hands it on: see `gate::oversize`.
     Piped(mpsc::Receiver<Piece>),
 }
 
-/// What of a client's connection ends with its client. Counted, so that the connection knows whether there is any.
+/// What somebody wants to know the end of: of a client's connection what ends with its client, or a body on its way.
 #[derive(Debug, Default)]
 pub struct Ties(Arc<()>);
 
@@ -70,6 +74,8 @@ pub struct Tee {
     bytes_max: usize,
     /// Where the copy goes once it is whole; gone when it has, or when there is none.
     whole: Option<oneshot::Sender<Bytes>>,
+    #[expect(dead_code, reason = "that it is there is all it says")]
+    tie: Option<Tie>,
 }
 
 impl Tee {
@@ -94,9 +100,23 @@ impl Body {
     /// A body that streams, and its copy: an error instead if it breaks off or is longer than `bytes_max`.
     pub fn teed(incoming: Incoming, bytes_max: usize) -> (Self, oneshot::Receiver<Bytes>) {
         let (whole, copy) = oneshot::channel();
-        let mut tee = Tee { incoming, copy: BytesMut::new(), bytes_max, whole: Some(whole) };
+        let mut tee = Tee { incoming, copy: BytesMut::new(), bytes_max, whole: Some(whole), tie: None };
         tee.hand_over_at_end();
         (Self::Teed(tee), copy)
+    }
+
+    /// A body that streams is tied, for as long as it is on its way; `None` for one that is there.
+    pub fn tied(&mut self) -> Option<Ties> {
+        let ties = Ties::default();
+        match std::mem::replace(self, Self::empty()) {
+            Self::Streaming(incoming) => *self = Self::Tied(Flow::from(incoming), ties.tie()),
+            Self::Teed(tee) => *self = Self::Teed(Tee { tie: Some(ties.tie()), ..tee }),
+            other => {
+                *self = other;
+                return None;
+            }
+        }
+        Some(ties)
     }
 
     /// No body.
@@ -123,9 +143,8 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
-            Self::Streaming(incoming) | Self::Tied(incoming, _) => {
-                Pin::new(incoming).poll_frame(cx).map_err(Into::into)
-            }
+            Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Self::Tied(flow, _) => Pin::new(flow).poll_frame(cx).map_err(Into::into),
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
@@ -145,9 +164,8 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
-            Self::Streaming(incoming) | Self::Tied(incoming, _) | Self::Teed(Tee { incoming, .. }) => {
-                incoming.is_end_stream()
-            }
+            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.is_end_stream(),
+            Self::Tied(flow, _) => flow.is_end_stream(),
             Self::Piped(_) => false,
         }
     }
@@ -157,9 +175,8 @@ impl http_body::Body for Body {
             // With trailers the length stays open: only a chunked message can carry them.
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
-            Self::Streaming(incoming) | Self::Tied(incoming, _) | Self::Teed(Tee { incoming, .. }) => {
-                incoming.size_hint()
-            }
+            Self::Streaming(incoming) | Self::Teed(Tee { incoming, .. }) => incoming.size_hint(),
+            Self::Tied(flow, _) => flow.size_hint(),
         }
     }
 }

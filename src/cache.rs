@@ -5,6 +5,7 @@
 //! nobody has purged it; each instance reads the store's count of purges with its heartbeat, and a count that has grown
 //! empties the memory. Whether that reading is young enough is for the caller to know.
 
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,7 @@ use crate::domain::response::StoredResponse;
 
 /// Replays from memory, bounded by bytes.
 pub struct Cache {
-    records: Table<RecordId, Arc<Kept>, Bytewise>,
+    records: Table<RecordId, Arc<Kept>, Bytewise, ById>,
     /// The store's count of purges, as last read.
     purges: AtomicU64,
     /// Nothing is kept where there is no room.
@@ -42,7 +43,7 @@ impl Cache {
             .shards(SHARDS)
             .build()
             .expect("the two options that must be there are there");
-        let records = Table::with_options(options, Bytewise, Default::default(), DefaultLifecycle::default());
+        let records = Table::with_options(options, Bytewise, ById::default(), DefaultLifecycle::default());
         Self { records, purges: AtomicU64::new(0), on: bytes > 0 }
     }
 
@@ -169,6 +170,28 @@ const TYPICAL_BYTES: u64 = 2048;
 /// A record without its response, and its place in the table: what is counted there, twice over, as tables have room to
 /// grow.
 const RECORD_BYTES: usize = size_of::<Kept>() + 2 * (size_of::<RecordId>() + 32) + 64;
+
+/// A record's id is a hash, of a salted one among other things: nobody can choose ids that meet.
+type ById = BuildHasherDefault<FirstBytes>;
+
+/// Takes the first bytes that it is given for the hash.
+#[derive(Default)]
+struct FirstBytes(u64);
+
+impl Hasher for FirstBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+
+    /// The length, which is always the same.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 #[derive(Clone)]
 struct Bytewise;

@@ -43,6 +43,13 @@ pub struct Door {
     pub closing: CancellationToken,
 }
 
+impl Door {
+    /// The same door, for one worker: each look at a token takes its lock, and workers are not to wait for one another.
+    pub fn of_worker(&self) -> Self {
+        Self { leaving: self.leaving.child_token(), closing: self.closing.child_token() }
+    }
+}
+
 /// Accepts connections until the door is `closing`, for this worker and others, and serves its own; then waits until the
 /// last of them has had its answer.
 pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limits: Limits, door: Door) {

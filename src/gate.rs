@@ -4,6 +4,7 @@
 //! chapters lie in the folder: `admit` (is it ours?), `decide` (what was found), the arms `forward`, `refuse` and
 //! `replay`, and `settle` (how the attempt is written down).
 
+use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -142,6 +143,8 @@ impl Shared {
 /// One worker's gate: the shared parts, and connections of its own.
 pub struct Gate {
     shared: Arc<Shared>,
+    /// That of all, as this worker looks at it without waiting for another.
+    draining: CancellationToken,
     live: RwLock<Arc<Live>>,
 }
 
@@ -168,7 +171,8 @@ impl Gate {
     /// A gate with connection pools of its own; to be made on the runtime that will use it.
     pub fn new(shared: Arc<Shared>) -> Self {
         let live = RwLock::new(Arc::new(Live::new(Arc::clone(&shared.config), &shared.paces, &shared.watch.meters)));
-        Self { shared, live }
+        let draining = shared.draining.child_token();
+        Self { shared, draining, live }
     }
 
     /// Takes another configuration over for all requests from now on.
@@ -214,16 +218,16 @@ impl Gate {
         stamp: &mut Stamp,
     ) -> Result<Response<Body>, Refusal> {
         if let Some(name) = operations::asked(&request) {
-            return self.operation(&name, request, client, live).await;
+            return Box::pin(self.operation(&name, request, client, live)).await;
         }
         if let Some(page) = problem_pages::answer(&request, &live.config.problem_base) {
             return Ok(page);
         }
         let guarded = match self.admit(request, client, live, stamp).await? {
-            Admission::Guarded(guarded) => *guarded,
+            Admission::Guarded(guarded) => guarded,
             Admission::Observed(mut observed) => {
                 stamp.go_on(&mut observed.head.headers);
-                return stamp.timed(Stage::Upstream, self.observe(*observed)).await;
+                return stamp.timed(Stage::Upstream, Box::pin(self.observe(*observed)).as_mut()).await;
             }
             Admission::Unguarded(mut passing) => {
                 let verb = Verb::of(passing.request.method());
@@ -231,14 +235,14 @@ impl Gate {
                     self.shared.watch.passes_unguarded(verb, passing.request.uri().path());
                 }
                 stamp.go_on(passing.request.headers_mut());
-                return stamp.timed(Stage::Upstream, pass::pass(*passing)).await;
+                return stamp.timed(Stage::Upstream, pin!(pass::pass(passing))).await;
             }
         };
         self.take_up(guarded, stamp).await
     }
 
     /// From the door to the answer, whoever it is for.
-    async fn take_up(self: &Arc<Self>, guarded: Guarded, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
+    async fn take_up(self: &Arc<Self>, guarded: Box<Guarded>, stamp: &Stamp) -> Result<Response<Body>, Refusal> {
         // What this instance has completed, is running or has yet to store itself, it can tell without the store.
         let known = self.shared.known(&guarded.ask.id).map(|record| {
             let same = guarded.is_what(&record);
@@ -257,7 +261,7 @@ impl Gate {
         let work = self.shared.tracker.spawn(async move {
             match known {
                 Some(decision) => gate.tell(&guarded, decision, &stamp).await,
-                None if guarded.is_for_later() => gate.enqueue(&guarded, &stamp).await,
+                None if guarded.is_for_later() => Box::pin(gate.enqueue(&guarded, &stamp)).await,
                 None => gate.guarded(guarded, stamp).await,
             }
         });
@@ -267,7 +271,7 @@ impl Gate {
         })
     }
 
-    async fn guarded(self: Arc<Self>, mut guarded: Guarded, stamp: Stamp) -> Result<Response<Body>, Refusal> {
+    async fn guarded(self: Arc<Self>, mut guarded: Box<Guarded>, stamp: Stamp) -> Result<Response<Body>, Refusal> {
         let Shared { store, tenure, underway, .. } = &*self.shared;
         let rules = guarded.rules();
         let cached = self.shared.cache.begin();
@@ -275,16 +279,19 @@ impl Gate {
         let mut begun = Moment::now();
         let may_start = tenure.may_start() && !self.shared.giving_up.is_cancelled();
         let asked = match may_start {
-            true => stamp.timed(Stage::Reserve, store.reserve(guarded.ask.clone())).await.map_err(Lacking::Failed),
+            true => {
+                let reserving = store.reserve(guarded.ask.clone());
+                stamp.timed(Stage::Reserve, pin!(reserving)).await.map_err(Lacking::Failed)
+            }
             // Without a lease nothing is begun; what others have done can still be told.
-            false => match stamp.timed(Stage::Reserve, store.find(guarded.ask.id)).await {
+            false => match stamp.timed(Stage::Reserve, pin!(store.find(guarded.ask.id))).await {
                 Ok(Some(record)) => Ok(Reservation::Taken(record)),
                 none => Err(Lacking::Lease(none.err())),
             },
         };
         let mut reservation = match asked {
             Ok(reservation) => reservation,
-            Err(lacking) => return self.without_reservation(guarded, lacking, entry, &stamp).await,
+            Err(lacking) => return Box::pin(self.without_reservation(guarded, lacking, entry, &stamp)).await,
         };
         for _ in 0..=TAKE_OVERS_MAX {
             let record = match reservation {
@@ -314,7 +321,7 @@ impl Gate {
                     }
                     begun = Moment::now();
                     let taking = store.take_over(guarded.ask.clone(), seen);
-                    reservation = stamp.timed(Stage::Reserve, taking).await.map_err(refusal_of)?;
+                    reservation = stamp.timed(Stage::Reserve, pin!(taking)).await.map_err(refusal_of)?;
                 }
                 decision => return self.tell(&guarded, decision, &stamp).await,
             }
@@ -347,8 +354,8 @@ impl Gate {
         self.found(guarded, &decision);
         let rules = guarded.rules();
         match decision {
-            Decision::Accepted(wait) => self.accepted(guarded, wait, stamp).await,
-            Decision::Join(wait) => self.join(guarded, &rules, wait, stamp).await,
+            Decision::Accepted(wait) => Box::pin(self.accepted(guarded, wait, stamp)).await,
+            Decision::Join(wait) => Box::pin(self.join(guarded, &rules, wait, stamp)).await,
             Decision::Refuse(refusal) => Err(refusal),
             Decision::Replay(completed) => Ok(replay::replay(completed, stamp)),
             Decision::TakeOver(_) => Err(Refusal::InFlight(RetryAfter::new(rules.usual))),

@@ -14,6 +14,7 @@ pub mod consumers;
 pub mod domain;
 pub mod downstream;
 pub mod gate;
+pub mod gather;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{self, Authority, PathAndQuery, Scheme};
-use http::{Request, Response, StatusCode, Uri};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
@@ -15,11 +15,14 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_rustls::TlsConnector;
 
 use crate::body::Body;
+use crate::body::flow::Flow;
 use crate::config::Upstream as Target;
 use crate::tls::Trust;
-use connector::Connector;
+use connector::{BoxError, Connector};
+use pool::Pool;
 
 mod connector;
+mod pool;
 
 /// An upstream whose machine is gone says nothing about it, and what streams or is tunnelled has no time limit: the kernel
 /// asks after it first after this long, then so often, and after so many questions it is gone.
@@ -27,23 +30,25 @@ const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
 
-/// A pool of connections to one upstream. Cheap to clone; the clones share the pool.
+/// Connections to one upstream. Cheap to clone; the clones share them.
 #[derive(Clone)]
-pub struct Upstream {
-    scheme: Scheme,
-    authority: Authority,
-    speaks_h2: bool,
-    client: Client<Connector, Body>,
+pub struct Upstream(Arc<Way>);
+
+enum Way {
+    /// One request at a time on each connection.
+    Http1(Arc<Pool>),
+    /// HTTP/2 with prior knowledge: one connection to this authority for all, moved by a task of its own.
+    Http2(Client<Connector, Body>, Authority),
 }
 
 /// A call that brought no usable response.
 #[derive(Debug)]
 pub enum CallError {
     /// Not one byte of the request left this process: trying again is safe.
-    NeverSent(Error),
+    NeverSent(BoxError),
     /// Bytes may have left. The upstream may have read, acted and died, which looks the same from here as an upstream
     /// that never saw it: both are `IncompleteMessage` to hyper.
-    Broken(Error),
+    Broken(BoxError),
     /// The upstream answered with something that is no response to this request.
     Garbage(&'static str),
 }
@@ -61,7 +66,7 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::NeverSent(source) | Self::Broken(source) => Some(source),
+            Self::NeverSent(source) | Self::Broken(source) => Some(&**source),
             Self::Garbage(_) => None,
         }
     }
@@ -84,43 +89,74 @@ impl Upstream {
                 (Connector::Unix(Arc::clone(path), connect), Scheme::HTTP, authority)
             }
         };
-        let speaks_h2 = matches!(target, Target::H2c(_));
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(idle)
-            .http2_only(speaks_h2)
-            // A request that a pooled connection is proved to have taken no byte of goes to another one. hyper proves it
-            // by handing the request back unwritten, so that this is no second sending.
-            .retry_canceled_requests(true)
-            .set_host(false)
-            .build(connector);
-        Self { scheme, authority, speaks_h2, client }
+        if matches!(target, Target::H2c(_)) {
+            return Self(Arc::new(Way::Http2(http2(connector, idle), authority)));
+        }
+        let mut target = uri::Parts::default();
+        (target.scheme, target.authority) = (Some(scheme), Some(authority));
+        target.path_and_query = Some(PathAndQuery::from_static("/"));
+        let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
+        Self(Arc::new(Way::Http1(Pool::new(connector, target, idle))))
     }
 
-    /// Sends one request and waits for the response's head.
+    /// Sends one request, of which nothing is left then, and waits for the response's head.
     ///
-    /// The request's target is taken for its path and query alone; where it goes is this upstream's affair.
+    /// Its target is taken for the path and query alone; where it goes is this upstream's affair.
     ///
     /// # Errors
     /// [`CallError`], which tells what may have happened.
-    pub async fn call(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CallError> {
-        let mut target = uri::Parts::default();
-        target.scheme = Some(self.scheme.clone());
-        target.authority = Some(self.authority.clone());
-        let asked = request.uri().path_and_query().cloned();
-        target.path_and_query = Some(asked.unwrap_or_else(|| PathAndQuery::from_static("/")));
-        *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
-        if self.speaks_h2 {
-            // There the authority says it, and a second word that differs would be malformed (RFC 9113 section 8.3.1).
-            request.headers_mut().remove(HOST);
-        } else {
-            frame(&mut request);
+    pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<Flow>, CallError> {
+        match &*self.0 {
+            Way::Http1(pool) => {
+                if request.uri().authority().is_some() {
+                    *request.uri_mut() = Uri::from(path_of(request));
+                }
+                frame(request);
+                pool.call(request).await
+            }
+            Way::Http2(client, authority) => {
+                let mut target = uri::Parts::default();
+                (target.scheme, target.authority) = (Some(Scheme::HTTP), Some(authority.clone()));
+                target.path_and_query = Some(path_of(request));
+                *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
+                // There the authority says it, and a second word that differs would be malformed (RFC 9113 section 8.3.1).
+                request.headers_mut().remove(HOST);
+                // Made anew from the body.
+                request.headers_mut().remove(CONTENT_LENGTH);
+                let response = Box::pin(client.request(take(request))).await.map_err(sort)?;
+                check(&response, false).map_err(CallError::Garbage)?;
+                Ok(response.map(Flow::from))
+            }
         }
-        let asks_to_switch = request.headers().contains_key(UPGRADE);
-        let response = self.client.request(request).await.map_err(sort)?;
-        check(&response, asks_to_switch).map_err(CallError::Garbage)?;
-        Ok(response)
     }
+}
+
+/// The length that is said of a body, once and as everybody reads it: no second field, no list, no leading zero.
+pub fn announced(headers: &HeaderMap) -> Option<u64> {
+    let mut said = headers.get_all(CONTENT_LENGTH).iter();
+    let (Some(said), None) = (said.next(), said.next()) else { return None };
+    let digits = said.to_str().ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+    digits.parse().ok().filter(|_| digits == "0" || !digits.starts_with('0'))
+}
+
+fn take(request: &mut Request<Body>) -> Request<Body> {
+    std::mem::replace(request, Request::new(Body::empty()))
+}
+
+fn path_of(request: &Request<Body>) -> PathAndQuery {
+    request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+fn http2(connector: Connector, idle: Duration) -> Client<Connector, Body> {
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(idle)
+        .http2_only(true)
+        // A request that a pooled connection is proved to have taken no byte of goes to another one. hyper proves it
+        // by handing the request back unwritten, so that this is no second sending.
+        .retry_canceled_requests(true)
+        .set_host(false)
+        .build(connector)
 }
 
 fn tcp() -> HttpConnector {
@@ -134,23 +170,31 @@ fn tcp() -> HttpConnector {
     connector
 }
 
-/// Says how the body is framed. hyper would by itself, but for methods whose requests mostly have none: there it sends
-/// only what is announced.
+/// Says how the body is framed, whatever was said before. hyper would by itself, but for methods whose requests mostly have
+/// none: there it sends only what is announced.
 fn frame(request: &mut Request<Body>) {
-    if request.body().is_end_stream() || request.headers().contains_key(UPGRADE) {
-        return;
+    let length = if request.body().is_end_stream() { Some(0) } else { request.body().size_hint().exact() };
+    let switches = request.headers().contains_key(UPGRADE);
+    let headers = request.headers_mut();
+    match length {
+        // Most say so themselves.
+        Some(_) if announced(headers) == length => {}
+        Some(length) if length > 0 => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(length))),
+        Some(_) => drop(headers.remove(CONTENT_LENGTH)),
+        None => {
+            headers.remove(CONTENT_LENGTH);
+            if !switches {
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+        }
     }
-    match request.body().size_hint().exact() {
-        Some(length) => request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length)),
-        None => request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked")),
-    };
 }
 
-/// Only two errors prove that nothing was sent: the connection was never made, or hyper hands the request back.
+/// Over HTTP/2 two errors alone prove that nothing was sent: the connection was never made, or hyper hands the request back.
 fn sort(error: Error) -> CallError {
     let handed_back =
         error.source().and_then(|source| source.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_canceled);
-    if error.is_connect() || handed_back { CallError::NeverSent(error) } else { CallError::Broken(error) }
+    if error.is_connect() || handed_back { CallError::NeverSent(error.into()) } else { CallError::Broken(error.into()) }
 }
 
 /// What hyper's client lets pass and no client of ours may see.

@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 10] = [
     &["cache", "store", "upstream"],
     &["body", "telemetry"],
     &["config"],
-    &["tls"],
+    &["gather", "tls"],
     &["domain"],
 ];
 

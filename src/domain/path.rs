@@ -5,8 +5,9 @@ use std::borrow::Cow;
 /// The path as everything is matched with it: what RFC 3986 section 6.2.2 calls equivalent is spelt alike, so that
 /// `/v1/p%61y` and `/v1/x/../pay` are guarded like `/v1/pay`, which is what a service may well take them for.
 pub fn normal_form(path: &str) -> Cow<'_, str> {
-    let plain = !path.contains('%') && !path.contains("/.");
-    if plain {
+    // Most paths have neither character, and are looked through once.
+    let may_differ = memchr::memchr2(b'%', b'.', path.as_bytes()).is_some();
+    if !may_differ || !(path.contains('%') || path.contains("/.")) {
         return Cow::Borrowed(path);
     }
     let decoded = decode_unreserved(path);

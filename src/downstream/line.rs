@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::gather;
+
 /// What a client speaks through.
 #[derive(Debug)]
 pub enum Socket {
@@ -122,7 +124,7 @@ impl AsyncWrite for Line {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_socket!(self, stream => Pin::new(stream).poll_write_vectored(context, slices))
+        on_socket!(self, stream => gather::poll_write(Pin::new(stream), context, slices))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -33,7 +33,7 @@ pub(super) mod caller;
 pub mod explain;
 mod message;
 mod place;
-mod whole;
+pub(super) mod whole;
 
 /// When the client first sent the request, by its own word (OASIS Repeatable Requests 1.0).
 const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
@@ -116,7 +116,7 @@ impl Gate {
         }
         check_nominated(&head.headers, route)?;
         let mut key = place::in_head(&head, &route.key)?;
-        if (key.is_some() || place::may_be_in_body(&route.key)) && self.shared.draining.is_cancelled() {
+        if (key.is_some() || place::may_be_in_body(&route.key)) && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
         // What the head alone refuses is refused before the body is asked for: who waits for `100 Continue` has then not

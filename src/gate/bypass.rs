@@ -54,7 +54,7 @@ impl Gate {
     /// as there is a store, unless somebody else has the key by then: a retry is not another execution.
     pub(super) async fn without_reservation(
         &self,
-        guarded: Guarded,
+        guarded: Box<Guarded>,
         lacking: Lacking,
         mut entry: Entry,
         stamp: &Stamp,

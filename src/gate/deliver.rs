@@ -81,7 +81,7 @@ impl Gate {
         };
         let ask = (*lease.ask).clone();
         let secrets = live.config.secrets.clone();
-        let guarded = Guarded { ask, head, body, origin, guard: guard.clone(), secrets, is_patient: true };
+        let guarded = Box::new(Guarded { ask, head, body, origin, guard: guard.clone(), secrets, is_patient: true });
         let mut entry = entry;
         if self.begins(&guarded, &lease, &mut entry).is_some() {
             // An attempt of this key that the store calls over runs here all the same.

@@ -1,10 +1,11 @@
 //! Header fields on their way through: what is hop-by-hop, what is ours, what is added.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, Version};
 
@@ -35,7 +36,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Fields that concern one connection only (RFC 9110 section 7.6.1), besides those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 12] = [
+const HOP_BY_HOP: [HeaderName; 11] = [
     CONNECTION,
     HTTP2_SETTINGS,
     KEEP_ALIVE,
@@ -46,8 +47,6 @@ const HOP_BY_HOP: [HeaderName; 12] = [
     TRAILER,
     TRANSFER_ENCODING,
     UPGRADE,
-    // Framing is made anew from the body that really follows.
-    CONTENT_LENGTH,
     // Answered here, when the body is read; the service gets the body without being asked.
     EXPECT,
 ];
@@ -57,6 +56,10 @@ const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
 
 /// Fields of ours that only Oncegate may set towards the client, and what the service tells Oncegate alone.
 const TO_CLIENT: [HeaderName; 6] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
+
+/// Of a response that is kept the length is made anew, from the body that really follows.
+const TO_KEEP: [HeaderName; 7] =
+    [CONTENT_LENGTH, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
 
 /// The field names that `Connection` lists.
 pub fn nominated(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
@@ -100,6 +103,7 @@ pub fn remove(headers: &mut HeaderMap, goes: impl Fn(&HeaderName) -> bool) {
 }
 
 /// Makes a request's fields ready for the upstream: hop-by-hop fields and forged ones of ours out, forwarding fields in.
+/// Its length stays: how the body is framed is for the upstream to say.
 pub fn towards_service(headers: &mut HeaderMap, origin: &Origin) {
     let trailers = accepts_trailers(headers);
     strip_hop_by_hop(headers, &TO_SERVICE);
@@ -117,8 +121,13 @@ pub fn ask_for_identity(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
-/// Makes a response's fields ready for the client (and for the store): hop-by-hop fields and forged ones of ours out.
+/// Makes a response's fields ready for the store and the client: hop-by-hop fields and forged ones of ours out.
 pub fn towards_client(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers, &TO_KEEP);
+}
+
+/// The same for a response that passes as it comes, with its length.
+pub fn past_us(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers, &TO_CLIENT);
 }
 
@@ -150,6 +159,10 @@ pub struct Origin {
 }
 
 impl Origin {
+    fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+
     /// The host's name, without a port, and without the dot that stands for the root of all names.
     pub fn host_name(&self) -> &str {
         let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -164,48 +177,92 @@ impl Origin {
 
 /// Tells the service who is asking. What an untrusted peer says about earlier hops is dropped: anybody can write it.
 fn forwarding(headers: &mut HeaderMap, origin: &Origin) {
-    if !origin.trusted {
-        for name in [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, FORWARDED] {
-            headers.remove(name);
+    let Hop { address, element, .. } = Hop::of(origin);
+    let scheme = HeaderValue::from_static(origin.scheme());
+    if origin.trusted {
+        join(headers, X_FORWARDED_FOR, address);
+        join(headers, FORWARDED, element);
+        headers.entry(X_FORWARDED_PROTO).or_insert(scheme);
+        if let Some(host) = &origin.host {
+            headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
         }
+    } else {
+        headers.insert(X_FORWARDED_FOR, address);
+        headers.insert(FORWARDED, element);
+        headers.insert(X_FORWARDED_PROTO, scheme);
+        match &origin.host {
+            Some(host) => headers.insert(X_FORWARDED_HOST, host.clone()),
+            None => headers.remove(X_FORWARDED_HOST),
+        };
     }
-    join(headers, X_FORWARDED_FOR, &origin.peer.to_string());
-    let scheme = if origin.secure { "https" } else { "http" };
-    if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
-    }
-    if let (Some(host), false) = (&origin.host, headers.contains_key(X_FORWARDED_HOST)) {
-        headers.insert(X_FORWARDED_HOST, host.clone());
-    }
-    // RFC 7239 section 6: an IPv6 address is bracketed, and then quoted because of the brackets.
-    let mut element = match origin.peer {
-        IpAddr::V4(address) => format!("for={address}"),
-        IpAddr::V6(address) => format!("for=\"[{address}]\""),
+    let via = match origin.version {
+        Version::HTTP_10 => "1.0 oncegate",
+        Version::HTTP_2 => "2.0 oncegate",
+        _ => "1.1 oncegate",
     };
-    if let Some(host) = origin.host.as_ref().and_then(|host| host.to_str().ok()) {
-        element.push_str(&format!(";host=\"{}\"", host.replace(['"', '\\'], "")));
+    join(headers, VIA, HeaderValue::from_static(via));
+}
+
+/// What a service is told of the hop before us.
+#[derive(Clone)]
+struct Hop {
+    peer: IpAddr,
+    secure: bool,
+    host: Option<HeaderValue>,
+    address: HeaderValue,
+    /// In the form of RFC 7239 section 4.
+    element: HeaderValue,
+}
+
+impl Hop {
+    fn of(origin: &Origin) -> Self {
+        thread_local! {
+            /// The next request mostly comes from where the last one came.
+            static LAST: RefCell<Option<Hop>> = const { RefCell::new(None) };
+        }
+        LAST.with_borrow_mut(|last| match last {
+            Some(hop) if hop.peer == origin.peer && hop.secure == origin.secure && hop.host == origin.host => {
+                hop.clone()
+            }
+            _ => last.insert(Self::new(origin)).clone(),
+        })
     }
-    element.push_str(";proto=");
-    element.push_str(scheme);
-    join(headers, FORWARDED, &element);
-    let version = match origin.version {
-        Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2.0",
-        _ => "1.1",
-    };
-    join(headers, VIA, &format!("{version} oncegate"));
+
+    fn new(origin: &Origin) -> Self {
+        // RFC 7239 section 6: an IPv6 address is bracketed, and then quoted because of the brackets.
+        let mut element = match origin.peer {
+            IpAddr::V4(address) => format!("for={address}"),
+            IpAddr::V6(address) => format!("for=\"[{address}]\""),
+        };
+        if let Some(host) = origin.host.as_ref().and_then(|host| host.to_str().ok()) {
+            element.push_str(&format!(";host=\"{}\"", host.replace(['"', '\\'], "")));
+        }
+        element.push_str(";proto=");
+        element.push_str(origin.scheme());
+        let value =
+            |text: String| HeaderValue::try_from(text).expect("an address and a field's visible part make a field");
+        let (peer, secure, host) = (origin.peer, origin.secure, origin.host.clone());
+        Self { peer, secure, host, address: value(peer.to_string()), element: value(element) }
+    }
 }
 
 /// Adds a member to a list field, behind those that are there.
-fn join(headers: &mut HeaderMap, name: HeaderName, member: &str) {
+fn join(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
+    let mut there = match headers.entry(name) {
+        Entry::Vacant(free) => {
+            free.insert(member);
+            return;
+        }
+        Entry::Occupied(there) => there,
+    };
     let mut list: Vec<u8> = Vec::new();
-    for value in headers.get_all(&name) {
+    for value in there.iter() {
         list.extend_from_slice(value.as_bytes());
         list.extend_from_slice(b", ");
     }
     list.extend_from_slice(member.as_bytes());
-    if let Ok(value) = HeaderValue::from_bytes(&list) {
-        headers.insert(name, value);
+    if let Ok(value) = HeaderValue::try_from(list) {
+        there.insert_mult(value);
     }
 }
 
@@ -241,6 +298,8 @@ mod tests {
             ("x-kept", "1"),
         ]);
         strip_hop_by_hop(&mut headers, &[]);
+        assert_eq!(names(&headers), ["content-length", "x-kept"]);
+        towards_client(&mut headers);
         assert_eq!(names(&headers), ["x-kept"]);
     }
 

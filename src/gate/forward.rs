@@ -1,10 +1,11 @@
 //! Arm: go upstream under a lease, out of the client's reach.
 
+use std::pin::pin;
+
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderValue, TRAILER};
 use http::{HeaderMap, Request, Response, request, response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::admit::Guarded;
@@ -20,6 +21,7 @@ use super::trail::Stage;
 use super::underway::{Entry, Standing};
 use super::{Gate, Stamp, deliver, forwarded_key, oversize};
 use crate::body::Body;
+use crate::body::flow::Flow;
 use crate::config::Route;
 use crate::domain::attempt::{Lease, Settlement};
 use crate::domain::policy::Verdict;
@@ -50,7 +52,7 @@ pub(super) struct Oversize {
     /// The names of the trailers that will come, by the service's word.
     pub(super) announced: Option<HeaderValue>,
     pub(super) beginning: BytesMut,
-    pub(super) rest: Incoming,
+    pub(super) rest: Flow,
     pub(super) length: Option<u64>,
 }
 
@@ -58,7 +60,7 @@ impl Gate {
     /// Sends the request, judges what comes of it, writes that down and only then answers.
     pub(super) async fn forward(
         &self,
-        guarded: Guarded,
+        guarded: Box<Guarded>,
         lease: Lease,
         entry: Entry,
         begun: Moment,
@@ -81,12 +83,12 @@ impl Gate {
     /// The same, whether there is a reservation or not.
     pub(super) async fn send(
         &self,
-        guarded: Guarded,
+        guarded: Box<Guarded>,
         lease: Lease,
         entry: Entry,
         stamp: &Stamp,
     ) -> Result<Response<Body>, Refusal> {
-        let Guarded { ask, head, body, origin, guard, .. } = guarded;
+        let Guarded { ask, head, body, origin, guard, .. } = *guarded;
         let Guard { route, upstream, pace, .. } = guard;
         let (ttl, record, number) = (route.ttl, ask.id, lease.attempt);
         let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
@@ -97,7 +99,7 @@ impl Gate {
         attempt.sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
-        let outcome = call(&upstream, request, deadline, &route).await;
+        let outcome = call(&upstream, &mut request, deadline, &route).await;
         let took = sent.elapsed();
         pace.record(took);
         self.shared.watch.meters.upstream_duration.observe(took);
@@ -122,7 +124,7 @@ impl Gate {
                     tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
                         "the service's answer leaves the outcome unknown");
                 }
-                Ok(match stamp.timed(Stage::Settle, file(&self.shared, settlement, entry)).await {
+                Ok(match stamp.timed(Stage::Settle, pin!(file(&self.shared, settlement, entry))).await {
                     Filed::Done { expires_at } => {
                         let mut answer = live(response, told, stamp);
                         if let (Some(expires_at), Verdict::Store) = (expires_at, verdict) {
@@ -168,7 +170,7 @@ impl Gate {
         stamp: &Stamp,
         refusal: Refusal,
     ) -> Result<Response<Body>, Refusal> {
-        match stamp.timed(Stage::Settle, file(&self.shared, settlement, entry)).await {
+        match stamp.timed(Stage::Settle, pin!(file(&self.shared, settlement, entry))).await {
             Filed::Fenced(record) => stored(record, ask, stamp).ok_or(refusal),
             Filed::Bypassed | Filed::Done { .. } | Filed::Unstored => Err(refusal),
         }
@@ -201,7 +203,7 @@ fn reservation(lease: &Lease) -> HeaderValue {
     HeaderValue::from_str(&reservation.to_hex()).expect("hex is plain ASCII")
 }
 
-async fn call(upstream: &Upstream, request: Request<Body>, deadline: Instant, route: &Route) -> Outcome {
+async fn call(upstream: &Upstream, request: &mut Request<Body>, deadline: Instant, route: &Route) -> Outcome {
     let response = match timeout_at(deadline, upstream.call(request)).await {
         Err(_) => return Outcome::TimedOut,
         Ok(Err(error)) => {

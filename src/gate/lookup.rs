@@ -8,11 +8,11 @@ use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::{fields, replay};
 use crate::body::Body;
+use crate::body::flow::Flow;
 use crate::config::{self, Lookup, Reconcile, Route};
 use crate::domain::probe::{Answer, Subject};
 use crate::domain::response::StoredResponse;
@@ -90,8 +90,8 @@ fn host(lookup: &Lookup) -> Option<HeaderValue> {
     }
 }
 
-async fn hear(upstream: &Upstream, request: Request<Body>, route: &Route) -> Said {
-    let response = match upstream.call(request).await {
+async fn hear(upstream: &Upstream, mut request: Request<Body>, route: &Route) -> Said {
+    let response = match upstream.call(&mut request).await {
         Ok(response) => response,
         Err(error) => {
             let cause = causes(&error);
@@ -115,7 +115,7 @@ async fn hear(upstream: &Upstream, request: Request<Body>, route: &Route) -> Sai
 }
 
 /// The response as one from an attempt would be kept: what is too large without its body. `None` where it breaks off.
-async fn read(response: Response<Incoming>, route: &Route) -> Option<StoredResponse> {
+async fn read(response: Response<Flow>, route: &Route) -> Option<StoredResponse> {
     let (mut head, mut body) = response.into_parts();
     fields::towards_client(&mut head.headers);
     let (mut whole, mut trailers) = (BytesMut::new(), HeaderMap::new());

@@ -69,10 +69,11 @@ impl Gate {
         });
         let mut judge = Some(judged);
         let mut judged = |judgement: Judged| judge.take().map(|judge| judge.send(judgement));
-        let passed = pass::hear(Passing { request: sent, trailers, upgrade, upstream, tie }, |status, headers| {
-            let (verdict, ttl) = Said::take(headers).judge(&policy, status, headers);
-            judged((verdict, ttl, status));
-        });
+        let passed =
+            pass::hear(Box::new(Passing { request: sent, trailers, upgrade, upstream, tie }), |status, headers| {
+                let (verdict, ttl) = Said::take(headers).judge(&policy, status, headers);
+                judged((verdict, ttl, status));
+            });
         let mut response = passed.await.inspect_err(|refusal| {
             if *refusal == Refusal::UpstreamUnreachable {
                 judged((Verdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));

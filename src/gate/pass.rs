@@ -1,16 +1,22 @@
 //! What no route guards streams through, both ways, unbuffered.
 
+use std::error::Error as _;
+use std::io;
+use std::iter::successors;
+
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRAILER, UPGRADE};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::admit::whole::BROKE_OFF;
 use super::fields;
 use super::refuse::Refusal;
+use crate::body::flow::Flow;
 use crate::body::{Body, Tie};
 use crate::telemetry::logs::causes;
-use crate::upstream::{CallError, Upstream};
+use crate::upstream::{CallError, Upstream, announced};
 
 /// A request on its way through, ready for the upstream.
 pub struct Passing {
@@ -42,19 +48,21 @@ const WEBSOCKET: &[u8] = b"websocket";
 
 /// Sends a request on as it comes and its response back as it comes. It lives and dies with its client: the connection
 /// drops it, at whatever point it is, once the client is gone.
-pub async fn pass(passing: Passing) -> Result<Response<Body>, Refusal> {
+pub async fn pass(passing: Box<Passing>) -> Result<Response<Body>, Refusal> {
     hear(passing, |_, _| ()).await
 }
 
 /// The same, with an ear for what the service says: its status and its fields, all of them.
-pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
-    let Passing { mut request, trailers, upgrade, upstream, tie } = passing;
-    let head_only = request.method() == Method::HEAD;
+pub async fn hear(passing: Box<Passing>, ear: impl FnOnce(StatusCode, &HeaderMap)) -> Result<Response<Body>, Refusal> {
+    let Passing { mut request, trailers, upgrade, upstream, tie } = *passing;
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if upgrade {
         announce(request.headers_mut());
     }
-    let mut response = upstream.call(request).await.map_err(|error| {
+    let mut response = upstream.call(&mut request).await.map_err(|error| {
+        if let Some(refusal) = body_broke(&error) {
+            return refusal;
+        }
         tracing::warn!(cause = causes(&error), "{error}");
         match error {
             CallError::NeverSent(_) => Refusal::UpstreamUnreachable,
@@ -69,21 +77,45 @@ pub async fn hear(passing: Passing, ear: impl FnOnce(StatusCode, &HeaderMap)) ->
         }
         return Ok(switch(client, response));
     }
-    let length = response.headers().get(CONTENT_LENGTH).cloned();
     let announced = response.headers().get(TRAILER).filter(|_| trailers).cloned();
-    fields::towards_client(response.headers_mut());
+    fields::past_us(response.headers_mut());
     if let Some(announced) = announced {
         response.headers_mut().insert(TRAILER, announced);
     }
-    // Here the length is that of a body which does not follow, so that nobody can count it anew.
-    if let (Some(length), true) = (length, head_only || response.status() == StatusCode::NOT_MODIFIED) {
-        response.headers_mut().insert(CONTENT_LENGTH, length);
-    }
+    sound_length(&mut response);
     Ok(response.map(|body| Body::Tied(body, tie)))
 }
 
+/// The refusal of a request whose own body broke off or stalled while it was sent on; `None` where it was not that.
+fn body_broke(error: &CallError) -> Option<Refusal> {
+    let chain = || successors(error.source(), |&error| error.source());
+    // hyper's client says that it got no more of the body, hyper's server why.
+    if !chain().filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_user) {
+        return None;
+    }
+    let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    let stalled = chain().filter_map(|error| error.downcast_ref()).any(timed_out);
+    Some(if stalled { Refusal::RequestTimeout } else { BROKE_OFF })
+}
+
+/// A length goes on as it came where everybody reads it alike. Else it is made anew from the body that follows; that of one
+/// which does not follow (RFC 9110 section 8.6: after HEAD, and with 304) is the first that was said. With 204 there is none.
+fn sound_length(response: &mut Response<Flow>) {
+    let has_none = response.status() == StatusCode::NO_CONTENT;
+    if !has_none && announced(response.headers()).is_some() {
+        return;
+    }
+    let follows = !response.body().is_end_stream();
+    let Some(said) = response.headers_mut().remove(CONTENT_LENGTH) else { return };
+    let said = said.to_str().ok().filter(|said| said.bytes().all(|digit| digit.is_ascii_digit()));
+    let length = said.and_then(|said| said.parse::<u64>().ok()).filter(|_| !follows && !has_none);
+    if let Some(length) = length {
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
 /// Both sides have agreed on another protocol: from here on bytes are handed on as they come, until both are done.
-fn switch(client: OnUpgrade, mut response: Response<Incoming>) -> Response<Body> {
+fn switch(client: OnUpgrade, mut response: Response<Flow>) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let (Ok(client), Ok(service)) = tokio::join!(client, service) else { return };

@@ -3,6 +3,7 @@
 //! The trail goes with the request, and with its work where that outlives the client. Whoever lets go of it last tells:
 //! each request is told once, whatever became of it and of its client.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -157,8 +158,9 @@ impl Stamp {
         }
     }
 
-    /// Does something, and notes how long it took.
-    pub(super) async fn timed<T>(&self, stage: Stage, work: impl Future<Output = T>) -> T {
+    /// Does something, and notes how long it took. Pinned by whoever asks: work that is handed on would take its room twice
+    /// in a request's future, which is copied as a whole when the request begins.
+    pub(super) async fn timed<T>(&self, stage: Stage, work: Pin<&mut impl Future<Output = T>>) -> T {
         let began = Instant::now();
         let done = work.await;
         self.with_trail(|trail| trail.took(stage, began, began.elapsed()));

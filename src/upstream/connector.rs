@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
+use crate::gather;
 use crate::tls::HandshakeError;
 
 /// Makes connections to one upstream.
@@ -37,7 +38,7 @@ pub(super) enum Stream {
     Unix(TokioIo<UnixStream>),
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Service<Uri> for Connector {
     type Response = Stream;
@@ -128,6 +129,6 @@ impl Write for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_stream!(self.get_mut(), stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+        on_stream!(self.get_mut(), stream => gather::poll_write(Pin::new(stream.inner_mut()), cx, bufs))
     }
 }

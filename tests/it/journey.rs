@@ -1,6 +1,7 @@
 //! What clients and the service see of each journey through the proxy.
 
 mod client_trouble;
+mod connections;
 mod duplicates;
 mod fields;
 mod first_attempt;

@@ -221,6 +221,10 @@ impl Error for Malformed {}
 
 impl From<Malformed> for io::Error {
     fn from(malformed: Malformed) -> Self {
-        Self::new(io::ErrorKind::InvalidData, malformed)
+        let kind = match malformed {
+            Malformed::BodyTimeout | Malformed::HeadTimeout => io::ErrorKind::TimedOut,
+            _ => io::ErrorKind::InvalidData,
+        };
+        Self::new(kind, malformed)
     }
 }

@@ -32,7 +32,7 @@ const NOT_ITS_PATH: Refusal = Refusal::BadRequest(
 
 impl Gate {
     /// What the store is to be asked for a message. Key and scope are the message's own; all else is its route's.
-    pub(in crate::gate) fn admit_message(&self, message: Message, live: &Live) -> Result<Guarded, Turned> {
+    pub(in crate::gate) fn admit_message(&self, message: Message, live: &Live) -> Result<Box<Guarded>, Turned> {
         if self.shared.draining.is_cancelled() {
             return Err(Refusal::Draining.into());
         }
@@ -72,7 +72,7 @@ impl Gate {
         let secrets = live.config.secrets.clone();
         let seen = Seen { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
         let ask = self.shared.ask(&seen, parsed, scope, &self.shared.config.service);
-        Ok(Guarded { ask, head, body, origin, guard, secrets, is_patient: true })
+        Ok(Box::new(Guarded { ask, head, body, origin, guard, secrets, is_patient: true }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
@@ -19,6 +20,10 @@ const BODY_GRACE: Duration = Duration::from_secs(5);
 /// Bytes in a second. Less is no client's network, it is somebody holding a connection.
 const BODY_RATE_MIN: u64 = 1024;
 
+/// The client has not sent what it said it would.
+pub(in crate::gate) const BROKE_OFF: Refusal =
+    Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
+
 /// Reads a body whole. Its trailers are dropped: nothing after the body may change what it means.
 pub(super) async fn read(mut body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -31,14 +36,21 @@ pub(super) async fn read(mut body: Incoming, headers: &HeaderMap, bytes_max: usi
     let mut all = BytesMut::new();
     let mut length = 0;
     loop {
-        let frame = match timeout(BODY_SILENCE_MAX, body.frame()).await {
+        if http_body::Body::is_end_stream(&body) {
+            break;
+        }
+        // Most bodies have come with their heads, and need no timer.
+        let come = body.frame().now_or_never();
+        let has_waited = come.is_none();
+        let frame = match come {
+            Some(frame) => Ok(frame),
+            None => timeout(BODY_SILENCE_MAX, body.frame()).await,
+        };
+        let frame = match frame {
             Err(_) => return Err(Refusal::RequestTimeout),
             Ok(None) => break,
             Ok(Some(Err(_))) => {
-                return Err(Refusal::BadRequest(
-                    StatusCode::BAD_REQUEST,
-                    "The request's body is not framed as it says, or broke off.",
-                ));
+                return Err(BROKE_OFF);
             }
             Ok(Some(Ok(frame))) => frame,
         };
@@ -47,7 +59,7 @@ pub(super) async fn read(mut body: Incoming, headers: &HeaderMap, bytes_max: usi
         if length > bytes_max {
             return Err(Refusal::RequestTooLarge);
         }
-        let late = begun.elapsed().saturating_sub(BODY_GRACE);
+        let late = if has_waited { begun.elapsed().saturating_sub(BODY_GRACE) } else { Duration::ZERO };
         if (length as u64) < late.as_secs() * BODY_RATE_MIN {
             return Err(Refusal::RequestTimeout);
         }

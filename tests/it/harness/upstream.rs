@@ -151,6 +151,11 @@ impl Upstream {
         self.saw(|seen| seen.opened == seen.closed).await;
     }
 
+    /// What it has seen until now.
+    pub fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
+        look(&self.inner.seen.borrow())
+    }
+
     /// Waits until it has seen something.
     pub async fn saw(&self, what: impl FnMut(&Seen) -> bool) {
         let mut seen = self.inner.seen.subscribe();
@@ -322,6 +327,11 @@ impl Answer {
     /// Ends the connection afterwards, without having said so.
     pub fn then_close(self) -> Self {
         Self { ending: Ending::Close, ..self }
+    }
+
+    /// Keeps the connection afterwards, whatever has been said.
+    pub fn then_stay(self) -> Self {
+        Self { ending: Ending::KeepAlive, ..self }
     }
 
     /// Resets the connection afterwards.

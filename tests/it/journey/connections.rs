@@ -1,0 +1,175 @@
+//! Connections to the service: kept where that is safe, and never so that one request gets another's answer.
+
+use std::net::Ipv4Addr;
+use std::thread::available_parallelism;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::harness::{Answer, PATIENCE, Store, World};
+
+/// Each of the proxy's threads keeps connections of its own, for the route and for what has none; which of them takes a
+/// request is chance.
+fn workers() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests_whatever_the_answers_look_like() {
+    let world = World::start(Store::sqlite()).await;
+    let rounds = 10 * workers();
+    let opened = || world.upstream.seen(|seen| seen.opened);
+    for answer in [
+        Answer::status(201),
+        Answer::status(200).body(""),
+        Answer::status(200).body(vec![7; 100_000]),
+        Answer::status(200).chunks(&["first", "second"]),
+        Answer::status(200).chunks(&["first", "second"]).trailer("X-Sum", "1"),
+        Answer::status(204),
+        Answer::status(304),
+        Answer::status(500),
+    ] {
+        world.upstream.answers(answer.clone());
+        for number in 0..rounds {
+            world.get("/page").send().await;
+            world.post("/pay").body("x").send().await;
+            world.pay(&format!("k-{number}")).send().await;
+            world.proxy.client().request("HEAD", "/page").send().await;
+        }
+        assert!(opened() <= 2 * workers(), "{} connections after {answer:?}", opened());
+    }
+}
+
+#[tokio::test]
+async fn what_follows_a_response_unasked_is_nobodys_answer() {
+    let stolen = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen";
+    let world = World::start(Store::sqlite()).await;
+    for (number, first) in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for _ in 0..4 * workers() {
+            world.upstream.then(Answer::raw(format!("{first}{stolen}")).then_stay());
+            let response = world.post("/pay").body("x").send().await;
+            assert!(matches!(response.status, 200 | 204) && response.text() != "stolen", "{response:?}");
+            let key = format!("k-{number}-{}", world.upstream.calls());
+            let own = world.pay(&key).send().await;
+            assert_eq!(own.text(), format!("effect {}", world.upstream.number_of(&key)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_nobody_reads_to_its_end_takes_its_connection_with_it() {
+    let world = World::start(Store::sqlite()).await;
+    let body = "first ".repeat(1_000_000);
+    for number in 0..2 * workers() {
+        world.upstream.then(Answer::status(200).body(body.clone()));
+        let mut exchange = world.get("/large").open().await.unwrap();
+        exchange.any_head().await.unwrap();
+        drop(exchange);
+        let own = world.pay(&format!("k-{number}")).send().await;
+        assert!(own.text().starts_with("effect "), "{own:?}");
+    }
+}
+
+/// A service that answers each request as soon as it has seen the head, and reads the body then.
+async fn answer_early(listener: TcpListener, body_came: oneshot::Sender<()>) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let (mut seen, mut answered, mut body_came) = (Vec::new(), 0, Some(body_came));
+    while answered < 2 {
+        let mut piece = [0; 4096];
+        let read = stream.read(&mut piece).await.unwrap();
+        assert!(read > 0, "the connection has ended");
+        seen.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&seen);
+        let heads = text.matches("PUT /early").count();
+        for _ in answered..heads {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly").await.unwrap();
+        }
+        answered = heads;
+        if text.contains("\r\n0\r\n\r\n")
+            && let Some(told) = body_came.take()
+        {
+            told.send(()).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_before_the_body_has_gone_is_told_at_once_and_the_connection_serves_again() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (told, body_came) = oneshot::channel();
+    let service = tokio::spawn(answer_early(listener, told));
+    let route = format!(
+        "name = \"early\"\npath = \"/early\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"http://{address}\""
+    );
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
+    // Both requests over one connection, and so on one of the proxy's threads.
+    let upload = world.proxy.client().request("PUT", "/early").body(vec![b'x'; 20]).chunked();
+    let mut exchange = upload.open_head().await;
+    exchange.write(b"5\r\nhello\r\n").await;
+    let head = timeout(PATIENCE, exchange.any_head()).await.expect("it is told before the body has come").unwrap();
+    assert!(head.start.contains(" 200 "), "{}", head.start);
+    assert_eq!(exchange.piece().await.unwrap().unwrap(), b"early");
+    exchange.write(b"0\r\n\r\n").await;
+    timeout(PATIENCE, body_came).await.expect("the rest goes though the answer has come").unwrap();
+    exchange.write(&world.proxy.client().request("PUT", "/early").body("again").bytes()).await;
+    assert_eq!(exchange.response().await.text(), "early");
+    timeout(PATIENCE, service).await.expect("both have come over one connection").unwrap();
+}
+
+#[tokio::test]
+async fn an_upload_goes_on_while_nobody_reads_its_answer() {
+    const LARGE: usize = 32 * 1024 * 1024;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let upstream = format!("http://{}", listener.local_addr().unwrap());
+    // It has said more than all buffers on the way hold before it reads the body.
+    let service = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut reading, mut writing) = stream.into_split();
+        let saying = tokio::spawn(async move {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
+            writing.write_all(head.as_bytes()).await.unwrap();
+            writing.write_all(&vec![b'a'; LARGE]).await.unwrap();
+            writing
+        });
+        let (mut came, mut piece) = (0, vec![0; 64 * 1024]);
+        while came < LARGE {
+            came += reading.read(&mut piece).await.unwrap();
+        }
+        saying.await.unwrap()
+    });
+    let route =
+        format!("name = \"both\"\npath = \"/both\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"{upstream}\"");
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
+    let upload = world.proxy.client().request("PUT", "/both").body(vec![b'x'; LARGE]);
+    // Sent whole before a byte of the answer is read.
+    let mut exchange = timeout(PATIENCE, upload.open()).await.expect("the upload stalls").unwrap();
+    let response = timeout(PATIENCE, exchange.response()).await.expect("the answer comes whole");
+    assert_eq!(response.body.len(), LARGE);
+    timeout(PATIENCE, service).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_length_that_not_everybody_reads_alike_is_said_anew_both_ways() {
+    let world = World::start(Store::sqlite()).await;
+    let text = "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello";
+    world.upstream.then(Answer::raw(text));
+    let response = world.get("/page").send().await;
+    assert_eq!((response.field("content-length"), &*response.text()), (Some("5"), "hello"));
+    world.upstream.then(Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 07\r\nContent-Length: 07\r\n\r\n"));
+    let response = world.proxy.client().request("HEAD", "/page").send().await;
+    assert_eq!((response.status, response.field("content-length")), (200, Some("7")));
+    let mut exchange =
+        world.proxy.client().raw(b"POST /page HTTP/1.1\r\nHost: x\r\nContent-Length: 0010\r\n\r\n0123456789").await;
+    assert_eq!(exchange.response().await.status, 201);
+    assert_eq!((world.upstream.last().field("content-length"), world.upstream.last().body.len()), (Some("10"), 10));
+}
