@@ -107,15 +107,13 @@ impl Body {
 
     /// A body that streams is tied, for as long as it is on its way; `None` for one that is there.
     pub fn tied(&mut self) -> Option<Ties> {
-        let ties = Ties::default();
-        match std::mem::replace(self, Self::empty()) {
-            Self::Streaming(incoming) => *self = Self::Tied(Flow::from(incoming), ties.tie()),
-            Self::Teed(tee) => *self = Self::Teed(Tee { tie: Some(ties.tie()), ..tee }),
-            other => {
-                *self = other;
-                return None;
-            }
-        }
+        let streams = matches!(self, Self::Streaming(_) | Self::Teed(_));
+        let ties = streams.then(Ties::default)?;
+        *self = match std::mem::replace(self, Self::empty()) {
+            Self::Streaming(incoming) => Self::Tied(Flow::from(incoming), ties.tie()),
+            Self::Teed(tee) => Self::Teed(Tee { tie: Some(ties.tie()), ..tee }),
+            there => there,
+        };
         Some(ties)
     }
 
