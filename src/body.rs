@@ -107,7 +107,7 @@ impl Body {
 
     /// A body that streams is tied, for as long as it is on its way; `None` for one that is there.
     pub fn tied(&mut self) -> Option<Ties> {
-        let streams = matches!(self, Self::Streaming(_) | Self::Teed(_));
+        let streams = matches!(self, Self::Streaming(_) | Self::Teed(_)) && !self.is_end_stream();
         let ties = streams.then(Ties::default)?;
         *self = match std::mem::replace(self, Self::empty()) {
             Self::Streaming(incoming) => Self::Tied(Flow::from(incoming), ties.tie()),

@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite;
 
-/// Up to so many bytes are copied together: a head and a small body. The system takes one slice faster than a list of
-/// them, by more than the copy costs.
+/// Up to so many bytes are copied together: a head and a small body. The system is spared a list of slices for it.
 const BYTES_MAX: usize = 4 * 1024;
 
 /// Writes what `slices` hold, as far as it fits, like [`AsyncWrite::poll_write_vectored`].

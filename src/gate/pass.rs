@@ -77,10 +77,10 @@ pub async fn hear(passing: Box<Passing>, ear: impl FnOnce(StatusCode, &HeaderMap
         }
         return Ok(switch(client, response));
     }
-    let announced = response.headers().get(TRAILER).filter(|_| trailers).cloned();
+    let trailer = response.headers().get(TRAILER).filter(|_| trailers).cloned();
     fields::past_us(response.headers_mut());
-    if let Some(announced) = announced {
-        response.headers_mut().insert(TRAILER, announced);
+    if let Some(trailer) = trailer {
+        response.headers_mut().insert(TRAILER, trailer);
     }
     sound_length(&mut response);
     Ok(response.map(|body| Body::Tied(body, tie)))

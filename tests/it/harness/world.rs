@@ -7,11 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use oncegate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
-use oncegate::domain::fingerprint::{Fingerprint, Plan, Recipe};
+use oncegate::domain::fingerprint::{Fingerprint, Plan, Recipe, Secret};
+use oncegate::domain::job::{Order, PickUp, Terms};
 use oncegate::domain::key::{Key, Limits, Syntax};
 use oncegate::domain::record::{Ask, Record, RecordId, Reservation};
 use oncegate::domain::response::StoredResponse;
 use oncegate::domain::scope::Scope;
+use oncegate::domain::sealed::Sealed;
 use oncegate::store::{self, Location, Renewal, Settings, Settled, Store};
 use tempfile::TempDir;
 
@@ -264,6 +266,25 @@ pub fn ask_of(service: &str, scope: [u8; 32], space: &[u8], key: &str) -> Ask {
         instance: us(),
         token: token(),
         time_limit: Duration::from_secs(30),
+    }
+}
+
+/// An order as a proxy makes it.
+pub fn order(ask: &Ask) -> Order {
+    let secret = Secret::new("a secret of some length");
+    Order { ask: ask.clone(), sealed: Sealed::seal(&secret, &ask.id, [7; 32], b"a request") }
+}
+
+/// As many deliveries as there are tokens, by these terms, with nothing to say of earlier ones.
+pub fn pick_up(tokens: Vec<Token>, terms: Terms) -> PickUp {
+    PickUp {
+        service: "shop".into(),
+        instance: us(),
+        tokens,
+        terms: vec![terms],
+        delivered: Vec::new(),
+        busy: Vec::new(),
+        unsent: Vec::new(),
     }
 }
 

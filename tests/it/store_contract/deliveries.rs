@@ -7,24 +7,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{Ending, InstanceId, Settlement, Token};
-use oncegate::domain::fingerprint::Secret;
-use oncegate::domain::job::{Enqueued, Job, Order, PickUp, PickedUp, Retry, Terms};
+use oncegate::domain::job::{Enqueued, Job, PickUp, PickedUp, Retry, Terms};
 use oncegate::domain::phase::Phase;
 use oncegate::domain::policy::OnUnknown;
 use oncegate::domain::record::{Ask, Record, RecordId};
 use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::domain::sealed::Sealed;
 use oncegate::domain::testimony::{Heard, Reservation, What, Word};
 use oncegate::store::books::{COUNTED_MAX, Case, Change, Decision, Verdict};
 use oncegate::store::{Seen, Settled};
 
-use crate::harness::world::{DAY, World, again, ask, completion, response, settlement, taken, token, us};
-
-/// An order as a proxy makes it.
-fn order(ask: &Ask) -> Order {
-    let secret = Secret::new("a secret of some length");
-    Order { ask: ask.clone(), sealed: Sealed::seal(&secret, &ask.id, [7; 32], b"a request") }
-}
+use crate::harness::world::{
+    DAY, World, again, ask, completion, order, pick_up, response, settlement, taken, token, us,
+};
 
 const RETRY: Retry = Retry {
     max_attempts: 3,
@@ -44,16 +38,7 @@ fn terms() -> Terms {
 }
 
 fn pick(terms: Terms, count: usize) -> PickUp {
-    let tokens = (0..count).map(|_| token()).collect();
-    PickUp {
-        service: "shop".into(),
-        instance: us(),
-        tokens,
-        terms: vec![terms],
-        delivered: Vec::new(),
-        busy: Vec::new(),
-        unsent: Vec::new(),
-    }
+    pick_up((0..count).map(|_| token()).collect(), terms)
 }
 
 impl World {

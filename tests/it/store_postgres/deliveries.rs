@@ -4,21 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate::domain::attempt::{Ending, Settlement, Token};
-use oncegate::domain::fingerprint::Secret;
-use oncegate::domain::job::{Enqueued, Job, Order, PickUp, Retry, Terms};
+use oncegate::domain::job::{Enqueued, Job, PickUp, Retry, Terms};
 use oncegate::domain::policy::OnUnknown;
-use oncegate::domain::record::{Ask, State};
-use oncegate::domain::sealed::Sealed;
+use oncegate::domain::record::State;
 use oncegate::store::{self, Seen, Settled, Store};
 
 use crate::harness::link::Link;
 use crate::harness::postgres;
-use crate::harness::world::{DAY, World, again, ask, settlement, token, us};
-
-fn order(ask: &Ask) -> Order {
-    let secret = Secret::new("a secret of some length");
-    Order { ask: ask.clone(), sealed: Sealed::seal(&secret, &ask.id, [7; 32], b"a request") }
-}
+use crate::harness::world::{DAY, World, again, ask, order, pick_up, settlement, token, us};
 
 fn pick(tokens: Vec<Token>) -> PickUp {
     let retry =
@@ -26,15 +19,7 @@ fn pick(tokens: Vec<Token>) -> PickUp {
     let time_limit = Duration::from_secs(30);
     let on_unknown = OnUnknown::Hold;
     let terms = Terms { route: "pay".into(), on_unknown, quiet_after: Duration::ZERO, time_limit, retry };
-    PickUp {
-        service: "shop".into(),
-        instance: us(),
-        tokens,
-        terms: vec![terms],
-        delivered: Vec::new(),
-        busy: Vec::new(),
-        unsent: Vec::new(),
-    }
+    pick_up(tokens, terms)
 }
 
 async fn pick_one(store: &Arc<dyn Store>) -> Job {
