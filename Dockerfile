@@ -16,6 +16,7 @@ WORKDIR /src
 ENV RUSTFLAGS="-C target-feature=+crt-static"
 # Dependencies first: this layer is built anew only when they change.
 COPY Cargo.toml Cargo.lock ./
+COPY crates crates
 RUN mkdir -p src benches/side_by_side && touch src/lib.rs \
     && echo 'fn main() {}' >src/main.rs && cp src/main.rs benches/side_by_side/ \
     && cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)"

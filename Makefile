@@ -1,24 +1,27 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy validate test soak torture bench demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate test soak torture bench demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-check: fmt lint doc tidy validate ## Everything that needs no running service: format, lints, docs, structure, validators
+check: fmt lint doc tidy dependencies validate ## Everything that needs no running service: format, lints, docs, structure, dependencies, validators
 
 fmt:
-	cargo fmt --check
+	cargo fmt --all --check
 
 lint:
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet
 
 tidy:
 	cargo test --locked --quiet --test tidy --test docs
+
+dependencies:
+	scripts/dependencies
 
 validate:
 	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
@@ -35,7 +38,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
-	cargo test --locked
+	cargo test --locked --workspace
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
 soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages and deliveries; ONCEGATE_SOAK_SECONDS for longer
@@ -44,14 +47,14 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	    cargo test --locked --test faults -- killed_at_random --nocapture --test-threads=1
 	@scripts/need rabbitmq-server || echo "the test with RabbitMQ is skipped" >&2
 	ONCEGATE_SOAK_MESSAGES=$${ONCEGATE_SOAK_MESSAGES:-10000} \
-	    cargo test --locked --test it -- copies_dealt_to_two_proxies --nocapture
+	    cargo test --locked --test it -- duplicate_messages_at_two_repeatedly_killed_proxies --nocapture
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
 	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
 
 torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS for longer
 	scripts/need postgresql
 	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
-	    cargo test --locked --test faults -- whatever_breaks_together --nocapture --test-threads=1
+	    cargo test --locked --test faults -- all_faults_combined --nocapture --test-threads=1
 
 bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BENCH=--quick, --full or --help
 	scripts/need postgresql

@@ -1,7 +1,7 @@
 //! The operators' listener.
 //!
-//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `Admin::call`. What people look at in a
-//! browser is for `page`, which has paths of its own.
+//! To add an endpoint: a variant of `Endpoint`, its line in `TABLE`, its arm in `AdminListener::call`. The pages for browsers
+//! have paths of their own, in `page`.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -25,104 +25,119 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
 use crate::config::Config;
-use crate::gate::Shared;
-use auth::{Access, Denied};
-use desk::problem::Problem;
-use desk::{BODY_BYTES_MAX, Desk, Question, Verb};
-use metrics::Census;
-use services::{Saying, Services};
+use crate::instance::Instance;
+use auth::{Access, AccessDenied};
+use key_admin::dto::AdminResponse;
+use key_admin::problem::{ApiProblem, ProblemCode};
+use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin, render_json};
+use metrics::KeyCountCache;
+use services::{ServiceApi, ServiceMethod};
 
 pub mod auth;
-pub mod desk;
 mod drain;
 mod health;
+pub(crate) mod key_admin;
 mod metrics;
 mod page;
 mod services;
 
-/// A probe's head comes in one packet; who takes longer is no probe.
+/// The time for a request's head. A probe's head comes in one packet.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// For a question's body.
+/// The time for a request's body.
 const BODY_MAX: Duration = Duration::from_secs(10);
-/// For an answer that is being written when the listener closes.
+/// The time for a response that is being written when the listener closes.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// What can be asked for.
+/// The endpoints of the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
-    Alive,
+    Health,
     Drain,
     DrainState,
-    Keys(Verb),
+    Keys(AdminMethod),
     Metrics,
-    Ready,
-    Says(Saying),
+    Readiness,
+    Service(ServiceMethod),
 }
 
-/// Where it is asked for, and by whom. `GET` answers `HEAD` too. `{id}` is one segment.
+/// The path, method and access of each endpoint. `GET` answers `HEAD` too. `{id}` is one segment.
 const TABLE: [(&str, Method, Access, Endpoint); 17] = [
-    ("/healthz", Method::GET, Access::Anybody, Endpoint::Alive),
-    ("/readyz", Method::GET, Access::Anybody, Endpoint::Ready),
+    ("/healthz", Method::GET, Access::Anybody, Endpoint::Health),
+    ("/readyz", Method::GET, Access::Anybody, Endpoint::Readiness),
     ("/metrics", Method::GET, Access::Anybody, Endpoint::Metrics),
     ("/api/v1/drain", Method::GET, Access::Operators, Endpoint::DrainState),
     ("/api/v1/drain", Method::POST, Access::Operators, Endpoint::Drain),
-    ("/api/v1/audit", Method::GET, Access::Operators, Endpoint::Keys(Verb::Audit)),
-    ("/api/v1/keys", Method::GET, Access::Operators, Endpoint::Keys(Verb::List)),
-    ("/api/v1/keys/actions", Method::POST, Access::Operators, Endpoint::Keys(Verb::Act)),
-    ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Endpoint::Keys(Verb::Purge)),
-    ("/api/v1/keys/{id}", Method::GET, Access::Operators, Endpoint::Keys(Verb::Show)),
-    ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Endpoint::Keys(Verb::Release)),
-    ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Endpoint::Keys(Verb::Requeue)),
-    ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Endpoint::Keys(Verb::Resolve)),
-    ("/api/v1/stats", Method::GET, Access::Operators, Endpoint::Keys(Verb::Stats)),
-    ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Endpoint::Says(Saying::Completed)),
-    ("/app/v1/reservations/{id}/not-executed", Method::POST, Access::Services, Endpoint::Says(Saying::NotExecuted)),
-    ("/app/v1/reservations/{id}/recovery-point", Method::PUT, Access::Services, Endpoint::Says(Saying::Reached)),
+    ("/api/v1/audit", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Audit)),
+    ("/api/v1/keys", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::List)),
+    ("/api/v1/keys/actions", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::BulkChange)),
+    ("/api/v1/keys/{id}", Method::DELETE, Access::Operators, Endpoint::Keys(AdminMethod::Purge)),
+    ("/api/v1/keys/{id}", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Show)),
+    ("/api/v1/keys/{id}/release", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Release)),
+    ("/api/v1/keys/{id}/requeue", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Requeue)),
+    ("/api/v1/keys/{id}/resolve", Method::POST, Access::Operators, Endpoint::Keys(AdminMethod::Resolve)),
+    ("/api/v1/stats", Method::GET, Access::Operators, Endpoint::Keys(AdminMethod::Stats)),
+    ("/app/v1/reservations/{id}/complete", Method::POST, Access::Services, Endpoint::Service(ServiceMethod::Complete)),
+    (
+        "/app/v1/reservations/{id}/not-executed",
+        Method::POST,
+        Access::Services,
+        Endpoint::Service(ServiceMethod::NotExecuted),
+    ),
+    (
+        "/app/v1/reservations/{id}/recovery-point",
+        Method::PUT,
+        Access::Services,
+        Endpoint::Service(ServiceMethod::RecoveryPoint),
+    ),
 ];
 
-/// In which a client says who acts, for the audit log: claimed, and written down as that.
+/// The request header with the operator's name, for the audit log: claimed, and written down as that.
 const ACTOR: &str = "x-oncegate-actor";
 
-/// In which a client says which service it means: an address alone does not tell.
+/// The request header with the service that the client means: an address alone does not say.
 pub const SERVICE: &str = "x-oncegate-service";
 
-/// What `/healthz` calls itself, so that nobody shows a token to whoever else listens at an address.
+/// The name in the response of `/healthz`. Clients check it before they send a token: another program may listen there.
 pub const NAME: &str = "oncegate";
 
-/// What the endpoints look at, and what they can do.
-pub struct Admin {
-    shared: Arc<Shared>,
-    desk: Desk,
-    services: Services,
+/// The operators' listener: the state behind its endpoints and pages.
+pub struct AdminListener {
+    instance: Arc<Instance>,
+    key_admin: KeyAdmin,
+    service_api: ServiceApi,
     sessions: page::Sessions,
     leaving: CancellationToken,
-    census: Census,
+    key_counts: KeyCountCache,
 }
 
-impl Admin {
-    /// `leaving` is cancelled by whatever begins the drain, before anything else happens; also from here.
-    pub fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
-        let services = Services::new(Arc::clone(&shared), config.clone());
-        let desk = Desk::new(Arc::clone(&shared.store), config);
-        Self { shared, desk, services, sessions: page::Sessions::new(), leaving, census: Census::default() }
+impl AdminListener {
+    /// `leaving` is cancelled first by everything that begins a drain; this listener may cancel it too.
+    pub fn new(instance: Arc<Instance>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
+        let service_api = ServiceApi::new(Arc::clone(&instance), config.clone());
+        let key_admin = KeyAdmin::new(Arc::clone(&instance.store), config);
+        let key_counts = KeyCountCache::default();
+        Self { instance, key_admin, service_api, sessions: page::Sessions::new(), leaving, key_counts }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let (status, body) = match endpoint {
-            Endpoint::Alive => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
+            Endpoint::Health => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
             Endpoint::Drain => self.drain(),
             Endpoint::DrainState => self.drain_state(),
-            Endpoint::Keys(verb) => {
-                return match self.keys(verb, request, peer).await {
-                    Ok(told) => respond(StatusCode::OK, &told),
+            Endpoint::Keys(method) => {
+                return match self.answer_about_keys(method, request, peer).await {
+                    Ok(response) => respond(StatusCode::OK, &render_json::render_response(&response)),
                     Err(problem) => refuse(&problem),
                 };
             }
             Endpoint::Metrics => return self.metrics(request.headers()).await,
-            Endpoint::Ready => self.ready().await,
-            Endpoint::Says(saying) => {
-                return match self.services.hear(saying, request).await {
-                    Ok((status, told)) => respond(status, &told),
+            Endpoint::Readiness => {
+                let readiness = self.readiness().await;
+                (readiness.status(), readiness.to_json())
+            }
+            Endpoint::Service(method) => {
+                return match self.service_api.answer(method, request).await {
+                    Ok((status, body)) => respond(status, &body),
                     Err(problem) => refuse(&problem),
                 };
             }
@@ -130,43 +145,48 @@ impl Admin {
         respond(status, &body)
     }
 
-    async fn keys(&self, verb: Verb, request: Request<Incoming>, peer: IpAddr) -> Result<Value, Problem> {
+    async fn answer_about_keys(
+        &self,
+        method: AdminMethod,
+        request: Request<Incoming>,
+        peer: IpAddr,
+    ) -> Result<AdminResponse, ApiProblem> {
         let (head, body) = request.into_parts();
-        let actor = desk::actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
-        let body = read(body, BODY_BYTES_MAX).await?;
+        let actor = key_admin::remote_actor(peer, head.headers.get(ACTOR).map(HeaderValue::as_bytes));
+        let body = read_body(body, BODY_BYTES_MAX).await?;
         let id = head.uri.path().split('/').nth(4).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default();
-        let mut told = self.desk.answer(Question { verb, id, query, body: &body, actor }).await?;
-        if verb == Verb::Stats {
-            self.seen(&mut told);
+        let mut response = self.key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await?;
+        if let AdminResponse::Stats(stats) = &mut response {
+            stats.instance = Some(self.instance_stats());
         }
-        Ok(told)
+        Ok(response)
     }
 
-    /// The service that a client means, where it is not the one that is served here.
+    /// Returns the service that a client names, where it is not the one that is served here.
     fn another_service(&self, request: &Request<Incoming>) -> Option<String> {
-        let mut meant = request.headers().get_all(SERVICE).iter();
-        let other = meant.find(|meant| meant.as_bytes() != self.shared.config.service.as_bytes())?;
+        let mut named = request.headers().get_all(SERVICE).iter();
+        let other = named.find(|named| named.as_bytes() != self.instance.config.service.as_bytes())?;
         Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
     }
 
     async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
-        if page::has(request.uri().path()) {
-            return self.page(request, listener, peer).await;
+        if page::is_page(request.uri().path()) {
+            return self.answer_page(request, listener, peer).await;
         }
         let (method, path) = (request.method(), request.uri().path());
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        let here: Vec<_> = TABLE.iter().filter(|(known, ..)| is_at(path, known)).collect();
+        let here: Vec<_> = TABLE.iter().filter(|(pattern, ..)| is_path_of(path, pattern)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        match access.check(&request, listener, self.shared.config.admin.token.as_ref()) {
+        match access.check(&request, listener, self.instance.config.admin.token.as_ref()) {
             Ok(()) => {}
-            Err(Denied::Token) => return unauthorized(),
+            Err(AccessDenied::Token) => return respond_unauthorized(),
             Err(denied) => return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() })),
         }
         if access == Access::Operators
-            && let Some(meant) = self.another_service(&request)
+            && let Some(named) = self.another_service(&request)
         {
-            return refuse(&Problem::another_service(&self.shared.config.service, &meant));
+            return refuse(&ApiProblem::another_service(&self.instance.config.service, &named));
         }
         if let Some((.., endpoint)) = here.iter().find(|(_, known, ..)| known == method) {
             return self.call(*endpoint, request, peer).await;
@@ -184,26 +204,26 @@ impl Admin {
     }
 }
 
-/// A question's body, whole.
-async fn read(body: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
-    let late = || Problem::new(StatusCode::REQUEST_TIMEOUT, "request-timeout", "the body does not come");
+/// Reads a request's body, whole.
+async fn read_body(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiProblem> {
+    let late = || ApiProblem::new(ProblemCode::RequestTimeout, "the body did not arrive in time");
     let body = tokio::time::timeout(BODY_MAX, Limited::new(body, bytes_max).collect()).await;
     let body = body.map_err(|_| late())?.map_err(|error| match error.is::<LengthLimitError>() {
-        true => desk::body_too_large(bytes_max),
+        true => ApiProblem::body_too_large(bytes_max),
         false => late(),
     })?;
     Ok(body.to_bytes())
 }
 
-/// Whether a path is the one of the table.
-fn is_at(path: &str, known: &str) -> bool {
+/// Whether a path fits one of the table.
+fn is_path_of(path: &str, pattern: &str) -> bool {
     let mut segments = path.split('/');
-    known.split('/').all(|known| segments.next().is_some_and(|segment| known == segment || known == "{id}"))
+    pattern.split('/').all(|part| segments.next().is_some_and(|segment| part == segment || part == "{id}"))
         && segments.next().is_none()
 }
 
-fn refuse(problem: &Problem) -> Response<Body> {
-    let mut response = respond(problem.status, &desk::document(problem));
+fn refuse(problem: &ApiProblem) -> Response<Body> {
+    let mut response = respond(problem.status(), &render_json::render_problem(problem));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }
@@ -217,13 +237,13 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
-fn unauthorized() -> Response<Body> {
+fn respond_unauthorized() -> Response<Body> {
     let status = StatusCode::UNAUTHORIZED;
     let problem = json!({
         "type": "about:blank",
         "title": "Unauthorized",
         "status": status.as_u16(),
-        "detail": Denied::Token.to_string(),
+        "detail": AccessDenied::Token.to_string(),
     });
     let mut response = respond(status, &problem);
     let headers = response.headers_mut();
@@ -232,9 +252,9 @@ fn unauthorized() -> Response<Body> {
     response
 }
 
-/// Answers operators and probes until `stop`. An answer that is being given then still goes out: it may be the one to
-/// whoever has asked for the drain.
-pub async fn serve(listener: std::net::TcpListener, admin: Admin, stop: CancellationToken) {
+/// Answers operators and probes until `stop`. A response that is being sent then still goes out: it may be the one to the
+/// operator who has asked for the drain.
+pub async fn serve(listener: std::net::TcpListener, admin: AdminListener, stop: CancellationToken) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the admin listener cannot be used"),
@@ -250,15 +270,15 @@ pub async fn serve(listener: std::net::TcpListener, admin: Admin, stop: Cancella
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        connections.spawn(connect(stream, peer.ip(), Arc::clone(&admin), stop.clone()));
+        connections.spawn(serve_connection(stream, peer.ip(), Arc::clone(&admin), stop.clone()));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-async fn connect(stream: TcpStream, peer: IpAddr, admin: Arc<Admin>, stop: CancellationToken) {
-    // Of the connection, not of the listener, which may listen on every interface.
+async fn serve_connection(stream: TcpStream, peer: IpAddr, admin: Arc<AdminListener>, stop: CancellationToken) {
+    // The connection's address, not the listener's, which may be every interface.
     let Ok(own) = stream.local_addr() else { return };
     let service = service_fn(|request| {
         let admin = Arc::clone(&admin);
@@ -284,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_probes_are_for_anybody_and_one_path_has_one_access() {
+    fn only_probes_need_no_access_and_all_methods_of_a_path_need_the_same() {
         for (path, _, access, _) in &TABLE {
             let is_probe = matches!(*path, "/healthz" | "/metrics" | "/readyz");
             assert_eq!(*access == Access::Anybody, is_probe, "{path}");

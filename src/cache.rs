@@ -1,9 +1,9 @@
-//! Completed records in memory. They are immutable until their TTL ends or an operator takes them back, so a replay need
-//! not ask the store.
+//! A cache of completed records. They are immutable until their TTL ends or an operator withdraws them, so a replay
+//! does not need the store.
 //!
-//! Memory never decides who executes: what is not in here is asked of the store. What is in here is true as long as
-//! nobody has purged it; each instance reads the store's count of purges with its heartbeat, and a count that has grown
-//! empties the memory. Whether that reading is young enough is for the caller to know.
+//! The cache never decides who executes: for a key that is not cached the store is asked. A cached record is valid as
+//! long as nobody has purged it; each instance reads the store's purge count with its heartbeat, and a count that has
+//! grown empties the cache. The caller has to know whether that reading is recent enough.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use http::StatusCode;
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
-use crate::domain::attempt::Token;
 use crate::domain::fingerprint::{Fingerprint, Recipe};
-use crate::domain::record::{Completed, Record, RecordId, State};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
+use crate::domain::state::{CompletedResponse, KeyState};
 
-/// Replays from memory, bounded by bytes.
+/// Completed records for replays, bounded in bytes.
 pub struct Cache {
-    records: Table<RecordId, Arc<Kept>, Bytewise, ById>,
-    /// The store's count of purges, as last read.
+    records: Table<RecordId, Arc<CachedRecord>, ByteWeigher, RecordIdHasher>,
+    /// The store's purge count, as last read.
     purges: AtomicU64,
-    /// Nothing is kept where there is no room.
-    on: bool,
+    /// Whether the cache has any capacity.
+    is_enabled: bool,
 }
 
-/// The count of purges when a question to the store was begun. What comes back of it may be older than a purge that has
-/// been heard of meanwhile, and is not kept then.
+/// The purge count when a read of the store began. A record that was read before a purge became known is not cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun(u64);
+pub struct CacheEpoch(u64);
 
 impl Cache {
-    /// An empty memory of so many bytes; with 0 it stays empty.
+    /// An empty cache of at most `bytes` bytes; with 0 it stays empty.
     pub fn new(bytes: u64) -> Self {
         let options = OptionsBuilder::new()
             .estimated_items_capacity(usize::try_from(bytes / TYPICAL_BYTES).unwrap_or(usize::MAX).max(16))
@@ -43,44 +43,44 @@ impl Cache {
             .shards(SHARDS)
             .build()
             .expect("the two options that must be there are there");
-        let records = Table::with_options(options, Bytewise, ById::default(), DefaultLifecycle::default());
-        Self { records, purges: AtomicU64::new(0), on: bytes > 0 }
+        let records = Table::with_options(options, ByteWeigher, RecordIdHasher::default(), DefaultLifecycle::default());
+        Self { records, purges: AtomicU64::new(0), is_enabled: bytes > 0 }
     }
 
-    /// The key's record, if it is in here and within its TTL at `now`, which is the store's time or later.
+    /// Returns the key's record, if it is cached and within its TTL at `now`, which is the store's time or later.
     pub fn get(&self, id: &RecordId, now: SystemTime) -> Option<Record> {
-        if !self.on {
+        if !self.is_enabled {
             return None;
         }
-        let kept = self.records.get(id)?;
-        let record = if now < kept.expires_at { kept.record(*id) } else { None };
+        let cached = self.records.get(id)?;
+        let record = if now < cached.expires_at { cached.to_record(*id) } else { None };
         if record.is_none() {
             self.records.remove(id);
         }
         record
     }
 
-    /// To be called before the store is asked for what may be [put](Self::put) in here.
-    pub fn begin(&self) -> Begun {
-        Begun(self.purges())
+    /// Returns the current epoch. To be called before the store is read for a record that is to be [cached](Self::insert_if_current).
+    pub fn current_epoch(&self) -> CacheEpoch {
+        CacheEpoch(self.purge_count())
     }
 
-    /// Keeps a completed record, unless a purge has been heard of since `begun`. Anything else is not kept.
-    pub fn put(&self, record: &Record, begun: Begun) {
-        if !self.on || record.late || record.past_ttl || self.begin() != begun {
+    /// Caches a completed record, unless a purge has become known since `epoch`. Other records are ignored.
+    pub fn insert_if_current(&self, record: &Record, epoch: CacheEpoch) {
+        if !self.is_enabled || record.late || record.past_ttl || self.current_epoch() != epoch {
             return;
         }
-        let Some(kept) = Kept::of(record) else { return };
-        self.records.insert(record.id, Arc::new(kept));
-        // A purge that was heard of in between has emptied what was there then.
-        if self.begin() != begun {
+        let Some(cached) = CachedRecord::from_record(record) else { return };
+        self.records.insert(record.id, Arc::new(cached));
+        // A purge that became known in between emptied the cache before the insert.
+        if self.current_epoch() != epoch {
             self.records.remove(&record.id);
         }
     }
 
-    /// The store's count of purges, as the heartbeat has read it. Tells whether it has grown, so that the store should be
-    /// told at once that it was seen.
-    pub fn purged(&self, count: u64) -> bool {
+    /// Takes the store's purge count, as the heartbeat has read it, and empties the cache if it has changed. Returns
+    /// whether it has; the caller should then confirm it to the store at once.
+    pub fn observe_purge_count(&self, count: u64) -> bool {
         let has_grown = self.purges.swap(count, Ordering::SeqCst) != count;
         if has_grown {
             self.records.clear();
@@ -88,20 +88,20 @@ impl Cache {
         has_grown
     }
 
-    /// Up to which count what was purged is forgotten here.
-    pub fn purges(&self) -> u64 {
+    /// The purge count up to which the cache has been emptied.
+    pub fn purge_count(&self) -> u64 {
         self.purges.load(Ordering::SeqCst)
     }
 
-    /// What is kept, in bytes.
+    /// The size of the cached records in bytes.
     pub fn bytes(&self) -> u64 {
         self.records.weight()
     }
 }
 
-/// A completed record as it is kept: its response in one piece. As maps of fields most of the memory would be places for
-/// fields that are not there; and as it came from the wire a response is a slice of a read buffer, and would keep all of that.
-struct Kept {
+/// A completed record with its response in one buffer. Maps of fields would use most of their memory for empty slots,
+/// and a response as read from the network is a slice of a read buffer and would keep all of it alive.
+struct CachedRecord {
     attempt: u32,
     token: Token,
     recipe: Recipe,
@@ -109,21 +109,23 @@ struct Kept {
     accepted_at: Option<SystemTime>,
     expires_at: SystemTime,
     status: StatusCode,
-    /// The fields as they are stored, and then the body, where it is kept.
+    /// The encoded fields, followed by the body, where it is stored.
     response: Bytes,
-    /// Where the body begins.
+    /// The offset of the body.
     body: Option<usize>,
 }
 
-impl Kept {
-    fn of(record: &Record) -> Option<Self> {
-        let State::Completed(Completed { response, expires_at: Some(expires_at) }) = &record.state else { return None };
-        let mut whole = response.encode_fields();
+impl CachedRecord {
+    fn from_record(record: &Record) -> Option<Self> {
+        let KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) }) = &record.state else {
+            return None;
+        };
+        let mut bytes = response.encode_fields();
         let body = response.body.as_ref().map(|body| {
-            let begins = whole.len();
-            whole.reserve_exact(body.len());
-            whole.extend_from_slice(body);
-            begins
+            let offset = bytes.len();
+            bytes.reserve_exact(body.len());
+            bytes.extend_from_slice(body);
+            offset
         });
         Some(Self {
             attempt: record.attempt,
@@ -133,15 +135,15 @@ impl Kept {
             accepted_at: record.accepted_at,
             expires_at: *expires_at,
             status: response.status,
-            response: whole.into_boxed_slice().into(),
+            response: bytes.into_boxed_slice().into(),
             body,
         })
     }
 
-    /// `None` where it does not decode, which the store would then be asked about.
-    fn record(&self, id: RecordId) -> Option<Record> {
+    /// Decodes the record; `None` where that fails, and the store is asked.
+    fn to_record(&self, id: RecordId) -> Option<Record> {
         let fields = self.response.slice(..self.body.unwrap_or(self.response.len()));
-        let body = self.body.map(|begins| self.response.slice(begins..));
+        let body = self.body.map(|offset| self.response.slice(offset..));
         let response = StoredResponse::decode(self.status.as_u16().cast_signed(), &fields, body).ok()?;
         Some(Record {
             id,
@@ -153,28 +155,28 @@ impl Kept {
             deadline_in_ms: 0,
             past_ttl: false,
             late: false,
-            // Only another attempt of this life of the key would be told of it, and there is none after this one.
+            // Only a later attempt in this life of the key would use it, and there is none after a completed one.
             recovery_point: None,
             accepted_at: self.accepted_at,
-            state: State::Completed(Completed { response, expires_at: Some(self.expires_at) }),
+            state: KeyState::Completed(CompletedResponse { response, expires_at: Some(self.expires_at) }),
         })
     }
 }
 
-/// Enough that two cores seldom meet, and each still holds a response of some MiB.
+/// Enough shards that two cores seldom contend, and few enough that each holds a response of some MiB.
 const SHARDS: usize = 8;
 
-/// Of a record with a small body: how many there may be is only a first guess.
+/// The size of a record with a small body, from which the initial number of records is estimated.
 const TYPICAL_BYTES: u64 = 2048;
 
-/// A record without its response, and its place in the table: what is counted there, twice over, as tables have room to
+/// The size of a record without its response, and of its table slot. The slot counts twice, as tables have room to
 /// grow.
-const RECORD_BYTES: usize = size_of::<Kept>() + 2 * (size_of::<RecordId>() + 32) + 64;
+const RECORD_BYTES: usize = size_of::<CachedRecord>() + 2 * (size_of::<RecordId>() + 32) + 64;
 
-/// A record's id is a hash, of a salted one among other things: nobody can choose ids that meet.
-type ById = BuildHasherDefault<FirstBytes>;
+/// A record's id is a hash that covers a salted one, so nobody can choose colliding ids.
+type RecordIdHasher = BuildHasherDefault<FirstBytes>;
 
-/// Takes the first bytes that it is given for the hash.
+/// Uses the first 8 bytes of the input as the hash.
 #[derive(Default)]
 struct FirstBytes(u64);
 
@@ -185,7 +187,7 @@ impl Hasher for FirstBytes {
         }
     }
 
-    /// The length, which is always the same.
+    /// Ignores the length, which is always the same.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
@@ -194,11 +196,11 @@ impl Hasher for FirstBytes {
 }
 
 #[derive(Clone)]
-struct Bytewise;
+struct ByteWeigher;
 
-impl Weighter<RecordId, Arc<Kept>> for Bytewise {
-    fn weight(&self, _: &RecordId, kept: &Arc<Kept>) -> u64 {
-        (RECORD_BYTES + kept.response.len()) as u64
+impl Weighter<RecordId, Arc<CachedRecord>> for ByteWeigher {
+    fn weight(&self, _: &RecordId, cached: &Arc<CachedRecord>) -> u64 {
+        (RECORD_BYTES + cached.response.len()) as u64
     }
 }
 
@@ -207,7 +209,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
 
     use super::*;
-    use crate::domain::fingerprint::Plan;
+    use crate::domain::fingerprint::FingerprintRules;
 
     const UNTIL: SystemTime = SystemTime::UNIX_EPOCH;
 
@@ -215,12 +217,12 @@ mod tests {
         RecordId::from_stored(&[number; 32]).unwrap()
     }
 
-    fn record(number: u8, state: State) -> Record {
+    fn record(number: u8, state: KeyState) -> Record {
         Record {
             id: id(number),
             attempt: 1,
             token: Token::from_random([2; 16]),
-            recipe: Recipe::new(Plan::default(), None),
+            recipe: Recipe::new(FingerprintRules::default(), None),
             fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
             running_for: Duration::ZERO,
             deadline_in_ms: 0,
@@ -239,23 +241,23 @@ mod tests {
         let body = Some(Bytes::copy_from_slice(body));
         let response = StoredResponse { status: StatusCode::CREATED, headers, body, trailers: HeaderMap::new() };
         let expires_at = Some(UNTIL + Duration::from_secs(10));
-        record(number, State::Completed(Completed { response, expires_at }))
+        record(number, KeyState::Completed(CompletedResponse { response, expires_at }))
     }
 
     fn body_of(found: Option<Record>) -> Option<Bytes> {
         match found?.state {
-            State::Completed(completed) => completed.response.body,
+            KeyState::Completed(completed) => completed.response.body,
             _ => None,
         }
     }
 
     #[test]
-    fn what_is_kept_is_given_until_its_ttl_ends() {
+    fn a_cached_record_is_returned_until_its_ttl_ends() {
         let cache = Cache::new(1 << 20);
-        cache.put(&completed(1, b"paid"), cache.begin());
+        cache.insert_if_current(&completed(1, b"paid"), cache.current_epoch());
         let found = cache.get(&id(1), UNTIL).unwrap();
         assert!(
-            matches!(&found.state, State::Completed(stored) if stored.response.headers.get_all("x-a").iter().count() == 2)
+            matches!(&found.state, KeyState::Completed(stored) if stored.response.headers.get_all("x-a").iter().count() == 2)
         );
         assert!(cache.get(&id(1), UNTIL + Duration::from_millis(9_999)).is_some());
         assert!(cache.get(&id(1), UNTIL + Duration::from_secs(10)).is_none());
@@ -263,45 +265,52 @@ mod tests {
     }
 
     #[test]
-    fn only_completed_records_within_their_ttl_are_kept() {
+    fn only_completed_records_within_their_ttl_are_cached() {
         let cache = Cache::new(1 << 20);
-        for state in [State::Dead, State::Expired, State::InFlight, State::Queued, State::Retryable, State::Unknown] {
-            cache.put(&record(1, state), cache.begin());
+        for state in [
+            KeyState::Dead,
+            KeyState::Expired,
+            KeyState::InFlight,
+            KeyState::Queued,
+            KeyState::Retryable,
+            KeyState::Unknown,
+        ] {
+            cache.insert_if_current(&record(1, state), cache.current_epoch());
         }
-        cache.put(&Record { late: true, ..completed(1, b"") }, cache.begin());
-        cache.put(&Record { past_ttl: true, ..completed(1, b"") }, cache.begin());
+        cache.insert_if_current(&Record { late: true, ..completed(1, b"") }, cache.current_epoch());
+        cache.insert_if_current(&Record { past_ttl: true, ..completed(1, b"") }, cache.current_epoch());
         assert!(cache.get(&id(1), UNTIL).is_none());
     }
 
     #[test]
-    fn a_purge_empties_it_and_what_was_asked_before_is_not_kept_after() {
+    fn a_purge_empties_the_cache_and_earlier_reads_are_not_cached() {
         let cache = Cache::new(1 << 20);
-        cache.purged(0);
-        let begun = cache.begin();
-        cache.put(&completed(1, b"paid"), begun);
-        assert!(!cache.purged(0));
+        cache.observe_purge_count(0);
+        let begun = cache.current_epoch();
+        cache.insert_if_current(&completed(1, b"paid"), begun);
+        assert!(!cache.observe_purge_count(0));
         assert!(cache.get(&id(1), UNTIL).is_some(), "nothing was purged");
-        assert!(cache.purged(1), "a purge is told once");
-        assert!(!cache.purged(1));
-        assert_eq!(cache.purges(), 1);
+        assert!(cache.observe_purge_count(1), "a purge is reported once");
+        assert!(!cache.observe_purge_count(1));
+        assert_eq!(cache.purge_count(), 1);
         assert!(cache.get(&id(1), UNTIL).is_none());
-        cache.put(&completed(1, b"paid"), begun);
+        cache.insert_if_current(&completed(1, b"paid"), begun);
         assert!(cache.get(&id(1), UNTIL).is_none());
-        cache.put(&completed(1, b"again"), cache.begin());
+        cache.insert_if_current(&completed(1, b"again"), cache.current_epoch());
         assert_eq!(body_of(cache.get(&id(1), UNTIL)).unwrap(), "again");
     }
 
     #[test]
-    fn it_never_holds_more_than_its_bytes() {
+    fn the_cache_never_exceeds_its_capacity() {
         let cache = Cache::new(256 * 1024);
         for number in 0..=255 {
-            cache.put(&completed(number, &[7; 4096]), cache.begin());
+            cache.insert_if_current(&completed(number, &[7; 4096]), cache.current_epoch());
         }
         assert!(cache.bytes() <= 256 * 1024 && cache.bytes() > 64 * 1024, "{}", cache.bytes());
-        cache.put(&completed(1, &vec![7; 1 << 20]), cache.begin());
+        cache.insert_if_current(&completed(1, &vec![7; 1 << 20]), cache.current_epoch());
         assert!(cache.bytes() <= 256 * 1024);
         let off = Cache::new(0);
-        off.put(&completed(1, b""), off.begin());
+        off.insert_if_current(&completed(1, b""), off.current_epoch());
         assert!(off.get(&id(1), UNTIL).is_none());
     }
 }

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::app::Failure;
-use crate::config::{self, Config, Location, Overrides, Process};
+use crate::app::StartError;
+use crate::config::{self, Config, Overrides, ProcessEnvironment, StoreLocation};
 use crate::store::OpenError;
-use crate::telemetry::logs::causes;
+use crate::telemetry::logs::error_causes;
 
 mod check;
 mod client;
@@ -27,15 +27,15 @@ mod reconcile;
 mod run;
 mod schema;
 
-/// Done.
+/// The exit code of a command that is done.
 const DONE: u8 = 0;
-/// Failed while running.
+/// The exit code of a command that failed while running.
 const FAILED: u8 = 1;
-/// The command line is wrong, as clap has it.
+/// The exit code of a wrong command line, the same as clap's.
 const USAGE: u8 = 2;
-/// Something it depends on is missing (EX_UNAVAILABLE of sysexits.h).
+/// The exit code where a dependency is missing (EX_UNAVAILABLE of sysexits.h).
 const UNAVAILABLE: u8 = 69;
-/// The configuration is wrong (EX_CONFIG of sysexits.h).
+/// The exit code of a wrong configuration (EX_CONFIG of sysexits.h).
 const CONFIG: u8 = 78;
 
 /// A reverse proxy that makes an HTTP service's state-changing requests safe to retry.
@@ -55,32 +55,32 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Runs the proxy
-    Run(run::Arguments),
-    /// A tour on one terminal: its own upstream, the embedded store, real requests
+    Run(run::RunArguments),
+    /// Shows a tour on one terminal: its own upstream, the embedded store, real requests
     Demo,
     /// Validates the configuration and prints the routes as resolved
-    Check(check::Arguments),
+    Check(check::CheckArguments),
     /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
-    Explain(explain::Arguments),
+    Explain(explain::ExplainArguments),
     /// Applies the store schema's pending migrations
-    Migrate(migrate::Arguments),
+    Migrate(migrate::MigrateArguments),
     /// Asks the services about settled and unknown keys, and reports where store and service disagree; changes nothing
-    Reconcile(reconcile::Arguments),
-    /// Looks at keys, and decides about them
-    Keys(keys::Arguments),
+    Reconcile(reconcile::ReconcileArguments),
+    /// Lists and shows keys, and carries out decisions about them
+    Keys(keys::KeysArguments),
     /// Asks the running instance whether it is ready
-    Healthcheck(client::Instance),
+    Healthcheck(client::InstanceArguments),
     /// Tells the running instance to drain, and waits until it has
-    Drain(drain::Arguments),
+    Drain(drain::DrainArguments),
     /// Prints the configuration's JSON Schema, for editors and validators
     Schema,
     /// Prints a shell's completions
-    Completions(completions::Arguments),
+    Completions(completions::CompletionsArguments),
     /// Prints the manual page
     Man,
 }
 
-/// Where the configuration comes from.
+/// The argument for the configuration file.
 #[derive(Args)]
 struct ConfigFile {
     /// The configuration file
@@ -88,44 +88,44 @@ struct ConfigFile {
     config: Option<PathBuf>,
 }
 
-/// How a command ended badly, as an exit code and words.
-enum Ended {
-    /// The configuration has problems; each is named.
-    Config(config::Problems),
+/// The failure of a command: its exit code and its message.
+enum CommandError {
+    /// The configuration has these problems.
+    Config(config::ConfigProblems),
     /// The proxy could not start.
-    Failure(Failure),
+    Failure(StartError),
     /// The store could not be opened.
-    Store(Location, OpenError),
-    /// The command line does not say enough, or too much.
+    Store(StoreLocation, OpenError),
+    /// The command line lacks something, or contradicts itself.
     Usage(String),
     /// Anything else.
     Other(Box<dyn Error>),
 }
 
-impl Ended {
+impl CommandError {
     fn code(&self) -> u8 {
         match self {
             Self::Config(_) => CONFIG,
-            Self::Failure(Failure::Store(..) | Failure::Tenure(_)) | Self::Store(..) => UNAVAILABLE,
+            Self::Failure(StartError::Store(..) | StartError::Lease(_)) | Self::Store(..) => UNAVAILABLE,
             Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,
         }
     }
 
-    fn tell(&self) {
+    fn print(&self) {
         match self {
             Self::Config(problems) => eprintln!("{problems}"),
-            Self::Failure(error) => eprintln!("oncegate: {}", chain(error)),
-            Self::Store(location, error) => eprintln!("oncegate: {location}: {}", chain(error)),
+            Self::Failure(error) => eprintln!("oncegate: {}", format_chain(error)),
+            Self::Store(location, error) => eprintln!("oncegate: {location}: {}", format_chain(error)),
             Self::Usage(what) => eprintln!("oncegate: {what}"),
-            Self::Other(error) => eprintln!("oncegate: {}", chain(error.as_ref())),
+            Self::Other(error) => eprintln!("oncegate: {}", format_chain(error.as_ref())),
         }
     }
 }
 
-/// Reads the command line, does what it says, and says how that ended.
+/// Runs the command that the command line names, and returns its exit code.
 pub fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo => demo::run(),
         Command::Check(arguments) => check::run(&arguments),
@@ -139,60 +139,60 @@ pub fn main() -> ExitCode {
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man => man::run(),
     };
-    match ended {
+    match result {
         Ok(()) => ExitCode::from(DONE),
-        // Whoever reads has read enough: `oncegate demo | head` is no failure.
-        Err(Ended::Other(error)) if is_broken_pipe(error.as_ref()) => ExitCode::from(DONE),
-        Err(ended) => {
-            ended.tell();
-            ExitCode::from(ended.code())
+        // The reader has closed the pipe: `oncegate demo | head` is not a failure.
+        Err(CommandError::Other(error)) if is_broken_pipe(error.as_ref()) => ExitCode::from(DONE),
+        Err(error) => {
+            error.print();
+            ExitCode::from(error.code())
         }
     }
 }
 
-fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, Ended> {
-    config::load(file.config.as_deref(), overrides, &Process).map_err(|problems| {
-        hint_at_file(file);
-        Ended::Config(problems)
+fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, CommandError> {
+    config::load(file.config.as_deref(), overrides, &ProcessEnvironment).map_err(|problems| {
+        warn_about_unread_file(file);
+        CommandError::Config(problems)
     })
 }
 
-/// A file that lies here and was not named is not read: whoever meant it should know.
-fn hint_at_file(file: &ConfigFile) {
+/// Warns that a file in the working directory is not read, because the command line does not name it.
+fn warn_about_unread_file(file: &ConfigFile) {
     if file.config.is_none() && std::path::Path::new("oncegate.toml").exists() {
-        eprintln!("oncegate: no file was named, and there is one here: write `-c oncegate.toml`");
+        eprintln!("oncegate: the oncegate.toml here is not read; to use it, write `-c oncegate.toml`");
     }
 }
 
-/// For commands that send nothing to the service: without a file they do not need to know where it is.
-fn load_without_service(file: &ConfigFile) -> Result<Config, Ended> {
+/// Loads the configuration for commands that send nothing to the service: without a file, they need no upstream.
+fn load_without_service(file: &ConfigFile) -> Result<Config, CommandError> {
     let unknown = file.config.is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
     let overrides = Overrides { upstream, ..Overrides::default() };
-    // What the defaults say looks like an answer.
-    hint_at_file(file);
-    config::load(file.config.as_deref(), &overrides, &Process).map_err(Ended::Config)
+    // The result of the defaults would look like an answer.
+    warn_about_unread_file(file);
+    config::load(file.config.as_deref(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
-/// On standard output, which belongs to what a command was asked for.
-fn print(text: &str) -> Result<(), Ended> {
+/// Prints a command's result on standard output. Everything else goes to standard error.
+fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Ended::Other(error.into()))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| CommandError::Other(error.into()))
 }
 
-/// For commands that do something and end.
-fn block_on<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+/// Runs the work of a command on a runtime of its own.
+fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Ended::Other(error.into()))?.block_on(work)
+    runtime.map_err(|error| CommandError::Other(error.into()))?.block_on(work)
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// An error with all its causes, in one line.
-fn chain(error: &dyn Error) -> String {
-    match causes(error) {
+/// Returns an error with all its causes, in one line.
+fn format_chain(error: &dyn Error) -> String {
+    match error_causes(error) {
         Some(causes) => format!("{error}: {causes}"),
         None => error.to_string(),
     }

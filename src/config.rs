@@ -1,8 +1,8 @@
-//! The configuration: the file as written, then checked.
+//! The configuration: the file, read and checked.
 //!
-//! [`load`] finds every problem of a file in one go and names file, line, column, key and what would be right. What it
-//! returns was checked whole: no field needs another look, and no default stands anywhere else than in [`keys`].
-//! Nothing here opens a socket or a database; whether the store and the upstream are there is for others to find out.
+//! [`load`] finds every problem of a file in one go and reports each with file, line, column, key and a remedy. The
+//! result is checked as a whole: its users check no field again, and all defaults are in [`key_docs`]. Nothing here
+//! opens a socket or a database: whether the store and the upstream are reachable is checked elsewhere.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,54 +17,55 @@ use crate::tls::Trust;
 pub use admin::AdminToken;
 pub use broker::Broker;
 pub use consumers::{Consumer, MessageKey};
-pub use delivery::Delivery;
+pub use delivery::DeliveryMode;
 pub use describe::describe;
-pub use location::Location;
-pub use lookup::Lookup;
-pub use otlp::Collector;
+pub use environment::{Environment, ProcessEnvironment};
+pub use location::StoreLocation;
+pub use otlp::OtlpCollector;
 pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
-pub use problem::{Problem, Problems};
-pub use reconcile::Reconcile;
-pub use route::{ForwardKey, InFlight, KeyRule, KeySource, Mode, Route, Space, StoreDown};
+pub use problem::{ConfigProblem, ConfigProblems};
+pub use reconcile::ReconcileConfig;
+pub use reconcile_url::ReconcileUrl;
+pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route, RouteMode, StoreDownPolicy};
+pub use routes::parse_ttl;
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
-pub use surroundings::{Process, Surroundings};
-pub use tls::{Tls, Version};
-pub use units::duration;
-pub use upstream::Upstream;
+pub use tls::{TlsConfig, TlsFilesVersion};
+pub use units::parse_duration;
+pub use upstream::UpstreamTarget;
 
 mod admin;
 mod broker;
 mod consumers;
 mod delivery;
 mod describe;
+mod environment;
 mod fingerprint;
 mod interpolate;
 mod key;
-pub mod keys;
+pub mod key_docs;
+mod load;
 mod location;
-mod lookup;
 mod nearest;
 mod otlp;
 mod postgres_tls;
 mod problem;
 mod reader;
 mod reconcile;
+mod reconcile_url;
 mod route;
+mod route_context;
 mod routes;
 mod schema;
 mod scope;
 mod statuses;
-mod surroundings;
 mod tls;
-mod top;
 mod units;
 mod upstream;
+mod value_parsers;
 mod wording;
 
-pub use routes::parse_ttl as ttl;
-
-/// What flags say.
+/// The values of command-line flags.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--listen`, for `listen`.
@@ -77,145 +78,150 @@ pub struct Overrides {
     pub admin: Option<String>,
 }
 
-/// Reads and checks a configuration. A flag counts for more than a variable, that for more than the file, and that for
-/// more than a default; an empty variable counts as none. Without a file the defaults are all there is beside them.
+/// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the
+/// file overrides a default; an empty variable counts as none. Without a file, the values come from flags, variables
+/// and defaults.
 ///
 /// # Errors
-/// Everything that is wrong.
-pub fn load(file: Option<&Path>, overrides: &Overrides, surroundings: &dyn Surroundings) -> Result<Config, Problems> {
-    top::load(file, overrides, surroundings)
+/// All problems.
+pub fn load(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+) -> Result<Config, ConfigProblems> {
+    load::load(file, overrides, environment)
 }
 
-/// The address of the operators' listener alone, from the same places as in [`load`]. The rest may be as it will, as long
-/// as the file is TOML: whoever asks a running instance need not have its secrets or its upstream.
+/// Reads the address of the operators' listener alone, from the same places as [`load`]. The rest of the file need only
+/// be TOML: a client of a running instance need not have its secrets or its upstream.
 ///
 /// # Errors
-/// What is wrong with the address, or with the file.
+/// The problems of the address, or of the file.
 pub fn admin_listen(
     file: Option<&Path>,
     overrides: &Overrides,
-    surroundings: &dyn Surroundings,
-) -> Result<SocketAddr, Problems> {
-    top::admin_listen(file, overrides, surroundings)
+    environment: &dyn Environment,
+) -> Result<SocketAddr, ConfigProblems> {
+    load::admin_listen(file, overrides, environment)
 }
 
-/// What an instance wants to be shown by those who ask more than probes do, in the same way.
+/// Reads the operators' token alone, in the same way.
 ///
 /// # Errors
-/// What is wrong with it, or with the file.
-pub fn admin_token(file: Option<&Path>, surroundings: &dyn Surroundings) -> Result<Option<AdminToken>, Problems> {
-    top::admin_token(file, surroundings)
+/// The problems of the token, or of the file.
+pub fn admin_token(file: Option<&Path>, environment: &dyn Environment) -> Result<Option<AdminToken>, ConfigProblems> {
+    load::admin_token(file, environment)
 }
 
-/// The name of the service that a file is about, in the same way.
+/// Reads the name of the service alone, in the same way.
 ///
 /// # Errors
-/// What is wrong with it, or with the file.
-pub fn service_name(file: &Path, surroundings: &dyn Surroundings) -> Result<Arc<str>, Problems> {
-    top::service_name(file, surroundings)
+/// The problems of the name, or of the file.
+pub fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
+    load::service_name(file, environment)
 }
 
-/// A configuration that was checked.
+/// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients are listened for.
+    /// The address for clients.
     pub listen: SocketAddr,
-    /// For requests that no route guards.
-    pub pass: Pass,
-    /// Tells services that share a database apart.
+    /// Settings for requests that no route guards.
+    pub pass: PassThroughConfig,
+    /// The service's name, which keeps services that share a database apart.
     pub service: Arc<str>,
-    /// What fingerprints are made and read with.
+    /// The keys of fingerprints and of sealed requests.
     pub secrets: Secrets,
-    /// Whose forwarding fields and `header:` scope parts are believed.
+    /// The networks whose forwarding fields and `header:` scope parts are believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Whether state-changing requests that no route guards are refused.
     pub refuse_unguarded: bool,
-    /// Between failing readiness and closing the door.
+    /// The time between failing readiness and closing the listener.
     pub drain_delay: Duration,
-    /// How long running attempts may take to finish at shutdown.
+    /// The longest time for which running attempts may finish at shutdown.
     pub drain_timeout: Duration,
-    /// What stands before the slug in a problem's `type`.
+    /// The URI before the slug in a problem's `type`.
     pub problem_base: Box<str>,
-    /// What clients are spoken to with; `None` for cleartext.
-    pub tls: Option<Tls>,
-    /// Who vouches for `https://` services.
+    /// TLS towards clients; `None` for cleartext.
+    pub tls: Option<TlsConfig>,
+    /// The authorities that `https://` services are verified with.
     pub trust: Trust,
     /// The operators' listener.
-    pub admin: Admin,
-    /// Where keys are kept.
-    pub store: Store,
-    /// How many bytes of completed responses are kept in memory; 0 for none.
+    pub admin: AdminConfig,
+    /// The store of keys.
+    pub store: StoreConfig,
+    /// The most bytes of completed responses in memory; 0 for none.
     pub cache_memory: u64,
-    /// What is logged.
-    pub log: Log,
-    /// Where traces go; `None` for no traces.
-    pub otlp: Option<Collector>,
-    /// In the order of the file; at least one.
+    /// The log's filter and format.
+    pub log: LogConfig,
+    /// The collector of traces; `None` for no traces.
+    pub otlp: Option<OtlpCollector>,
+    /// The routes, in the order of the file; at least one.
     pub routes: Vec<Arc<Route>>,
-    /// Queues whose messages are requests.
+    /// The queues whose messages are requests.
     pub consumers: Vec<Arc<Consumer>>,
-    /// What is allowed and dangerous, to be said at start.
+    /// Warnings about allowed and dangerous settings, logged at start.
     pub warnings: Vec<String>,
 }
 
-/// What becomes of requests that no route guards.
+/// Settings for requests that no route guards.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pass {
-    /// The one at the top: where they go, and where routes without an upstream of their own send theirs.
-    pub upstream: Arc<Upstream>,
-    /// For a connection to it, as `[defaults]` has it.
+pub struct PassThroughConfig {
+    /// The `upstream` at the top of the file. Routes without an upstream of their own use it too.
+    pub upstream: Arc<UpstreamTarget>,
+    /// The time limit for connecting to it, from `[defaults]`.
     pub connect_timeout: Duration,
-    /// How long an unused connection to it is kept, as `[defaults]` has it.
+    /// The time for which an unused connection to it is kept, from `[defaults]`.
     pub upstream_idle_timeout: Duration,
 }
 
 /// The operators' listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
-    /// A loopback address, where there is no token.
+pub struct AdminConfig {
+    /// The address; a loopback address where there is no token.
     pub listen: SocketAddr,
-    /// What operators must show.
+    /// The token that operators must present.
     pub token: Option<AdminToken>,
 }
 
-/// Where keys are kept.
+/// The store of keys, and the lease in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
-    /// Which store, and where. Shown without its password.
-    pub location: Location,
+pub struct StoreConfig {
+    /// The kind of store, and where it is. Shown without its password.
+    pub location: StoreLocation,
     /// Connections to the database; at least one.
     pub max_connections: usize,
-    /// For any one operation.
+    /// The time limit for one operation.
     pub timeout: Duration,
     /// Bring an old schema up to date at start, rather than refuse it.
     pub migrate: bool,
-    /// How often an instance renews its lease.
+    /// The time between two renewals of an instance's lease.
     pub heartbeat: Duration,
-    /// How long a lease lives without being renewed; twice a heartbeat at least.
+    /// The time for which a lease is valid without a renewal; twice a heartbeat at least.
     pub expiry: Duration,
-    /// How often lapsed leases are looked for.
+    /// The time between two passes of the sweeper.
     pub sweep_every: Duration,
-    /// How often keys past their ttl are deleted.
+    /// The time between two passes of the reaper.
     pub reap_every: Duration,
 }
 
-/// What is logged.
+/// The log's filter and format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// A filter that `tracing_subscriber::EnvFilter` reads.
     pub filter: String,
-    /// How.
+    /// The format of each line.
     pub format: LogFormat,
 }
 
-/// How events are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text on a terminal, else JSON.
     Auto,
-    /// One object a line.
+    /// One JSON object for each line.
     Json,
-    /// For people.
+    /// Text for people.
     Text,
 }
 

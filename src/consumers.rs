@@ -1,8 +1,8 @@
-//! Messages come in: queues of RabbitMQ as callers.
+//! The consumers: requests from RabbitMQ queues.
 //!
 //! A message is one request, posted to its route's path under its key. It is acknowledged once its outcome is stored, so
-//! that a delivery that is lost, doubled or dealt to somebody else finds the stored outcome and executes nothing. What
-//! will never do goes where people find it; everything else is held and tried again.
+//! that a delivery that is lost, duplicated or sent to another consumer finds the stored outcome and executes nothing. A
+//! message that can never succeed becomes a dead letter; every other one is held and tried again.
 
 use std::sync::Arc;
 
@@ -13,45 +13,46 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Consumer};
 use crate::gate::Gate;
 
-mod bury;
-mod delivery;
-mod patience;
-mod read;
+mod acknowledge;
+mod amqp_connector;
+mod broker_error;
+mod dead_letter;
+mod decode;
+mod disposition;
 mod session;
-mod wire;
 
-/// A consumer at work, and what stops it.
-struct Running {
+/// A running consumer, and the token that stops it.
+struct RunningConsumer {
     consumer: Arc<Consumer>,
     stop: CancellationToken,
 }
 
-/// Consumes what the configuration names until `closing`, and returns once every running message is acknowledged and
-/// every other one given back. A reload stops consumers that are gone or changed, and starts those that are new.
+/// Runs the configured consumers until `closing`. Returns once every running message is acknowledged and every other one is
+/// returned to its queue. A reload stops consumers that were removed or changed, and starts new ones.
 pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, closing: CancellationToken) {
     let sessions = TaskTracker::new();
-    let mut running: Vec<Running> = Vec::new();
+    let mut running: Vec<RunningConsumer> = Vec::new();
     loop {
         let config = Arc::clone(&live.borrow_and_update());
-        running.retain(|one| {
-            let stays = config.consumers.contains(&one.consumer);
-            if !stays {
-                one.stop.cancel();
+        running.retain(|started| {
+            let is_configured = config.consumers.contains(&started.consumer);
+            if !is_configured {
+                started.stop.cancel();
             }
-            stays
+            is_configured
         });
         for consumer in &config.consumers {
-            if running.iter().all(|one| one.consumer != *consumer) {
+            if running.iter().all(|started| started.consumer != *consumer) {
                 let stop = closing.child_token();
                 let trust = config.trust.clone();
                 sessions.spawn(session::run(Arc::clone(consumer), Arc::clone(&gate), trust, stop.clone()));
-                running.push(Running { consumer: Arc::clone(consumer), stop });
+                running.push(RunningConsumer { consumer: Arc::clone(consumer), stop });
             }
         }
         tokio::select! {
             () = closing.cancelled() => break,
             changed = live.changed() => match changed {
-                // First of all, so that a consumer that is new finds its route.
+                // Before the consumers change, so that a new one finds its route.
                 Ok(()) => gate.reload(Arc::clone(&live.borrow())),
                 Err(_) => break,
             },

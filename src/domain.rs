@@ -1,26 +1,30 @@
-//! The vocabulary: what the rest of Oncegate talks about.
+//! The vocabulary: the values that the rest of Oncegate works with.
 //!
-//! Pure values and pure functions. Nothing in here does I/O, waits, logs or looks at a clock, and nothing in here
-//! knows another module of this crate.
+//! Pure values and pure functions. Nothing in here does I/O, waits, logs or reads a clock, and nothing in here uses
+//! another module of this crate. Inside this folder, files use each other in one direction only:
+//! `delivery → attempt → record → state, ids`.
 
 pub mod attempt;
-pub mod canonical_json;
-pub mod filled_path;
+pub mod delivery;
 pub mod fingerprint;
-pub mod job;
+pub mod ids;
 pub mod key;
+pub mod message_path;
+pub mod normal_path;
 pub mod operation;
-pub mod path;
-pub mod pattern;
-pub mod phase;
-pub mod policy;
+pub mod path_pattern;
+pub mod path_template;
+pub mod percent;
+pub mod placeholders;
 pub mod probe;
 pub mod record;
 pub mod recovery;
 pub mod response;
+pub mod response_policy;
+pub mod retry;
 pub mod rfc3339;
 pub mod route_table;
 pub mod scope;
 pub mod sealed;
-pub mod template;
-pub mod testimony;
+pub mod service_report;
+pub mod state;

@@ -1,4 +1,4 @@
-//! Clients come in: accept, guard the framing, serve, close the door.
+//! The listener for clients: accepts connections, does the TLS handshake, serves requests, and drains on shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,66 +14,74 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
-use deal::{Counted, Hand};
-use framing::Limits;
-use line::Socket;
+use balancer::{ConnectionCount, WorkerInbox};
+use framing_guard::FramingTimeouts;
+use shared_socket::Socket;
 
+pub mod balancer;
 pub mod connection;
-pub mod deal;
-pub mod framing;
-mod line;
+mod shared_socket;
 
-/// After an error of `accept` (no file descriptors left, mostly): long enough not to spin, short enough not to be felt.
+/// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not to be
+/// noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// A client whose machine or network is gone says nothing about it. Where nothing is sent either (a silent stream, a tunnel)
-/// the kernel asks after it: first after this long, then so often, and after so many questions it is gone.
-const PROBE_AFTER: Duration = Duration::from_secs(60);
-const PROBE_EVERY: Duration = Duration::from_secs(15);
-const PROBES: u32 = 4;
-/// From accepting a connection to the end of its TLS handshake. That is two round trips at most; a client on a bad network
-/// loses a packet in each and sends it again after one second, and after three. Whoever takes longer only holds a socket.
+/// TCP keep-alive finds clients whose machine or network is gone while nothing is sent (a silent stream, a tunnel): the
+/// kernel sends the first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the
+/// connection.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+/// The time from accepting a connection to the end of its TLS handshake. A handshake takes two round trips at most; a
+/// client on a bad network loses a packet in each and sends it again after one second, and after three. A client that
+/// takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// How clients are shown out.
+/// The two steps of a drain, as the connections see them.
 #[derive(Clone, Default)]
-pub struct Door {
-    /// Whoever keeps a connection is told to open the next one elsewhere. New ones are still served.
+pub struct DrainSignals {
+    /// Answers of HTTP/1.1 close their connections, so that clients open the next one elsewhere. New ones are still served.
     pub leaving: CancellationToken,
-    /// No new connections, and each open one ends with its running request.
+    /// No new connection is accepted, and each open one ends with its running request.
     pub closing: CancellationToken,
 }
 
-impl Door {
-    /// The same door, for one worker: each look at a token takes its lock, and workers are not to wait for one another.
-    pub fn of_worker(&self) -> Self {
+impl DrainSignals {
+    /// Returns child tokens for one worker: each look at a token takes its lock, and workers must not wait for one another.
+    pub fn for_worker(&self) -> Self {
         Self { leaving: self.leaving.child_token(), closing: self.closing.child_token() }
     }
 }
 
-/// Accepts connections until the door is `closing`, for this worker and others, and serves its own; then waits until the
-/// last of them has had its answer.
-pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limits: Limits, door: Door) {
+/// Accepts connections until `closing`, assigns each to a worker and serves those of this worker. Returns once the last of
+/// them has had its answer.
+pub async fn serve(
+    listener: TcpListener,
+    mut inbox: WorkerInbox,
+    gate: Arc<Gate>,
+    timeouts: FramingTimeouts,
+    drain: DrainSignals,
+) {
     let connections = TaskTracker::new();
-    let start = |stream, peer, counted| {
-        connections.spawn(connect(stream, peer, counted, Arc::clone(&gate), limits, door.clone()));
+    let start = |stream, peer, count| {
+        connections.spawn(serve_connection(stream, peer, count, Arc::clone(&gate), timeouts, drain.clone()));
     };
-    let start_taken = |stream, peer, counted| match TcpStream::from_std(stream) {
-        Ok(stream) => start(stream, peer, counted),
-        Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+    let start_assigned = |stream, peer, count| match TcpStream::from_std(stream) {
+        Ok(stream) => start(stream, peer, count),
+        Err(error) => tracing::warn!(%error, "a worker could not take over an accepted connection; it is closed"),
     };
     loop {
         let accepted = tokio::select! {
-            () = door.closing.cancelled() => break,
+            () = drain.closing.cancelled() => break,
             accepted = listener.accept() => accepted,
-            Some((stream, peer)) = hand.dealt.recv() => {
-                start_taken(stream, peer, hand.taken());
+            Some((stream, peer)) = inbox.assigned.recv() => {
+                start_assigned(stream, peer, inbox.adopt_count());
                 continue;
             }
         };
         match accepted {
             Ok((stream, peer)) => {
-                if let Some(stream) = hand.deal(stream, peer) {
-                    start(stream, peer, hand.counted());
+                if let Some(stream) = inbox.assign(stream, peer) {
+                    start(stream, peer, inbox.count_one());
                 }
             }
             Err(error) => {
@@ -83,26 +91,33 @@ pub async fn serve(listener: TcpListener, mut hand: Hand, gate: Arc<Gate>, limit
         }
     }
     drop(listener);
-    // What was accepted for this worker before the door closed is served as if it had accepted it itself.
-    hand.dealt.close();
-    while let Ok((stream, peer)) = hand.dealt.try_recv() {
-        start_taken(stream, peer, hand.taken());
+    // Connections that were assigned to this worker before `closing` are served like its own.
+    inbox.assigned.close();
+    while let Ok((stream, peer)) = inbox.assigned.try_recv() {
+        start_assigned(stream, peer, inbox.adopt_count());
     }
     connections.close();
     connections.wait().await;
 }
 
-async fn connect(stream: TcpStream, peer: SocketAddr, _counted: Counted, gate: Arc<Gate>, limits: Limits, door: Door) {
-    if let Err(error) = stream.set_nodelay(true).and_then(|()| probe(&stream)) {
-        tracing::debug!(%error, "the client was gone before its first request");
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    _count: ConnectionCount,
+    gate: Arc<Gate>,
+    timeouts: FramingTimeouts,
+    drain: DrainSignals,
+) {
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| enable_keepalive(&stream)) {
+        tracing::debug!(%error, "a client disconnected before its first request");
         return;
     }
     let socket = match gate.tls() {
         None => Socket::Plain(stream),
-        // Nothing was asked for yet, and so nothing is lost where the door closes meanwhile.
+        // No request has been sent yet, so nothing is lost if the drain closes the listener meanwhile.
         Some(tls) => tokio::select! {
-            () = door.closing.cancelled() => return,
-            shaken = shake_hands(stream, tls) => match shaken {
+            () = drain.closing.cancelled() => return,
+            handshake = accept_tls(stream, tls) => match handshake {
                 Ok(socket) => socket,
                 Err(error) => {
                     tracing::debug!(%error, %peer, "a client's TLS handshake failed");
@@ -111,18 +126,18 @@ async fn connect(stream: TcpStream, peer: SocketAddr, _counted: Counted, gate: A
             },
         },
     };
-    connection::serve(socket, peer.ip(), gate, limits, door).await;
+    connection::serve(socket, peer.ip(), gate, timeouts, drain).await;
 }
 
-async fn shake_hands(stream: TcpStream, tls: Arc<ServerConfig>) -> io::Result<Socket> {
+async fn accept_tls(stream: TcpStream, tls: Arc<ServerConfig>) -> io::Result<Socket> {
     let stream = timeout(HANDSHAKE_MAX, TlsAcceptor::from(tls).accept(stream)).await??;
     Ok(Socket::Tls(Box::new(stream)))
 }
 
-fn probe(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
-    sockopt::set_tcp_keepintvl(stream, PROBE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
     sockopt::set_socket_keepalive(stream, true)?;
     Ok(())
 }

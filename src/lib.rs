@@ -1,8 +1,9 @@
 //! Oncegate makes an HTTP service's state-changing requests safe to retry.
 //!
-//! The modules, roughly in the order in which a request meets them; each uses only what stands further right in
-//! `cli → app → admin · consumers · downstream · tasks → gate → cache · store · upstream → body · telemetry → config → domain`, which
-//! `tests/tidy.rs` holds. Start at [`domain`] for the words and at [`gate`] for the story.
+//! The modules, roughly in the order in which a request meets them. Each uses only the modules to its right:
+//! `cli → app → admin · consumers · downstream · tasks → gate → instance → cache · store · upstream → protocol →
+//! body · telemetry → config → jitter · tls · write_coalesced → domain`, which `tests/tidy.rs` holds. Start at [`domain`] for the terms and at
+//! [`gate`] for the journey of a request.
 
 pub mod admin;
 pub mod app;
@@ -14,9 +15,12 @@ pub mod consumers;
 pub mod domain;
 pub mod downstream;
 pub mod gate;
-pub mod gather;
+pub mod instance;
+pub mod jitter;
+pub mod protocol;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
 pub mod upstream;
+pub mod write_coalesced;

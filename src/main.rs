@@ -1,8 +1,8 @@
-//! `oncegate`: the allocator and the exit code, nothing else.
+//! The program `oncegate`: the allocator and the exit code.
 
 use std::process::ExitCode;
 
-/// Most of what a request needs is allocated and freed on one thread, in a few sizes.
+/// mimalloc: a request's memory is mostly allocated and freed on one thread, in a few sizes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
-//! The store: the one place that decides who executes.
+//! The store. Its reservations decide which attempt may run.
 //!
-//! [`Store`] is the promise; `sqlite` and `postgres` keep it, and one contract suite holds both to it. Every method is
-//! one statement or one short transaction, and whatever it acknowledges is durable. All clocks that decide are the
-//! store's. Nothing of HTTP is known here, and no transaction stays open while the upstream works.
+//! [`Store`] is the contract; `sqlite` and `postgres` implement it, and one contract suite tests both. Every method is
+//! one statement or one short transaction, and a write that it acknowledges is durable. Only the store's clock decides.
+//! The store knows nothing of HTTP, and no transaction stays open while the upstream works.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,223 +10,235 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::config;
-use crate::domain::attempt::{InstanceId, Settlement, Token};
-use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
-use crate::domain::record::{Ask, Record, RecordId, Reservation};
+use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
+use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::record::Record;
 use crate::domain::scope::Salt;
+use crate::domain::state::StateKind;
 
-pub use crate::config::Location;
-pub use books::Books;
+pub use crate::config::StoreLocation;
+pub use admin::AdminStore;
 pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
-pub use testimony::Testimony;
+pub use service_reports::ServiceReports;
 
-pub mod back;
+pub mod admin;
 mod batch;
-pub mod books;
 pub mod breaker;
 mod deliveries;
 pub mod error;
-pub mod meters;
+pub mod metrics;
 mod migrate;
 mod postgres;
+pub mod reply;
 mod row;
+mod service_reports;
 mod sqlite;
-mod testimony;
 
-/// An answer of the store that is on its way. Boxed, so that the store can be chosen at start; what that costs is
-/// nothing beside a commit.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// The future of a store's answer. Boxed, so that the store can be chosen at start; the box costs nothing beside a
+/// commit.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// What Oncegate asks of a store.
+/// The operations that Oncegate needs of a store.
 ///
 /// Each call ends within the store's `timeout`, with [`StoreError::TimedOut`] if need be. A write whose call failed may
-/// have happened all the same: whoever needs to know reads again by the attempt's token.
+/// have happened all the same: a caller that needs to know reads again by the attempt's token.
 pub trait Store: Send + Sync + 'static {
-    /// Reserves the key for a first attempt, or tells who has it.
+    /// Reserves the key for a first attempt, or returns the record that it has.
     ///
-    /// At most one caller, ever, gets [`Reservation::Fresh`] for a key without a record.
-    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation>;
+    /// At most one caller, ever, gets [`ReserveResult::Fresh`] for a key without a record.
+    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult>;
 
     /// Starts the next attempt of a key that was found as `from`, unless the record has changed since.
     ///
-    /// Whether it may be taken over is the caller's decision; that only one of several callers does is the store's
-    /// promise. From a record past its TTL a new life begins, with attempt 1.
-    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation>;
+    /// The caller decides whether the key may be taken over; the store guarantees that only one of several callers
+    /// takes it over. A key past its TTL counts as a new key: its attempts start again at 1.
+    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult>;
 
-    /// Ends an attempt, as long as it is the newest and nothing is completed. A response is taken whatever the key has
-    /// become meanwhile. A release or an unknown outcome undoes nothing that was decided since: the first is taken from
-    /// `in_flight`, `unknown` and, unless the key was accepted for delivery, `dead`; the other from `in_flight` alone. The
-    /// same settlement again changes nothing and is [`Settled::Fenced`] by itself.
+    /// Stores the outcome of an attempt, if the attempt is the key's newest and its outcome may settle a key in that state:
+    /// [`AttemptOutcome::may_settle`](crate::domain::attempt::AttemptOutcome::may_settle) is the table. The same settlement
+    /// again changes nothing and returns [`SettleResult::Fenced`].
     ///
-    /// Where the key has no record, and the end is one that must not be forgotten ([`Settlement::to_restore`]), the record
-    /// is written whole: a failover may have lost the reservation. Its times count from then.
-    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled>;
+    /// Where the key has no record, and the outcome must not be lost ([`Settlement::lease_to_restore`]), the whole record is
+    /// written: a failover may have lost the reservation. Its times count from then.
+    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult>;
 
-    /// The key's record, if it has one.
-    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>>;
+    /// Returns the key's record, if it has one.
+    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>>;
 
-    /// The salt of this store's scopes, drawn when the store was made.
+    /// Returns the salt of this store's scopes, drawn when the store was created.
     fn salt(&self) -> Salt;
 
-    /// Renews an instance's lease from now; the first call takes it. Tells the store's time and how often keys were
-    /// purged.
-    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed>;
+    /// Renews an instance's lease from now; the first call takes it. Returns the store's time and the purge count.
+    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult>;
 
-    /// Gives the instance's lease back, so that nobody has to wait for it to run out.
-    fn retire(&self, instance: InstanceId) -> Pending<'_, ()>;
+    /// Gives the instance's lease back, so that nobody has to wait until it expires.
+    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()>;
 
-    /// Turns keys into unknown whose attempt nobody can be running any more: in flight under an instance whose lease has
-    /// run out or is missing, or past their own deadline by `expiry`. At most `limit` of them; those that a transaction
-    /// holds are left for the next pass.
-    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>>;
+    /// Makes keys unknown whose attempt nobody can be running any more: keys in flight under an instance whose lease
+    /// has expired or is missing, or past their own deadline by `expiry`. At most `limit` keys; rows that another
+    /// transaction has locked are left for the next pass.
+    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>>;
 
-    /// What is in flight under this instance's name and was reserved at least `older_than` ago. The caller compares it
-    /// with what it is running.
-    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>>;
+    /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago. The caller
+    /// compares them with its running attempts.
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>>;
 
     /// Deletes completed and retryable records past their TTL, oldest first, at most `limit`; returns how many.
-    fn reap(&self, limit: u32) -> Pending<'_, u64>;
+    fn reap(&self, limit: u32) -> StoreFuture<'_, u64>;
 
-    /// Counts a question about each of at most `limit` unknown keys of this service that are quiet and due, sets the time
-    /// of the next one, and returns what to ask about. Of several callers each gets others; one that dies costs a question.
-    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>>;
+    /// Claims at most `limit` unknown keys of this service that are quiet and due for a probe: counts the probe, sets
+    /// the time of the next one, and returns the keys. Several callers get different keys; a caller that dies costs one
+    /// probe.
+    fn claim_probes(
+        &self,
+        service: &Arc<str>,
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Probe>>;
 
-    /// Writes down what came of a question, and says whether it was taken: not if the key is not unknown any more, or has
-    /// a newer attempt or, but for a response, a newer question. What changes the state stands in the audit with it.
-    fn resolve(&self, finding: Finding) -> Pending<'_, bool>;
+    /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
+    /// newer attempt or, except for a response, a newer probe. A change of state is written together with its audit
+    /// entry.
+    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool>;
 
-    /// The keys of these routes of this service that were settled in the last `since` and are not over: a page of them, in
-    /// the order of their ids, after this one. It looks at so many rows at most, and changes nothing.
-    fn page(
+    /// Returns a page of the keys of these routes that were settled in the last `since` and have not lapsed, in the
+    /// order of their ids, from after `after` on. Reads at most `limit` rows, and changes nothing.
+    fn list_settled_keys(
         &self,
         service: &Arc<str>,
         routes: Vec<Arc<str>>,
         since: Duration,
         after: Option<RecordId>,
         limit: u32,
-    ) -> Pending<'_, Page>;
+    ) -> StoreFuture<'_, SettledKeyPage>;
 
-    /// Accepts a key for asynchronous delivery, with its request: both are durable, or neither. A key that was found is
+    /// Accepts a key for asynchronous delivery, with its request: both are durable, or neither. A key with a record is
     /// accepted over its record `from`, unless that has changed since.
     ///
-    /// At most one caller gets [`Enqueued::Accepted`] for a key without a record, and none where somebody reserves it.
-    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued>;
+    /// At most one caller gets [`EnqueueResult::Accepted`] for a key without a record, and none where somebody reserves
+    /// it.
+    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult>;
 
-    /// Reserves what is due to be delivered, as attempts under the tokens of the order, and gives up what was tried often
-    /// or long enough. Of several callers each gets others; one that dies leaves attempts as any other.
-    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp>;
+    /// Starts attempts for deliveries that are due, under the tokens of the order, and marks keys dead that are past
+    /// their limits. Several callers get different keys; the attempts of a caller that dies are swept like any other.
+    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult>;
 
-    /// Gives an accepted key up, with the reason in the audit: if the attempt is still its newest, and it is in one of these
-    /// states. Says whether it was.
-    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool>;
+    /// Marks an accepted key dead, with the reason in the audit log, if the attempt is still its newest and the key is
+    /// in one of these states. Returns whether it did.
+    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool>;
 
-    /// Whether the store answers, and takes writes.
-    fn ping(&self) -> Pending<'_, ()>;
+    /// Checks that the store answers and accepts writes.
+    fn ping(&self) -> StoreFuture<'_, ()>;
 
-    /// Remembers how a service's routes find their keys; each route stands there once. Tells how those last did that did
-    /// it in another way.
-    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>>;
+    /// Stores how a service's routes find their keys; each route has one entry. Returns the earlier entries that
+    /// differ.
+    fn remember_route_identities(
+        &self,
+        service: Arc<str>,
+        rules: Vec<RouteIdentity>,
+    ) -> StoreFuture<'_, Vec<RouteIdentity>>;
 
-    /// The same store, for services that speak of their attempts.
-    fn testimony(&self) -> &dyn Testimony;
+    /// Returns the interface for reports of services about their attempts.
+    fn service_reports(&self) -> &dyn ServiceReports;
 
-    /// The same store, for operators.
-    fn books(&self) -> &dyn Books;
+    /// Returns the interface for operators.
+    fn admin(&self) -> &dyn AdminStore;
 }
 
-/// A lease that is taken or prolonged.
+/// A request to take or renew a lease.
 #[derive(Clone, Debug)]
-pub struct Renewal {
-    /// Whose.
+pub struct LeaseRenewal {
+    /// The instance whose lease it is.
     pub instance: InstanceId,
-    /// The service that it stands before.
+    /// The service that the instance protects.
     pub service: Arc<str>,
-    /// How long from now.
+    /// The lease's length from now.
     pub expiry: Duration,
-    /// The count of purges up to which it has dropped what it remembered; `None` where it has just been started and
-    /// remembers nothing: that counts only where it has no row yet.
+    /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has cached
+    /// nothing: that applies only where the instance has no row yet.
     pub purges_seen: Option<u64>,
 }
 
-/// What a renewal tells.
+/// The result of a lease renewal.
 #[derive(Clone, Copy, Debug)]
-pub struct Renewed {
+pub struct RenewResult {
     /// The store's time.
     pub now: SystemTime,
-    /// How often keys were purged, by whoever shares the store.
+    /// The number of purges by all instances that share the store.
     pub purges: u64,
 }
 
-/// A record as somebody saw it: what [`Store::take_over`] compares, so that of several takers one wins.
+/// A record as a caller has read it. [`Store::take_over`] compares it, so that one of several callers wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ExpectedRecord {
     /// The newest attempt's token.
     pub token: Token,
-    /// The state's name.
-    pub state: &'static str,
-    /// Whether it was past its TTL, so that a new life begins.
+    /// The state.
+    pub state: StateKind,
+    /// Whether it was past its TTL, so that it counts as a new key.
     pub past_ttl: bool,
 }
 
-impl From<&Record> for Seen {
+impl From<&Record> for ExpectedRecord {
     fn from(record: &Record) -> Self {
-        Self { token: record.token, state: record.state.name(), past_ttl: record.past_ttl }
+        Self { token: record.token, state: record.state.kind(), past_ttl: record.past_ttl }
     }
 }
 
 /// The store's answer to a [`Settlement`].
 #[derive(Debug)]
-pub enum Settled {
+pub enum SettleResult {
     /// Written, and durable.
     Done {
         /// When the record will be forgotten, where it has a TTL.
         expires_at: Option<SystemTime>,
     },
-    /// Nothing was changed: somebody else has decided (or this very settlement, earlier). Here is the record as it
-    /// stands, `None` if it is gone and nothing is lost with it.
+    /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the key.
+    /// Holds the current record; `None` if there is none and the outcome need not be stored.
     Fenced(Option<Record>),
 }
 
 /// A key that [`Store::sweep`] made unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Swept {
-    /// Which record.
+pub struct SweptKey {
+    /// The record's id.
     pub id: RecordId,
-    /// Its route's name.
+    /// The route's name.
     pub route: String,
-    /// Which attempt is unknown.
+    /// The number of the attempt whose outcome is unknown.
     pub attempt: u32,
-    /// Under whose name it stood.
+    /// The instance that had reserved the attempt.
     pub instance: InstanceId,
 }
 
-/// How a route finds its keys.
+/// The way in which a route finds its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct RouteIdentity {
     /// The route's name.
     pub route: Arc<str>,
-    /// In words that are compared and nothing else.
+    /// An opaque description, compared for equality.
     pub finds: String,
 }
 
-/// Which store, and how it is used.
+/// The store's location and limits.
 #[derive(Clone)]
-pub struct Settings {
-    /// Where it is.
-    pub location: Location,
-    /// To PostgreSQL; at least four are needed, see there.
+pub struct StoreSettings {
+    /// The store's location.
+    pub location: StoreLocation,
+    /// The most connections to PostgreSQL; at least 4 are made, see `postgres::connect`.
     pub max_connections: usize,
-    /// For any one call.
+    /// The time limit of one call.
     pub timeout: Duration,
-    /// Whether [`open`] brings an old schema up to date, or refuses it.
+    /// Whether [`open`] migrates an old schema; otherwise it refuses it.
     pub migrate: bool,
 }
 
-impl From<&config::Store> for Settings {
-    fn from(store: &config::Store) -> Self {
+impl From<&config::StoreConfig> for StoreSettings {
+    fn from(store: &config::StoreConfig) -> Self {
         Self {
             location: store.location.clone(),
             max_connections: store.max_connections,
@@ -236,47 +248,47 @@ impl From<&config::Store> for Settings {
     }
 }
 
-/// Opens the store, and brings its schema up to date where the settings say so.
+/// Opens the store, and migrates its schema where the settings say so.
 ///
 /// # Errors
 /// [`OpenError`]; nothing is left open then.
-pub async fn open(settings: &Settings) -> Result<Arc<dyn Store>, OpenError> {
+pub async fn open(settings: &StoreSettings) -> Result<Arc<dyn Store>, OpenError> {
     Ok(match &settings.location {
-        Location::Memory => Arc::new(sqlite::open(None, settings).await?),
-        Location::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
-        Location::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
+        StoreLocation::Memory => Arc::new(sqlite::open(None, settings).await?),
+        StoreLocation::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
+        StoreLocation::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
     })
 }
 
-/// The newest step of the schema that this program works with; [`open`] sees to it that the store has taken it.
-pub fn schema(location: &Location) -> &'static str {
+/// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.
+pub fn schema(location: &StoreLocation) -> &'static str {
     match location {
-        Location::Memory | Location::Sqlite(_) => sqlite::newest_step(),
-        Location::Postgres(_) => postgres::newest_step(),
+        StoreLocation::Memory | StoreLocation::Sqlite(_) => sqlite::newest_step(),
+        StoreLocation::Postgres(_) => postgres::newest_step(),
     }
 }
 
-/// Brings the schema up to date, whatever [`Settings::migrate`] says. Returns the names of the steps
-/// taken, and of the indexes built.
+/// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of the migrations applied and of
+/// the indexes built.
 ///
 /// # Errors
-/// [`OpenError`]; the steps before the one that failed have been taken.
-pub async fn migrate(settings: &Settings) -> Result<Vec<String>, OpenError> {
+/// [`OpenError`]; the migrations before the one that failed have been applied.
+pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     match &settings.location {
-        Location::Memory => Ok(Vec::new()),
-        Location::Postgres(url) => postgres::migrate(url, settings).await,
-        Location::Sqlite(path) => sqlite::migrate(path).await,
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::migrate(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::migrate(path).await,
     }
 }
 
-/// The steps and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
+/// Returns the migrations and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
 ///
 /// # Errors
 /// [`OpenError`].
-pub async fn pending(settings: &Settings) -> Result<Vec<Migration>, OpenError> {
+pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     match &settings.location {
-        Location::Memory => Ok(Vec::new()),
-        Location::Postgres(url) => postgres::pending(url, settings).await,
-        Location::Sqlite(path) => sqlite::pending(path).await,
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::pending(path).await,
     }
 }

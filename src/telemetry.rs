@@ -1,8 +1,8 @@
-//! What operators see of a running instance.
+//! Logs, metrics and traces of a running instance.
 
-pub mod heavy;
+mod log_writer;
 pub mod logs;
 pub mod metrics;
 pub mod process;
-mod stderr;
+pub mod top_k;
 pub mod traces;

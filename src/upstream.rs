@@ -1,4 +1,4 @@
-//! Requests go out. Every way a call can fail is sorted here: never sent, or nobody knows.
+//! The client towards the service. It sorts every failure of a call: the request was never sent, or may have been.
 
 use std::error::Error as _;
 use std::fmt;
@@ -15,29 +15,30 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_rustls::TlsConnector;
 
 use crate::body::Body;
-use crate::body::flow::Flow;
-use crate::config::Upstream as Target;
+use crate::body::pooled::PooledBody;
+use crate::config::UpstreamTarget as Target;
 use crate::tls::Trust;
-use connector::{BoxError, Connector};
-use pool::Pool;
+use connector::{ConnectionFailure, Connector};
+use pool::UpstreamPool;
 
 mod connector;
 mod pool;
+pub mod probe;
 
-/// An upstream whose machine is gone says nothing about it, and what streams or is tunnelled has no time limit: the kernel
-/// asks after it first after this long, then so often, and after so many questions it is gone.
-const PROBE_AFTER: Duration = Duration::from_secs(60);
-const PROBE_EVERY: Duration = Duration::from_secs(15);
-const PROBES: u32 = 4;
+/// TCP keep-alive finds an upstream whose machine is gone: streams and tunnels have no time limit. The kernel sends the
+/// first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the connection.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 
-/// Connections to one upstream. Cheap to clone; the clones share them.
+/// The pooled connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
-pub struct Upstream(Arc<Way>);
+pub struct UpstreamClient(Arc<UpstreamTransport>);
 
-enum Way {
+enum UpstreamTransport {
     /// One request at a time on each connection.
-    Http1(Arc<Pool>),
-    /// HTTP/2 with prior knowledge: one connection to this authority for all, moved by a task of its own.
+    Http1(Arc<UpstreamPool>),
+    /// HTTP/2 with prior knowledge: one connection to this authority for all requests, driven by a task of its own.
     Http2(Client<Connector, Body>, Authority),
 }
 
@@ -45,11 +46,11 @@ enum Way {
 #[derive(Debug)]
 pub enum CallError {
     /// Not one byte of the request left this process: trying again is safe.
-    NeverSent(BoxError),
-    /// Bytes may have left. The upstream may have read, acted and died, which looks the same from here as an upstream
-    /// that never saw it: both are `IncompleteMessage` to hyper.
-    Broken(BoxError),
-    /// The upstream answered with something that is no response to this request.
+    NeverSent(ConnectionFailure),
+    /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
+    /// saw it: both are `IncompleteMessage` to hyper.
+    Broken(ConnectionFailure),
+    /// The upstream answered with something that is no valid response to this request.
     Garbage(&'static str),
 }
 
@@ -57,8 +58,8 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
-            Self::Broken(_) => f.write_str("the upstream broke off after the request was sent"),
-            Self::Garbage(what) => write!(f, "the upstream's response is unusable: {what}"),
+            Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
+            Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
         }
     }
 }
@@ -72,9 +73,9 @@ impl std::error::Error for CallError {
     }
 }
 
-impl Upstream {
-    /// A pool for one upstream. `idle` must be below the upstream's own keep-alive: a connection that it has just closed
-    /// looks open from here, and a request written to it is one nobody can judge.
+impl UpstreamClient {
+    /// Creates a pool for one upstream. `idle` must be below the upstream's own keep-alive time: a connection that it has
+    /// just closed looks open from here, and of a request written to it nobody can tell whether it was executed.
     pub fn new(target: &Target, connect: Duration, idle: Duration, trust: &Trust) -> Self {
         let (connector, scheme, authority) = match target {
             Target::H2c(authority) | Target::Http(authority) => {
@@ -90,56 +91,57 @@ impl Upstream {
             }
         };
         if matches!(target, Target::H2c(_)) {
-            return Self(Arc::new(Way::Http2(http2(connector, idle), authority)));
+            return Self(Arc::new(UpstreamTransport::Http2(http2(connector, idle), authority)));
         }
         let mut target = uri::Parts::default();
         (target.scheme, target.authority) = (Some(scheme), Some(authority));
         target.path_and_query = Some(PathAndQuery::from_static("/"));
         let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
-        Self(Arc::new(Way::Http1(Pool::new(connector, target, idle))))
+        Self(Arc::new(UpstreamTransport::Http1(UpstreamPool::new(connector, target, idle))))
     }
 
-    /// Sends one request, of which nothing is left then, and waits for the response's head.
+    /// Sends one request, leaving an empty one in its place, and waits for the response's head.
     ///
-    /// Its target is taken for the path and query alone; where it goes is this upstream's affair.
+    /// Only the path and query of the request's target are used; the authority is this upstream's.
     ///
     /// # Errors
-    /// [`CallError`], which tells what may have happened.
-    pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<Flow>, CallError> {
+    /// [`CallError`] says whether the request may have reached the upstream.
+    pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
         match &*self.0 {
-            Way::Http1(pool) => {
+            UpstreamTransport::Http1(pool) => {
                 if request.uri().authority().is_some() {
                     *request.uri_mut() = Uri::from(path_of(request));
                 }
-                frame(request);
+                set_framing(request);
                 pool.call(request).await
             }
-            Way::Http2(client, authority) => {
+            UpstreamTransport::Http2(client, authority) => {
                 let mut target = uri::Parts::default();
                 (target.scheme, target.authority) = (Some(Scheme::HTTP), Some(authority.clone()));
                 target.path_and_query = Some(path_of(request));
                 *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
-                // There the authority says it, and a second word that differs would be malformed (RFC 9113 section 8.3.1).
+                // `:authority` replaces it; a `Host` that differs would make the request malformed (RFC 9113 section 8.3.1).
                 request.headers_mut().remove(HOST);
-                // Made anew from the body.
+                // hyper sets it from the body.
                 request.headers_mut().remove(CONTENT_LENGTH);
-                let response = Box::pin(client.request(take(request))).await.map_err(sort)?;
-                check(&response, false).map_err(CallError::Garbage)?;
-                Ok(response.map(Flow::from))
+                let response = Box::pin(client.request(take_request(request))).await.map_err(classify_error)?;
+                check_response(&response, false).map_err(CallError::Garbage)?;
+                Ok(response.map(PooledBody::from))
             }
         }
     }
 }
 
-/// The length that is said of a body, once and as everybody reads it: no second field, no list, no leading zero.
-pub fn announced(headers: &HeaderMap) -> Option<u64> {
-    let mut said = headers.get_all(CONTENT_LENGTH).iter();
-    let (Some(said), None) = (said.next(), said.next()) else { return None };
-    let digits = said.to_str().ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
+/// Returns the announced length of a body: one `Content-Length` in its plain form, with no second field, no list and no
+/// leading zero.
+pub fn announced_length(headers: &HeaderMap) -> Option<u64> {
+    let mut fields = headers.get_all(CONTENT_LENGTH).iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+    let digits = field.to_str().ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))?;
     digits.parse().ok().filter(|_| digits == "0" || !digits.starts_with('0'))
 }
 
-fn take(request: &mut Request<Body>) -> Request<Body> {
+fn take_request(request: &mut Request<Body>) -> Request<Body> {
     std::mem::replace(request, Request::new(Body::empty()))
 }
 
@@ -152,8 +154,8 @@ fn http2(connector: Connector, idle: Duration) -> Client<Connector, Body> {
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(idle)
         .http2_only(true)
-        // A request that a pooled connection is proved to have taken no byte of goes to another one. hyper proves it
-        // by handing the request back unwritten, so that this is no second sending.
+        // A request of which a pooled connection has provably taken no byte goes to another connection. hyper proves it
+        // by returning the request unwritten, so this is not a second sending.
         .retry_canceled_requests(true)
         .set_host(false)
         .build(connector)
@@ -161,24 +163,24 @@ fn http2(connector: Connector, idle: Duration) -> Client<Connector, Body> {
 
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // The scheme says which port is meant where none is written; what is spoken on it is not this connector's affair.
+    // The scheme only chooses the default port; this connector does not care about the protocol on it.
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    connector.set_keepalive(Some(PROBE_AFTER));
-    connector.set_keepalive_interval(Some(PROBE_EVERY));
-    connector.set_keepalive_retries(Some(PROBES));
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     connector
 }
 
-/// Says how the body is framed, whatever was said before. hyper would by itself, but for methods whose requests mostly have
-/// none: there it sends only what is announced.
-fn frame(request: &mut Request<Body>) {
+/// Sets the body's framing fields, whatever the request had. hyper does this by itself except for methods whose requests
+/// mostly have no body: for those it sends only what the fields announce.
+fn set_framing(request: &mut Request<Body>) {
     let length = if request.body().is_end_stream() { Some(0) } else { request.body().size_hint().exact() };
     let switches = request.headers().contains_key(UPGRADE);
     let headers = request.headers_mut();
     match length {
-        // Most say so themselves.
-        Some(_) if announced(headers) == length => {}
+        // Most requests announce it already.
+        Some(_) if announced_length(headers) == length => {}
         Some(length) if length > 0 => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from(length))),
         Some(_) => drop(headers.remove(CONTENT_LENGTH)),
         None => {
@@ -190,28 +192,28 @@ fn frame(request: &mut Request<Body>) {
     }
 }
 
-/// Over HTTP/2 two errors alone prove that nothing was sent: the connection was never made, or hyper hands the request back.
-fn sort(error: Error) -> CallError {
-    let handed_back =
+/// Over HTTP/2 only two errors prove that nothing was sent: the connection was never made, or hyper returns the request.
+fn classify_error(error: Error) -> CallError {
+    let returned =
         error.source().and_then(|source| source.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_canceled);
-    if error.is_connect() || handed_back { CallError::NeverSent(error.into()) } else { CallError::Broken(error.into()) }
+    if error.is_connect() || returned { CallError::NeverSent(error.into()) } else { CallError::Broken(error.into()) }
 }
 
-/// What hyper's client lets pass and no client of ours may see.
-fn check(response: &Response<Incoming>, asked_to_switch: bool) -> Result<(), &'static str> {
+/// Refuses responses that hyper's client lets pass and that must not reach our clients.
+fn check_response(response: &Response<Incoming>, requested_upgrade: bool) -> Result<(), &'static str> {
     let status = response.status();
-    let switched = status == StatusCode::SWITCHING_PROTOCOLS && asked_to_switch;
+    let switched = status == StatusCode::SWITCHING_PROTOCOLS && requested_upgrade;
     if !(200..600).contains(&status.as_u16()) && !switched {
-        return Err("a status that is no final one");
+        return Err("its status is not a final one");
     }
-    // Which of the two counts is what smuggled responses are made of (RFC 9112 section 6.3).
+    // Response smuggling lives on recipients that disagree about which of the two counts (RFC 9112 section 6.3).
     if response.headers().contains_key(TRANSFER_ENCODING) && response.headers().contains_key(CONTENT_LENGTH) {
-        return Err("both a length and a transfer coding");
+        return Err("it has both Content-Length and Transfer-Encoding");
     }
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
-        (Some(_), _) => Err("a transfer coding other than chunked"),
+        (Some(_), _) => Err("it has a transfer coding other than chunked"),
     }
 }

@@ -1,4 +1,4 @@
-//! The commands, as a shell sees them: the real binary, real sockets, exit codes.
+//! The commands, run from a shell: the real binary, real sockets, exit codes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything here takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any step here takes on a slow machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The binary, without what the surroundings of the tests may say.
+/// The binary, without the environment variables of the test run.
 fn oncegate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.args(arguments).stdin(Stdio::null());
@@ -26,7 +26,7 @@ fn oncegate(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command printed, and how it ended.
+/// A command's output and exit code.
 struct Ended {
     code: i32,
     out: String,
@@ -45,7 +45,7 @@ fn ended(output: Output) -> Ended {
     }
 }
 
-/// A folder with these files, which goes when it is dropped.
+/// A temporary folder with these files, deleted on drop.
 struct Folder(TempDir);
 
 impl Folder {
@@ -64,7 +64,7 @@ impl Folder {
     }
 }
 
-/// A service that tells of each request, and answers it when it is told to.
+/// A service that reports each request and answers on command.
 struct Service {
     address: SocketAddr,
     seen: Receiver<String>,
@@ -76,7 +76,7 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (tell, seen) = mpsc::channel();
-        let (proceed, told) = mpsc::channel();
+        let (proceed, proceed_signal) = mpsc::channel();
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
@@ -84,7 +84,7 @@ impl Service {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 while reader.read_line(&mut head).unwrap() > 2 {}
                 let _ = tell.send(head.lines().next().unwrap_or_default().to_owned());
-                if told.recv().is_err() {
+                if proceed_signal.recv().is_err() {
                     return;
                 }
                 let answer = "HTTP/1.1 201 Created\r\ncontent-length: 4\r\nconnection: close\r\n\r\npaid";
@@ -130,16 +130,16 @@ impl Instance {
     /// Waits for an event in the log.
     fn logged(&self, message: &str) -> Value {
         loop {
-            let event = self.logs.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event {message:?}"));
+            let event = self.logs.recv_timeout(TEST_TIMEOUT).unwrap_or_else(|_| panic!("no event {message:?}"));
             if event["message"] == message {
                 return event;
             }
         }
     }
 
-    /// Waits for its end, which its logs end with.
+    /// Waits for the process to exit; its last log line must be the last event.
     fn ended(mut self) -> ExitStatus {
-        while self.logs.recv_timeout(PATIENCE).is_ok() {}
+        while self.logs.recv_timeout(TEST_TIMEOUT).is_ok() {}
         self.process.wait().unwrap()
     }
 
@@ -168,7 +168,7 @@ struct Answer {
 
 fn send(address: SocketAddr, method: &str, path: &str, fields: &str) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let host = if fields.to_lowercase().contains("host: ") { String::new() } else { format!("Host: {address}\r\n") };
     let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
     write!(stream, "{method} {path} HTTP/1.1\r\n{host}{fields}{length}Connection: close\r\n\r\n").unwrap();
@@ -184,7 +184,7 @@ const CONFIG: &str = "upstream = 'http://127.0.0.1:1'\n[[routes]]\nname = 'pay'\
                       methods = ['PATCH', 'DELETE']\n";
 
 #[test]
-fn the_schema_is_json_and_of_its_dialect() {
+fn the_schema_command_prints_valid_json_schema() {
     let Ended { code, out, .. } = run(&["schema"]);
     let schema: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 0);
@@ -193,7 +193,7 @@ fn the_schema_is_json_and_of_its_dialect() {
 }
 
 #[test]
-fn completions_are_for_a_shell_that_is_known() {
+fn completions_are_printed_for_known_shells_only() {
     for shell in ["bash", "zsh", "fish"] {
         let Ended { code, out, .. } = run(&["completions", shell]);
         assert_eq!(code, 0, "{shell}");
@@ -219,7 +219,7 @@ fn the_manual_has_every_command_and_its_flags() {
 }
 
 #[test]
-fn check_prints_the_routes_or_what_is_wrong() {
+fn check_prints_the_routes_or_the_error() {
     let folder = Folder::with(&[("good.toml", CONFIG), ("bad.toml", "upstream = 'http://a'\nlistem = 'x'\n")]);
     let good = run(&["check", "-c", &folder.at("good.toml")]);
     assert_eq!(good.code, 0, "{}", good.err);
@@ -231,7 +231,7 @@ fn check_prints_the_routes_or_what_is_wrong() {
 }
 
 #[test]
-fn check_lists_what_no_route_guards() {
+fn check_lists_requests_that_no_route_guards() {
     let spec = "openapi: 3.1.0\nservers: [{url: https://api.example.com/v1}]\npaths:\n  /payments:\n    post: {}\n  \
                 /payments/{id}:\n    get: {}\n    patch: {}\n";
     let folder = Folder::with(&[
@@ -266,13 +266,13 @@ fn check_lists_what_no_route_guards() {
 }
 
 #[test]
-fn healthcheck_says_whether_the_instance_is_ready() {
+fn healthcheck_reports_whether_the_instance_is_ready() {
     let service = Service::start();
     let instance = Instance::start(service.address);
     let healthy = ended(instance.against(&["healthcheck"]).output().unwrap());
     assert_eq!((healthy.code, &*healthy.out), (0, "ready\n"), "{}", healthy.err);
 
-    // The address is taken from the file as well, which may lack all that only a running instance needs.
+    // The address is read from the file too, which may lack the secrets that only a running instance needs.
     let text = format!("secret = '${{NOT_SET}}'\n[admin]\nlisten = '{}'\n", instance.admin);
     let folder = Folder::with(&[("c.toml", &text)]);
     assert_eq!(run(&["healthcheck", "-c", &folder.at("c.toml")]).code, 0);
@@ -292,7 +292,7 @@ fn drain_lets_a_running_request_finish() {
     let instance = Instance::start(service.address);
     let address = instance.address;
     let paying = thread::spawn(move || send(address, "POST", "/v1/payments", "Idempotency-Key: one\r\n"));
-    assert_eq!(service.seen.recv_timeout(PATIENCE).unwrap(), "POST /v1/payments HTTP/1.1");
+    assert_eq!(service.seen.recv_timeout(TEST_TIMEOUT).unwrap(), "POST /v1/payments HTTP/1.1");
 
     let draining = instance.against(&["drain", "--wait", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(instance.logged("draining")["by"], "the admin listener");
@@ -302,7 +302,7 @@ fn drain_lets_a_running_request_finish() {
     let hasty = ended(instance.against(&["drain", "--wait", "0s"]).output().unwrap());
     assert_eq!(hasty.code, 1);
     assert!(hasty.err.contains("still draining; attempts running: 1"), "{}", hasty.err);
-    // What a supervisor sends after its hook: nothing is cut short.
+    // The signal that a supervisor sends after its hook: it cuts nothing short.
     instance.signal();
 
     service.proceed.send(()).unwrap();
@@ -327,13 +327,13 @@ fn a_second_signal_still_ends_at_once() {
     let service = Service::start();
     let instance = Instance::start(service.address);
     let address = instance.address;
-    // Cut off with the process, and of no interest after.
+    // The process exit cuts this request off; its result does not matter.
     thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
         write!(stream, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: one\r\nContent-Length: 0\r\n\r\n").unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    service.seen.recv_timeout(PATIENCE).unwrap();
+    service.seen.recv_timeout(TEST_TIMEOUT).unwrap();
     instance.signal();
     assert_eq!(instance.logged("draining")["by"], "a signal");
     instance.signal();
@@ -342,7 +342,7 @@ fn a_second_signal_still_ends_at_once() {
 }
 
 #[test]
-fn other_sites_cannot_reach_the_admin_listener_by_way_of_a_browser() {
+fn other_sites_cannot_reach_the_admin_listener_through_a_browser() {
     let instance = Instance::start("127.0.0.1:1".parse().unwrap());
     let (admin, port) = (instance.admin, instance.admin.port());
     for fields in [
@@ -355,7 +355,7 @@ fn other_sites_cannot_reach_the_admin_listener_by_way_of_a_browser() {
         for (method, path) in [("POST", "/api/v1/drain"), ("GET", "/api/v1/drain"), ("GET", "/other")] {
             assert_eq!(send(admin, method, path, &fields).status, 403, "{method} {path} {fields}");
         }
-        // Orchestrators probe by whatever name they know.
+        // Orchestrators probe under any host name.
         assert_eq!(send(admin, "GET", "/readyz", &fields).status, 200, "{fields}");
     }
     for host in ["localhost", "127.0.0.1", "[::1]"] {
@@ -403,7 +403,7 @@ fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
     service.proceed.send(()).unwrap();
     assert_eq!(send(instance.address, "GET", "/oncegate", "").status, 201);
     assert_eq!(
-        service.seen.recv_timeout(PATIENCE).unwrap(),
+        service.seen.recv_timeout(TEST_TIMEOUT).unwrap(),
         "GET /oncegate HTTP/1.1",
         "the first that the service sees"
     );

@@ -1,4 +1,4 @@
-//! What the documents say is so: their configurations are right, their commands are understood, their links lead somewhere.
+//! Checks the documents: their configurations are valid, their commands are accepted, their links have a target.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -44,7 +44,7 @@ fn documents() -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// A document's blocks, and the rest of it. Blocks in lists are taken out of their indentation.
+/// Splits a document into its code blocks and its prose. Blocks in lists lose their indentation.
 fn split(name: &Path, text: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut prose, mut open) = (Vec::new(), String::new(), None::<(usize, Block)>);
     for (number, line) in text.lines().enumerate() {
@@ -75,7 +75,7 @@ fn blocks(kind: &str) -> Vec<Block> {
     all.filter(|block| block.kind == kind).collect()
 }
 
-/// A folder with what configurations point to: secrets, and a certificate with its key.
+/// A folder with the files that configurations name: secrets, and a certificate with its key.
 fn surroundings() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
@@ -95,7 +95,7 @@ fn surroundings() -> TempDir {
     folder
 }
 
-/// A document's text as it would be on this machine.
+/// A document's text with its secret files and `/etc/oncegate` replaced by files in this folder.
 fn here(text: &str, folder: &Path) -> String {
     let secret = Regex::new(r"\$\{file:[^}]+\}").unwrap();
     let text = secret.replace_all(text, regex::NoExpand("${file:secret}"));
@@ -111,7 +111,7 @@ fn oncegate(arguments: &[String], folder: &Path) -> Output {
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().unwrap()
 }
 
-/// What is not whole is a route's, or lacks what the text around it is not about.
+/// Completes a fragment: a route's table gets its header, and missing required settings are added.
 fn whole(snippet: &str) -> String {
     let is_whole = snippet.lines().any(|line| line.starts_with("upstream"));
     let has_tables = snippet.lines().any(|line| line.starts_with('['));
@@ -125,20 +125,20 @@ fn whole(snippet: &str) -> String {
 }
 
 #[test]
-fn every_configuration_in_the_documents_is_right() {
+fn every_configuration_in_the_documents_is_valid() {
     let folder = surroundings();
     let snippets = blocks("toml");
     assert!(snippets.len() >= 8, "the configurations are not found");
     for Block { text, place, .. } in snippets {
         fs::write(folder.path().join("snippet.toml"), here(&whole(&text), folder.path())).unwrap();
         let checked = oncegate(&["check", "-c", "snippet.toml"].map(str::to_owned), folder.path());
-        let said = String::from_utf8(checked.stderr).unwrap();
-        assert!(checked.status.success(), "{place}: {said}\n{text}");
+        let output = String::from_utf8(checked.stderr).unwrap();
+        assert!(checked.status.success(), "{place}: {output}\n{text}");
     }
 }
 
-/// The commands that documents show, each with its place: prompts taken off, lines put together, comments and other
-/// programs left out. Those within a sentence too, where they are more than a name.
+/// The commands in the documents, each with its position: without prompts, continuation lines joined, without comments
+/// and other programs. Includes commands within a sentence, unless they are only a name.
 fn commands() -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for block in blocks("sh").into_iter().chain(blocks("console")) {
@@ -156,12 +156,12 @@ fn commands() -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Whether a sentence speaks of a command or a flag, and does not show how it is used.
+/// Whether a sentence only names a command or a flag and does not show its use.
 fn is_a_name(words: &[String]) -> bool {
     words.len() == 1 || words.last().is_some_and(|word| word.starts_with("--"))
 }
 
-/// Words as a shell makes them, of what documents write: quotes, redirections, comments.
+/// Splits a line into words as a shell does: quotes, redirections, comments.
 fn words(line: &str) -> Vec<String> {
     let word = Regex::new(r#"'[^']*'|"[^"]*"|\S+"#).unwrap();
     let unquoted = |word: &str| word.trim_matches(['\'', '"']).to_owned();
@@ -170,9 +170,9 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_command_in_the_documents_is_understood() {
+fn every_command_in_the_documents_is_accepted() {
     let folder = surroundings();
-    // Nobody listens there, and the keys are in a file that nobody else has.
+    // No server listens at these addresses, and no other process has the key files.
     let file = "upstream = \"http://127.0.0.1:3000\"\n[admin]\nlisten = \"127.0.0.1:1\"\n[store]\nurl = \"sqlite:k.db\"\n\
                 [[routes]]\nname = \"create-payment\"\npath = \"/v1/payments\"\n";
     for name in ["oncegate.toml", "etc/oncegate.toml"] {
@@ -181,7 +181,7 @@ fn every_command_in_the_documents_is_understood() {
     let mut seen = BTreeSet::new();
     for (place, mut command) in commands() {
         seen.insert(command[0].clone());
-        // What serves until it is stopped is only looked up.
+        // Long-running commands are only looked up.
         if ["run", "demo"].contains(&&*command[0]) {
             command.push("--help".to_owned());
         }
@@ -197,17 +197,17 @@ fn every_command_in_the_documents_is_understood() {
             command.extend(["-c", "oncegate.toml"].map(str::to_owned));
         }
         let ended = oncegate(&command, folder.path());
-        let said = String::from_utf8(ended.stderr).unwrap();
-        // 2 is a command line that is not understood, 78 a configuration that is wrong; that nobody answers is right here.
+        let output = String::from_utf8(ended.stderr).unwrap();
+        // 2 means a rejected command line and 78 an invalid configuration. A refused connection is fine here.
         let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
-        assert!(is_understood && !said.contains("panicked"), "{place}: {command:?}: {said}");
+        assert!(is_understood && !output.contains("panicked"), "{place}: {command:?}: {output}");
     }
     for command in ["check", "drain", "explain", "keys", "migrate", "reconcile", "run"] {
         assert!(seen.contains(command), "no document shows `oncegate {command}`");
     }
 }
 
-/// A heading's anchor, as GitHub makes it.
+/// A heading's anchor, as GitHub generates it.
 fn anchors(prose: &str) -> BTreeSet<String> {
     let heading = Regex::new(r"(?m)^#{1,6} (.+)$").unwrap();
     let (mut found, mut times) = (BTreeSet::new(), BTreeMap::new());
@@ -222,7 +222,7 @@ fn anchors(prose: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_link_in_the_documents_leads_somewhere() {
+fn every_link_in_the_documents_has_a_target() {
     let documents = documents();
     let anchors: BTreeMap<&Path, _> =
         documents.iter().map(|(name, text)| (&**name, anchors(&split(name, text).1))).collect();
@@ -248,7 +248,7 @@ fn every_link_in_the_documents_leads_somewhere() {
     assert!(followed > 80, "the links are not found");
 }
 
-/// Without `..`.
+/// The path without `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -262,14 +262,14 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_alert_has_its_runbook_and_every_runbook_its_alert() {
+fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let alerts = fs::read_to_string(root().join("deploy/prometheus/alerts.yml")).unwrap();
     let list = fs::read_to_string(root().join("docs/runbooks/README.md")).unwrap();
     let each = Regex::new(r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          runbook: (\S+)\n").unwrap();
     let mut pages = BTreeSet::new();
     for alert in each.captures_iter(&alerts) {
         assert!(root().join(&alert[2]).exists(), "{}: {}", &alert[1], &alert[2]);
-        assert!(list.contains(&format!("`{}`", &alert[1])), "{} stands in no line of the list", &alert[1]);
+        assert!(list.contains(&format!("`{}`", &alert[1])), "{} is in no line of the list", &alert[1]);
         pages.insert(Path::new(&alert[2]).file_name().unwrap().to_owned());
     }
     assert_eq!(alerts.matches("- alert: ").count(), each.captures_iter(&alerts).count());

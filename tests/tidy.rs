@@ -1,26 +1,30 @@
-//! The structure, checked: arrows point down, files stay small, SQL says its name.
+//! Checks the structure: modules use only lower layers, files use each other in one direction, files stay small, each
+//! type name is defined once, and each SQL file starts with its name.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module may use those that stand in later layers; those of one layer do not use each other.
-const LAYERS: [&[&str]; 10] = [
+/// Each module may use the modules of later layers; modules of one layer do not use each other.
+const LAYERS: [&[&str]; 12] = [
     &["main"],
     &["cli"],
     &["app"],
     &["admin", "consumers", "downstream", "tasks"],
     &["gate"],
+    &["instance"],
     &["cache", "store", "upstream"],
+    &["protocol"],
     &["body", "telemetry"],
     &["config"],
-    &["gather", "tls"],
+    &["jitter", "tls", "write_coalesced"],
     &["domain"],
 ];
 
-/// Past this many lines, its own tests left out, a file does two things, or has a reason that stands in [`LARGE`].
+/// The maximum number of lines of a file, without its own tests: a longer file does two things, or has its reason in
+/// [`LARGE`].
 const LINES_MAX: usize = 500;
 
 /// Larger files, each with its reason.
@@ -30,13 +34,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+fn files(folder: &Path, outcome: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(files(&path, ending));
-        } else if path.extension().is_some_and(|extension| extension == ending) {
+            found.extend(files(&path, outcome));
+        } else if path.extension().is_some_and(|extension| extension == outcome) {
             found.push(path);
         }
     }
@@ -44,7 +48,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The top module that a source file belongs to.
+/// The top module of a source file.
 fn module(file: &Path) -> String {
     let first = file.strip_prefix(root().join("src")).unwrap().components().next().unwrap();
     first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
@@ -52,10 +56,10 @@ fn module(file: &Path) -> String {
 
 fn layer(module: &str) -> usize {
     let found = LAYERS.iter().position(|layer| layer.contains(&module));
-    found.unwrap_or_else(|| panic!("the module {module} stands in no layer of tests/tidy.rs"))
+    found.unwrap_or_else(|| panic!("the module {module} is in no layer of tests/tidy.rs"))
 }
 
-/// The modules that stand behind a `crate::`, be it one or a group in braces.
+/// The modules after a `crate::`, either one or a group in braces.
 fn modules(path: &str) -> Vec<String> {
     let name = |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     match path.strip_prefix('{') {
@@ -67,7 +71,7 @@ fn modules(path: &str) -> Vec<String> {
 }
 
 #[test]
-fn arrows_point_down() {
+fn modules_use_only_lower_layers() {
     let mut wrong = Vec::new();
     for file in files(&root().join("src"), "rs") {
         let from = module(&file);
@@ -86,10 +90,198 @@ fn arrows_point_down() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The source folders of all crates.
+fn source_folders() -> [PathBuf; 3] {
+    ["src", "crates/canonical-json/src", "crates/framing-guard/src"].map(|folder| root().join(folder))
+}
+
+/// The source files of all crates.
+fn sources() -> Vec<PathBuf> {
+    source_folders().iter().flat_map(|folder| files(folder, "rs")).collect()
+}
+
+/// The code of a file without its comments and its own tests.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let lines = text.lines().take_while(|line| *line != "#[cfg(test)]");
+    lines.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
-fn files_do_one_thing() {
+fn no_type_name_is_defined_twice() {
+    let mut defined = BTreeMap::<String, Vec<PathBuf>>::new();
+    for file in sources() {
+        for line in code(&file).lines().filter(|line| !line.starts_with(' ')) {
+            let item = line.strip_prefix("pub(super) ").or(line.strip_prefix("pub(crate) ")).unwrap_or(line);
+            let mut words = item.strip_prefix("pub ").unwrap_or(item).split_whitespace();
+            if matches!(words.next(), Some("enum" | "struct" | "trait" | "type" | "union")) {
+                let name = words.next().unwrap_or_default();
+                let name = name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                defined.entry(name).or_default().push(file.strip_prefix(root()).unwrap().to_owned());
+            }
+        }
+    }
+    let twice: Vec<_> = defined.into_iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(twice.is_empty(), "{twice:#?}");
+}
+
+/// A module's path below its crate, such as `gate::admit`.
+type ModulePath = Vec<String>;
+
+/// The modules of a crate by their paths, each with the paths that its code uses.
+struct Modules {
+    used: BTreeMap<ModulePath, Vec<ModulePath>>,
+    /// For each module, its re-exported names and their modules.
+    reexports: BTreeMap<ModulePath, BTreeMap<String, ModulePath>>,
+}
+
+impl Modules {
+    fn read(folder: &Path) -> Self {
+        let mut modules = Self { used: BTreeMap::new(), reexports: BTreeMap::new() };
+        let path = |file: &Path| -> ModulePath {
+            let path = file.strip_prefix(folder).unwrap().with_extension("");
+            path.iter().map(|part| part.to_str().unwrap().to_owned()).filter(|part| part != "lib").collect()
+        };
+        let files = files(folder, "rs");
+        let paths: BTreeSet<_> = files.iter().map(|file| path(file)).collect();
+        for file in &files {
+            let here = path(file);
+            let text = code(file);
+            let (mut used, mut reexports) = (Vec::new(), BTreeMap::new());
+            let absolute = |path: &[String]| -> Option<ModulePath> {
+                let (first, rest) = path.split_first()?;
+                let child = || [&here[..], path].concat();
+                match first.as_str() {
+                    "crate" => Some(rest.to_vec()),
+                    "self" => Some([&here[..], rest].concat()),
+                    "super" => Some([&here[..here.len() - 1], rest].concat()),
+                    _ => paths.contains(&[&here[..], std::slice::from_ref(first)].concat()).then(child),
+                }
+            };
+            for (is_public, path) in use_paths(&text) {
+                let Some(path) = absolute(&path) else { continue };
+                if is_public {
+                    reexports.insert(path.last().unwrap().clone(), path.clone());
+                }
+                used.push(path);
+            }
+            for start in ["crate::", "super::"] {
+                let others = text.split(start).skip(1).map(|rest| {
+                    let path: String = rest.chars().take_while(|c| c.is_alphanumeric() || "_:".contains(*c)).collect();
+                    format!("{start}{path}").split("::").map(str::to_owned).collect::<ModulePath>()
+                });
+                used.extend(others.filter_map(|path| absolute(&path)));
+            }
+            modules.used.insert(here.clone(), used);
+            modules.reexports.insert(here, reexports);
+        }
+        modules
+    }
+
+    /// The module that a path leads to, with re-exports followed.
+    fn module_of(&self, path: &[String]) -> Option<ModulePath> {
+        let length = (0..=path.len()).rev().find(|length| self.used.contains_key(&path[..*length]))?;
+        let (module, rest) = path.split_at(length);
+        match rest.first().and_then(|name| self.reexports[module].get(name)) {
+            Some(target) if target[..] != *path => self.module_of(target),
+            _ => Some(module.to_vec()),
+        }
+    }
+
+    /// For each module, the modules that it uses. A module and its own submodules count as one, and are left out.
+    fn arrows(&self) -> BTreeMap<ModulePath, BTreeSet<ModulePath>> {
+        let arrow = |from: &ModulePath, to: &ModulePath| -> Option<ModulePath> {
+            let to = self.module_of(to)?;
+            (!to.is_empty() && !to.starts_with(from) && !from.starts_with(&to)).then_some(to)
+        };
+        let arrows = |(from, used): (&ModulePath, &Vec<ModulePath>)| {
+            (from.clone(), used.iter().filter_map(|to| arrow(from, to)).collect())
+        };
+        self.used.iter().map(arrows).collect()
+    }
+}
+
+/// The paths of all `use` declarations, and whether each is a re-export.
+fn use_paths(code: &str) -> Vec<(bool, ModulePath)> {
+    fn flatten(tree: &str, prefix: &[String], found: &mut Vec<ModulePath>) {
+        let tree = tree.trim();
+        match tree.split_once('{') {
+            Some((before, group)) => {
+                let names = before.trim_end_matches("::").split("::").filter(|name| !name.is_empty());
+                let prefix: ModulePath = prefix.iter().cloned().chain(names.map(str::to_owned)).collect();
+                let (mut depth, mut start) = (0, 0);
+                let group = group.strip_suffix('}').unwrap_or(group);
+                for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
+                    match c {
+                        '{' => depth += 1,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => {
+                            flatten(&group[start..at], &prefix, found);
+                            start = at + 1;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            None if tree.is_empty() => {}
+            None => {
+                let names =
+                    tree.split(" as ").next().unwrap().split("::").filter(|name| !matches!(*name, "self" | "*"));
+                let own = |first: bool| !first || prefix.is_empty();
+                let leading = tree.starts_with("self::") && own(true);
+                let names = names.map(str::to_owned);
+                found.push(prefix.iter().cloned().chain(leading.then(|| "self".to_owned())).chain(names).collect());
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let statements = code.split(';').filter_map(|statement| {
+        let at = statement.rfind("use ").filter(|at| {
+            let before = statement[..*at]
+                .trim_end_matches("pub ")
+                .trim_end_matches("pub(super) ")
+                .trim_end_matches("pub(crate) ");
+            before.is_empty() || before.ends_with(['\n', ' '])
+        })?;
+        let is_public = statement[..at].trim_end().ends_with("pub") || statement[..at].trim_end().ends_with(')');
+        Some((is_public, &statement[at + 4..]))
+    });
+    for (is_public, tree) in statements {
+        let mut paths = Vec::new();
+        flatten(&tree.split_whitespace().collect::<Vec<_>>().join(" "), &[], &mut paths);
+        found.extend(paths.into_iter().filter(|path| !path.is_empty()).map(|path| (is_public, path)));
+    }
+    found
+}
+
+#[test]
+fn files_use_each_other_in_one_direction() {
+    let folders =
+        [root().join("src"), root().join("crates/canonical-json/src"), root().join("crates/framing-guard/src")];
+    for folder in folders {
+        let arrows = Modules::read(&folder).arrows();
+        assert!(arrows.values().flatten().next().is_some(), "{} has no arrows", folder.display());
+        let reached = |from: &ModulePath| {
+            let (mut reached, mut open) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(module) = open.pop() {
+                open.extend(arrows[&module].iter().filter(|to| reached.insert((*to).clone())).cloned());
+            }
+            reached
+        };
+        let cycles: Vec<_> = arrows
+            .iter()
+            .flat_map(|(from, to)| to.iter().map(move |to| (from, to)))
+            .filter(|(from, to)| reached(to).contains(*from))
+            .map(|(from, to)| format!("{} uses {}", from.join("::"), to.join("::")))
+            .collect();
+        assert!(cycles.is_empty(), "{cycles:#?}");
+    }
+}
+
+#[test]
+fn files_stay_below_the_line_limit() {
     let large: BTreeMap<_, _> = LARGE.into_iter().collect();
-    for file in files(&root().join("src"), "rs") {
+    for file in sources() {
         let name = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         let text = fs::read_to_string(&file).unwrap();
         let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
@@ -98,7 +290,7 @@ fn files_do_one_thing() {
 }
 
 #[test]
-fn every_statement_says_its_name_first() {
+fn every_sql_file_starts_with_its_name() {
     for store in ["postgres", "sqlite"] {
         let sql = files(&root().join("src/store").join(store).join("sql"), "sql");
         assert!(!sql.is_empty());
@@ -112,7 +304,7 @@ fn every_statement_says_its_name_first() {
 }
 
 #[test]
-fn the_readme_shows_the_file_that_it_names() {
+fn the_readme_quotes_the_minimal_configuration() {
     let file = fs::read_to_string(root().join("config/minimal.toml")).unwrap();
     let keys: String = file
         .lines()

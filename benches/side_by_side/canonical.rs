@@ -1,21 +1,21 @@
-//! Canonical JSON and its hash, as they are made for each request, on bodies of 1 KiB.
+//! Fingerprints of JSON bodies of 1 KiB: the canonical form and its hash, as they are computed for each request.
 
 use std::time::Duration;
 
+use canonical_json::canonicalize;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use oncegate::domain::canonical_json::canonicalize;
-use oncegate::domain::fingerprint::{Parts, Plan, Recipe, Secrets};
+use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe, Secrets};
 
 use crate::options::Options;
-use crate::sheet::Sheet;
-use crate::sheet::Target::AtLeast;
+use crate::report::BenchmarkReport;
+use crate::report::Target::AtLeast;
 
 const ROUND: Duration = Duration::from_millis(200);
 const SIZE: usize = 1024;
 
-pub fn run(options: &Options, sheet: &mut Sheet) {
-    let [shuffled, pretty] = [spelt("", ""), spelt("\n    ", " ")];
+pub fn run(options: &Options, report: &mut BenchmarkReport) {
+    let [shuffled, pretty] = [order("", ""), order("\n    ", " ")];
     let canonical = String::from_utf8(canonicalize(shuffled.as_bytes()).unwrap().into_owned()).unwrap();
     let bodies = [("canonical", canonical), ("shuffled", shuffled), ("pretty-printed", pretty)];
     let mut speeds = bodies.each_ref().map(|_| Vec::new());
@@ -26,12 +26,12 @@ pub fn run(options: &Options, sheet: &mut Sheet) {
     }
     for ((name, body), speeds) in bodies.iter().zip(speeds) {
         let what = format!("canonical JSON and SHA-256, {} bytes, {name}: MB/s on one core", body.len());
-        sheet.judge(what, speeds, AtLeast(300.0));
+        report.add_check(what, speeds, AtLeast(300.0));
     }
 }
 
-/// An order of about 1 KiB, its members in no order.
-fn spelt(indent: &str, space: &str) -> String {
+/// Returns an order of about 1 KiB with unsorted members.
+fn order(indent: &str, space: &str) -> String {
     let mut lines = Vec::new();
     loop {
         let number = lines.len();
@@ -50,9 +50,15 @@ fn spelt(indent: &str, space: &str) -> String {
 }
 
 fn megabytes_per_second(body: &str) -> f64 {
-    let (recipe, secrets) = (Recipe::new(Plan::default(), None), Secrets::new([]));
+    let (recipe, secrets) = (Recipe::new(FingerprintRules::default(), None), Secrets::new([]));
     let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-    let parts = Parts { method: "POST", path: "/v1/payments", query: None, headers: &headers, body: body.as_bytes() };
+    let parts = FingerprintInput {
+        method: "POST",
+        path: "/v1/payments",
+        query: None,
+        headers: &headers,
+        body: body.as_bytes(),
+    };
     let (begun, mut bytes) = (processor_time(), 0);
     while processor_time() - begun < ROUND {
         for _ in 0..100 {
@@ -63,7 +69,7 @@ fn megabytes_per_second(body: &str) -> f64 {
     bytes as f64 / (processor_time() - begun).as_secs_f64() / 1e6
 }
 
-/// Of this thread: there is nothing here to wait for, so whoever else wants the core makes no difference.
+/// Returns the processor time of this thread. The work never waits, so other processes on the core do not change it.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

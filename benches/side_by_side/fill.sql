@@ -1,4 +1,4 @@
--- Completed keys as a day leaves them: random ids, an end of life in the order of their making, all settled.
+-- Completed keys as after a day of traffic: random ids, all settled, expiring in the order of their creation.
 insert into oncegate.keys
        (id, service, scope, space, key, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline, settled_at, expires_at, status, fields, body)

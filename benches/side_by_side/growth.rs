@@ -1,67 +1,72 @@
-//! First attempts into a table that has millions of rows, against an empty one.
+//! First attempts into a table with millions of rows, compared with an empty one.
 
-use crate::contestants::oncegate;
 use crate::postgres::Database;
 use crate::process::Process;
-use crate::sheet::Column;
-use crate::sheet::Sheet;
-use crate::sheet::Target::AtLeast;
-use crate::stage::{Stage, migrated};
+use crate::programs::start_oncegate;
+use crate::report::BenchmarkReport;
+use crate::report::Column;
+use crate::report::Target::AtLeast;
+use crate::testbed::{Testbed, create_database};
 
 const CONNECTIONS: usize = 256;
 const EMPTY: &str = "first attempts, empty table";
 
-/// What a row takes on disk with its indexes and the log that is kept of it, generously.
+/// The disk space of a row with its indexes and its part of the write-ahead log, a generous estimate.
 const BYTES_PER_ROW: u64 = 2000;
 
-/// A table of some size and the proxy before it.
+/// A table of some size, and a proxy that uses it.
 struct Table {
     name: String,
     database: Database,
     proxy: Process,
 }
 
-pub async fn run(stage: &Stage, sheet: &mut Sheet) -> Result<(), String> {
-    let empty = table(stage, EMPTY.to_owned(), 0).await;
+pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
+    let empty = create_table(testbed, EMPTY.to_owned(), 0).await;
     let mut tables = vec![empty];
-    for (rows, words) in stage.options.rows() {
+    for (rows, label) in testbed.options.rows() {
         let needed = rows.unsigned_abs() * BYTES_PER_ROW;
         if crate::machine::free_space(&std::env::temp_dir()) < needed {
-            sheet.missing.push(format!("{words}: there is not enough room on the disk for them"));
+            report.missing.push(format!("{label}: there is not enough room on the disk for them"));
             continue;
         }
-        eprintln!("growth: filling in {words}");
-        tables.push(table(stage, format!("first attempts, {words}"), *rows).await);
+        eprintln!("growth: inserting {label}");
+        tables.push(create_table(testbed, format!("first attempts, {label}"), *rows).await);
     }
-    // Unmeasured: a page that is written for the first time after a checkpoint goes into the log as a whole.
+    // Not measured: the first write to a page after a checkpoint puts the whole page into the write-ahead log.
     for table in &tables {
-        crate::load::closed(&table.proxy.addresses, crate::request::Load::First, CONNECTIONS, stage.options.length())?;
+        crate::load::run_closed(
+            &table.proxy.addresses,
+            crate::request::Load::First,
+            CONNECTIONS,
+            testbed.options.length(),
+        )?;
     }
-    for round in 0..stage.options.rounds() {
-        eprintln!("growth: round {} of {}", round + 1, stage.options.rounds());
+    for round in 0..testbed.options.rounds() {
+        eprintln!("growth: round {} of {}", round + 1, testbed.options.rounds());
         tables[0].database.client().await.batch_execute("truncate oncegate.keys").await.unwrap();
         for table in &tables {
-            stage.first_attempts(&table.proxy.addresses, CONNECTIONS, sheet, &table.name)?;
+            testbed.run_first_attempts(&table.proxy.addresses, CONNECTIONS, report, &table.name)?;
         }
     }
     for table in &tables[1..] {
-        sheet.compare((&table.name, EMPTY), CONNECTIONS, Column::Rate, AtLeast(0.9));
+        report.compare((&table.name, EMPTY), CONNECTIONS, Column::Rate, AtLeast(0.9));
     }
     Ok(())
 }
 
-async fn table(stage: &Stage, name: String, rows: i64) -> Table {
-    let database = migrated(&stage.cluster).await;
+async fn create_table(testbed: &Testbed, name: String, rows: i64) -> Table {
+    let database = create_database(&testbed.cluster).await;
     if rows > 0 {
-        fill(&database, rows).await;
+        insert_rows(&database, rows).await;
     }
-    let proxy = oncegate(stage.upstream, |_| database.url.clone());
+    let proxy = start_oncegate(testbed.upstream, |_| database.url.clone());
     Table { name, database, proxy }
 }
 
-/// Without its larger indexes while rows come in, which takes a tenth of the time. The primary key is then as full as
-/// random insertions leave it, not as full as it can be.
-async fn fill(database: &Database, rows: i64) {
+/// Inserts the rows while the larger indexes are dropped, which takes a tenth of the time. The primary key is then created
+/// as full as random insertions leave it, not as full as possible.
+async fn insert_rows(database: &Database, rows: i64) {
     let client = database.client().await;
     let expiring: String =
         client.query_one("select pg_get_indexdef('oncegate.keys_expiring'::regclass)", &[]).await.unwrap().get(0);

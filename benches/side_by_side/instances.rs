@@ -1,38 +1,42 @@
-//! Two instances on one PostgreSQL: not slower than one, and never in each other's way.
+//! Two instances on one PostgreSQL: they must not be slower than one, and must cause no deadlocks.
 
-use crate::contestants::oncegate;
 use crate::load;
+use crate::programs::start_oncegate;
+use crate::report::Target::{AtLeast, AtMost};
+use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
-use crate::sheet::Target::{AtLeast, AtMost};
-use crate::sheet::{Column, Sheet};
-use crate::stage::{Stage, migrated};
+use crate::testbed::{Testbed, create_database};
 
 const CONNECTIONS: usize = 128;
 const ONE: &str = "first attempts, one instance";
 const TWO: &str = "first attempts, two instances";
 const SAME: &str = "the same keys at two instances";
 
-pub async fn run(stage: &Stage, sheet: &mut Sheet) -> Result<(), String> {
-    let database = migrated(&stage.cluster).await;
-    let two = [(); 2].map(|()| oncegate(stage.upstream, |_| database.url.clone()));
+pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
+    let database = create_database(&testbed.cluster).await;
+    let two = [(); 2].map(|()| start_oncegate(testbed.upstream, |_| database.url.clone()));
     let both = two.each_ref().map(|process| process.addresses[0]);
-    for round in 0..stage.options.rounds() {
-        eprintln!("instances: round {} of {}", round + 1, stage.options.rounds());
-        stage.first_attempts(&both[..1], CONNECTIONS, sheet, ONE)?;
-        stage.first_attempts(&both, CONNECTIONS, sheet, TWO)?;
-        let same = load::closed(&both, Load::Contended, CONNECTIONS, stage.options.length())?;
-        sheet.add_round(SAME, CONNECTIONS, &same);
+    for round in 0..testbed.options.rounds() {
+        eprintln!("instances: round {} of {}", round + 1, testbed.options.rounds());
+        testbed.run_first_attempts(&both[..1], CONNECTIONS, report, ONE)?;
+        testbed.run_first_attempts(&both, CONNECTIONS, report, TWO)?;
+        let same = load::run_closed(&both, Load::Contended, CONNECTIONS, testbed.options.length())?;
+        report.add_round(SAME, CONNECTIONS, &same);
     }
-    sheet.compare((TWO, ONE), CONNECTIONS, Column::Rate, AtLeast(1.0));
-    sheet.judge("deadlocks, in all parts".to_owned(), vec![deadlocks(stage, &database).await], AtMost(0.0));
+    report.compare((TWO, ONE), CONNECTIONS, Column::Rate, AtLeast(1.0));
+    report.add_check(
+        "deadlocks, in all parts".to_owned(),
+        vec![count_deadlocks(testbed, &database).await],
+        AtMost(0.0),
+    );
     Ok(())
 }
 
-/// Of the whole server since its start. What the last second held may come in late, so the sessions are ended before.
-async fn deadlocks(stage: &Stage, database: &crate::postgres::Database) -> f64 {
+/// Returns the deadlocks of the whole server since its start, after a pause in which the last ones are reported.
+async fn count_deadlocks(testbed: &Testbed, database: &crate::postgres::Database) -> f64 {
     let client = database.client().await;
     let count = "select sum(deadlocks)::float8 from pg_stat_database";
-    // A process tells its figures at most once a second.
-    tokio::time::sleep(stage.options.length().max(std::time::Duration::from_secs(2))).await;
+    // PostgreSQL's processes report their statistics at most once a second.
+    tokio::time::sleep(testbed.options.length().max(std::time::Duration::from_secs(2))).await;
     client.query_one(count, &[]).await.unwrap().get(0)
 }

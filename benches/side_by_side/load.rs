@@ -1,7 +1,7 @@
-//! The load: a closed loop for throughput, a paced one for latency.
+//! The load generator: a closed loop for throughput, a paced one for latency.
 //!
-//! It shares the processor with what it measures, so it does as little as can be: bytes made once, an answer read no further
-//! than its status, its fields of interest and its length.
+//! It shares the processor with the measured programs, so it does as little as possible: a request's bytes are built once,
+//! and of an answer only the status, the needed fields and the length are parsed.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use crate::request::{Conversation, KNOWN, Load};
+use crate::request::{KNOWN_KEYS, Load, RequestSequence};
 
-/// Threads of the closed loop.
+/// The threads of the closed loop.
 const THREADS: usize = 2;
 
-/// An answer that takes longer than this never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one round of a load came to.
+/// The result of one round of a load.
 pub struct Round {
-    /// Answers per second, the warm-up left out.
+    /// Answers per second, without the warm-up.
     pub rate: f64,
-    /// Seconds.
+    /// The median latency in seconds.
     pub p50: f64,
-    /// Seconds.
+    /// The 99th percentile of the latency in seconds.
     pub p99: f64,
-    /// All answers, with those of the warm-up.
+    /// All answers, including those of the warm-up.
     pub answers: u64,
 }
 
 impl Round {
-    fn of(mut latencies: Vec<f64>, answers: u64, length: Duration) -> Self {
+    fn from_latencies(mut latencies: Vec<f64>, answers: u64, length: Duration) -> Self {
         assert!(!latencies.is_empty(), "no answer came in {length:?}");
         latencies.sort_by(f64::total_cmp);
         let quantile = |q: f64| latencies[((latencies.len() - 1) as f64 * q) as usize];
@@ -40,63 +40,68 @@ impl Round {
     }
 }
 
-/// When a round counts: not in its warm-up.
+/// The measured time of a round, after its warm-up.
 #[derive(Clone, Copy)]
-struct Span {
+struct MeasuredTime {
     counts_from: Instant,
     end: Instant,
 }
 
-impl Span {
+impl MeasuredTime {
     fn from_now(length: Duration) -> Self {
         let counts_from = Instant::now() + length / 10;
         Self { counts_from, end: counts_from + length }
     }
 }
 
-/// What one connection saw.
+/// The result of one connection.
 #[derive(Default)]
-struct Seen {
+struct ConnectionResult {
     latencies: Vec<f64>,
     answers: u64,
 }
 
-/// Each connection sends its next request when it has the answer to the last. The connections are dealt to the targets in
-/// turn.
-pub fn closed(targets: &[SocketAddr], load: Load, connections: usize, length: Duration) -> Result<Round, String> {
-    let (round, span) = (next_round(), Span::from_now(length));
+/// Runs a closed loop: each connection sends its next request when it has the answer to the last. The connections are
+/// assigned to the targets in turn.
+pub fn run_closed(targets: &[SocketAddr], load: Load, connections: usize, length: Duration) -> Result<Round, String> {
+    let (round, span) = (next_round(), MeasuredTime::from_now(length));
     let share = |thread: usize| {
         let numbers: Vec<usize> = (thread..connections).step_by(THREADS).collect();
         move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let talks = async {
-                let mut talks = JoinSet::new();
+            let exchanges = async {
+                let mut exchanges = JoinSet::new();
                 for number in numbers {
-                    talks.spawn(converse(target_of(number, targets), Conversation::new(load, number, round), span));
+                    exchanges.spawn(drive_connection(
+                        target_of(number, targets),
+                        RequestSequence::new(load, number, round),
+                        span,
+                    ));
                 }
                 let mut all = Vec::new();
-                while let Some(seen) = talks.join_next().await {
-                    all.push(seen.unwrap()?);
+                while let Some(result) = exchanges.join_next().await {
+                    all.push(result.unwrap()?);
                 }
                 Ok(all)
             };
-            let talks = runtime.block_on(async { tokio::time::timeout(length + PATIENCE, talks).await });
-            talks.unwrap_or_else(|_| Err(format!("{load:?}: an answer has not come in {PATIENCE:?}")))
+            let exchanges = runtime.block_on(async { tokio::time::timeout(length + ANSWER_TIMEOUT, exchanges).await });
+            exchanges.unwrap_or_else(|_| Err(format!("{load:?}: an answer has not come in {ANSWER_TIMEOUT:?}")))
         }
     };
-    let seen = std::thread::scope(|scope| {
+    let results = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(share(thread))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<Vec<Seen>>, String>>()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<Vec<ConnectionResult>>, String>>()
     })?;
-    let seen = seen.into_iter().flatten();
-    let (latencies, answers) = seen.fold((Vec::new(), 0), |(mut latencies, answers), seen| {
-        latencies.extend(seen.latencies);
-        (latencies, answers + seen.answers)
+    let results = results.into_iter().flatten();
+    let (latencies, answers) = results.fold((Vec::new(), 0), |(mut latencies, answers), result| {
+        latencies.extend(result.latencies);
+        (latencies, answers + result.answers)
     });
-    Ok(Round::of(latencies, answers, length))
+    Ok(Round::from_latencies(latencies, answers, length))
 }
 
-/// Two neighbours, which send the same keys where keys are contended, are never at the same target.
+/// Assigns connections to targets in turn. Two neighbours send the same keys in a contended load; with two targets they are
+/// never at the same one.
 fn target_of(number: usize, targets: &[SocketAddr]) -> SocketAddr {
     targets[number % targets.len()]
 }
@@ -106,83 +111,95 @@ fn next_round() -> u64 {
     ROUNDS.fetch_add(1, Ordering::Relaxed)
 }
 
-async fn converse(target: SocketAddr, mut talk: Conversation, span: Span) -> Result<Seen, String> {
-    let wrong = |error: std::io::Error| format!("{target}: {error}");
-    let mut stream = tokio::net::TcpStream::connect(target).await.map_err(wrong)?;
-    stream.set_nodelay(true).map_err(wrong)?;
-    let mut seen = Seen::default();
+async fn drive_connection(
+    target: SocketAddr,
+    mut requests: RequestSequence,
+    span: MeasuredTime,
+) -> Result<ConnectionResult, String> {
+    let failure = |error: std::io::Error| format!("{target}: {error}");
+    let mut stream = tokio::net::TcpStream::connect(target).await.map_err(failure)?;
+    stream.set_nodelay(true).map_err(failure)?;
+    let mut result = ConnectionResult::default();
     loop {
         let sent = Instant::now();
         if sent >= span.end {
-            return Ok(seen);
+            return Ok(result);
         }
-        stream.write_all(talk.next()).await.map_err(wrong)?;
+        stream.write_all(requests.next_request()).await.map_err(failure)?;
         loop {
-            let read = stream.read(talk.room()).await.map_err(wrong)?;
-            if talk.came(read)? {
+            let read = stream.read(requests.free_buffer()).await.map_err(failure)?;
+            if requests.add_received(read)? {
                 break;
             }
         }
-        seen.answers += 1;
+        result.answers += 1;
         let now = Instant::now();
-        // By when an answer came, so that a round has as many as came within it.
+        // By the time of the answer, so that a round counts exactly the answers within it.
         if (span.counts_from..span.end).contains(&now) {
-            seen.latencies.push((now - sent).as_secs_f64());
+            result.latencies.push((now - sent).as_secs_f64());
         }
     }
 }
 
-/// Requests come at random moments, so many a second over all connections, whether earlier ones are answered or not. One
-/// that finds its connection busy has waited since its moment.
+/// Runs a paced load: requests are due at random times, `per_second` over all connections, whether earlier ones are answered
+/// or not. The latency of a request that finds its connection busy counts from its due time.
 ///
-/// A thread for each connection: a runtime's timers are a millisecond coarse.
-pub fn paced(
+/// Each connection has a thread: a runtime's timers have a resolution of only 1 ms.
+pub fn run_paced(
     target: SocketAddr,
     load: Load,
     connections: usize,
     per_second: f64,
     length: Duration,
 ) -> Result<Round, String> {
-    let (round, span) = (next_round(), Span::from_now(length));
+    let (round, span) = (next_round(), MeasuredTime::from_now(length));
     let gap = connections as f64 / per_second;
-    let seen = std::thread::scope(|scope| {
-        let pace = |number| move || pace(target, Conversation::new(load, number, round), gap, span, number as u64);
-        let threads: Vec<_> = (0..connections).map(|number| scope.spawn(pace(number))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<Seen>, String>>()
+    let results = std::thread::scope(|scope| {
+        let start = |number| {
+            move || drive_paced_connection(target, RequestSequence::new(load, number, round), gap, span, number as u64)
+        };
+        let threads: Vec<_> = (0..connections).map(|number| scope.spawn(start(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<Vec<ConnectionResult>, String>>()
     })?;
-    let answers = seen.iter().map(|seen| seen.answers).sum();
-    Ok(Round::of(seen.into_iter().flat_map(|seen| seen.latencies).collect(), answers, length))
+    let answers = results.iter().map(|result| result.answers).sum();
+    Ok(Round::from_latencies(results.into_iter().flat_map(|result| result.latencies).collect(), answers, length))
 }
 
-fn pace(target: SocketAddr, mut talk: Conversation, gap: f64, span: Span, seed: u64) -> Result<Seen, String> {
+fn drive_paced_connection(
+    target: SocketAddr,
+    mut requests: RequestSequence,
+    gap: f64,
+    span: MeasuredTime,
+    seed: u64,
+) -> Result<ConnectionResult, String> {
     let mut stream = connect(target)?;
     let mut gaps = Gaps { state: seed.wrapping_add(next_round() << 32), mean: gap };
-    let mut seen = Seen::default();
+    let mut result = ConnectionResult::default();
     let mut due = Instant::now() + gaps.next();
     while due < span.end {
-        let mut begun = Instant::now();
-        // One that has waited for its connection counts from when it was due; how late a timer wakes us is not the
-        // proxy's doing.
-        if begun >= due {
-            begun = due;
+        let mut started = Instant::now();
+        // A request that waited for its connection counts from its due time. A late timer is not the proxy's fault, so other
+        // requests count from when they are sent.
+        if started >= due {
+            started = due;
         } else {
-            while begun < due {
-                std::thread::park_timeout(due - begun);
-                begun = Instant::now();
+            while started < due {
+                std::thread::park_timeout(due - started);
+                started = Instant::now();
             }
         }
-        exchange(&mut stream, &mut talk)?;
-        seen.answers += 1;
+        exchange(&mut stream, &mut requests)?;
+        result.answers += 1;
         let now = Instant::now();
         if (span.counts_from..span.end).contains(&now) {
-            seen.latencies.push((now - begun).as_secs_f64());
+            result.latencies.push((now - started).as_secs_f64());
         }
         due += gaps.next();
     }
-    Ok(seen)
+    Ok(result)
 }
 
-/// Random gaps as between independent arrivals: exponentially distributed, by SplitMix64.
+/// Random gaps between independent arrivals: exponentially distributed, by SplitMix64.
 struct Gaps {
     state: u64,
     mean: f64,
@@ -199,27 +216,27 @@ impl Gaps {
     }
 }
 
-/// Makes the known keys known.
-pub fn seed(target: SocketAddr) -> Result<(), String> {
-    let (mut stream, mut talk) = (connect(target)?, Conversation::new(Load::Seed, 0, next_round()));
-    (0..KNOWN).try_for_each(|_| exchange(&mut stream, &mut talk))
+/// Sends one request for each known key, so that replays find them.
+pub fn seed_known_keys(target: SocketAddr) -> Result<(), String> {
+    let (mut stream, mut requests) = (connect(target)?, RequestSequence::new(Load::Seed, 0, next_round()));
+    (0..KNOWN_KEYS).try_for_each(|_| exchange(&mut stream, &mut requests))
 }
 
 fn connect(target: SocketAddr) -> Result<std::net::TcpStream, String> {
     let connected = std::net::TcpStream::connect(target).and_then(|stream| {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(stream)
     });
     connected.map_err(|error| format!("{target}: {error}"))
 }
 
-fn exchange(stream: &mut std::net::TcpStream, talk: &mut Conversation) -> Result<(), String> {
-    let wrong = |error: std::io::Error| format!("an exchange: {error}");
-    stream.write_all(talk.next()).map_err(wrong)?;
+fn exchange(stream: &mut std::net::TcpStream, requests: &mut RequestSequence) -> Result<(), String> {
+    let failure = |error: std::io::Error| format!("an exchange: {error}");
+    stream.write_all(requests.next_request()).map_err(failure)?;
     loop {
-        let read = stream.read(talk.room()).map_err(wrong)?;
-        if talk.came(read)? {
+        let read = stream.read(requests.free_buffer()).map_err(failure)?;
+        if requests.add_received(read)? {
             return Ok(());
         }
     }

@@ -1,4 +1,4 @@
-//! What `/proc` tells: the machine, and what processes take of it.
+//! Reads `/proc`: a description of the machine, and the memory and processor time of processes.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// What the figures were taken on. Ratios carry over to other machines, if at all; figures do not.
+/// Describes the machine of the measurement. Ratios may carry over to other machines; figures do not.
 pub fn describe(postgresql: &str, load_before: &str) -> Value {
     json!({
         "processor": line("/proc/cpuinfo", "model name"),
@@ -19,31 +19,32 @@ pub fn describe(postgresql: &str, load_before: &str) -> Value {
     })
 }
 
-/// How busy it is, over one, five and fifteen minutes.
+/// Returns the load averages over one, five and fifteen minutes.
 pub fn load_average() -> String {
     read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// The machine's memory, in bytes.
+/// Returns the machine's memory in bytes.
 pub fn memory_of_all() -> u64 {
     let line = line("/proc/meminfo", "MemTotal").unwrap_or_default();
     line.trim_end_matches(" kB").parse::<u64>().map_or(0, |kilobytes| kilobytes * 1024)
 }
 
-/// The bytes that are free on the disk of a folder.
+/// Returns the free bytes on the disk of a folder.
 pub fn free_space(folder: &Path) -> u64 {
     let output = Command::new("df").args(["--output=avail", "--block-size=1"]).arg(folder).output().unwrap();
     String::from_utf8_lossy(&output.stdout).lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The value after a name and a colon.
+/// Returns the value after a name and a colon.
 fn line(file: &str, name: &str) -> Option<String> {
     let text = read(file);
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// The memory of a process and its children, each page shared out among those that share it (PSS), in bytes.
+/// Returns the memory of a process and its children in bytes, with shared pages divided among the processes that share them
+/// (PSS).
 pub fn memory(pid: u32) -> u64 {
     let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
     family.map(|process| pss(process.pid)).sum()
@@ -56,9 +57,9 @@ fn pss(pid: u32) -> u64 {
     kilobytes * 1024
 }
 
-/// The processor time that a process and its children have taken so far, those that have ended counted in, in seconds.
+/// Returns the processor time of a process and its children so far in seconds, including children that have ended.
 pub fn processor_time(pid: u32) -> f64 {
-    /// What Linux counts in, towards programs, on every architecture.
+    /// The unit of Linux's counters for programs, on every architecture.
     const TICKS_PER_SECOND: f64 = 100.0;
     let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
     family.map(|process| process.ticks as f64 / TICKS_PER_SECOND).sum()
@@ -67,7 +68,7 @@ pub fn processor_time(pid: u32) -> f64 {
 struct Process {
     pid: u32,
     parent: u32,
-    /// In user and kernel mode, with what its ended children took.
+    /// The time in user and kernel mode, including ended children.
     ticks: u64,
 }
 

@@ -1,13 +1,12 @@
-//! `make bench`: what Oncegate costs, side by side with HAProxy, nginx and pgbench on this machine.
+//! `make bench`: the cost of Oncegate compared with HAProxy, nginx and pgbench on this machine.
 //!
-//! Every row is measured in short rounds, in turn with the others of its part, and the medians are what counts: a machine
-//! that is busy for some seconds then disturbs all alike. Ratios carry over to other machines, figures do not. Any answer
-//! that is not the right one ends the run.
+//! Every row is measured in short rounds, in turn with the others of its part, and the result is the median: a machine that is
+//! busy for some seconds then disturbs all rows alike. Ratios carry over to other machines, figures do not. Any wrong answer
+//! ends the run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod canonical;
-mod contestants;
 mod growth;
 mod instances;
 mod latency;
@@ -20,62 +19,63 @@ mod pgbench;
 #[allow(dead_code)]
 mod postgres;
 mod process;
+mod programs;
+mod report;
 mod request;
 mod service;
-mod sheet;
-mod stage;
+mod testbed;
 mod throughput;
 
 use std::process::ExitCode;
 
 use options::{Options, Part};
-use sheet::Sheet;
-use stage::Stage;
+use report::BenchmarkReport;
+use testbed::Testbed;
 
 fn main() -> ExitCode {
     let Some(options) = Options::read() else { return ExitCode::SUCCESS };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     match runtime.block_on(bench(options)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(wrong) => {
-            eprintln!("the benchmark failed: {wrong}");
+        Err(failure) => {
+            eprintln!("the benchmark failed: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
 async fn bench(options: Options) -> Result<(), String> {
-    let (mut sheet, load) = (Sheet::default(), machine::load_average());
-    let stage = Stage::set(options, &mut sheet).await;
-    let (options, sheet) = (&stage.options, &mut sheet);
-    if let Some(load) = options.hold() {
-        return throughput::hold(&stage, load);
+    let (mut report, load) = (BenchmarkReport::default(), machine::load_average());
+    let testbed = Testbed::start(options, &mut report).await;
+    let (options, report) = (&testbed.options, &mut report);
+    if let Some(load) = options.held_load() {
+        return throughput::hold_load(&testbed, load);
     }
-    if options.wants(Part::Throughput) {
-        throughput::run(&stage, sheet)?;
+    if options.includes(Part::Throughput) {
+        throughput::run(&testbed, report)?;
     }
-    if options.wants(Part::Latency) {
-        latency::run(&stage, sheet)?;
+    if options.includes(Part::Latency) {
+        latency::run(&testbed, report)?;
     }
-    if options.wants(Part::Throughput) {
-        throughput::memory(&stage, sheet);
+    if options.includes(Part::Throughput) {
+        throughput::add_memory(&testbed, report);
     }
-    if options.wants(Part::Growth) {
-        growth::run(&stage, sheet).await?;
+    if options.includes(Part::Growth) {
+        growth::run(&testbed, report).await?;
     }
-    if options.wants(Part::Outbox) {
-        outbox::run(&stage, sheet).await?;
+    if options.includes(Part::Outbox) {
+        outbox::run(&testbed, report).await?;
     }
-    // After all others, because it counts the deadlocks of them all.
-    if options.wants(Part::Instances) {
-        instances::run(&stage, sheet).await?;
+    // Last, because it counts the deadlocks of all parts.
+    if options.includes(Part::Instances) {
+        instances::run(&testbed, report).await?;
     }
-    if options.wants(Part::Canonical) {
-        canonical::run(options, sheet);
+    if options.includes(Part::Canonical) {
+        canonical::run(options, report);
     }
-    let machine = machine::describe(&stage.version, &load);
+    let machine = machine::describe(&testbed.version, &load);
     let (rounds, seconds) = (options.rounds(), options.length().as_secs());
-    println!("{machine:#}\n{rounds} rounds of {seconds} s each, in turn; medians\n\n{}", sheet.table());
-    println!("{}", sheet::save(&sheet.json(machine, rounds, seconds)).display());
+    println!("{machine:#}\n{rounds} rounds of {seconds} s each, in turn; medians\n\n{}", report.to_table());
+    println!("{}", report::save(&report.to_json(machine, rounds, seconds)).display());
     Ok(())
 }

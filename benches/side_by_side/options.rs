@@ -1,4 +1,4 @@
-//! How long and how much.
+//! The command line: which parts are measured, how often and for how long.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ pub struct Options {
     /// Also with ten million rows in the table: some minutes and 20 GB more
     #[arg(long)]
     full: bool,
-    /// How often each row is measured
+    /// The number of measurements of each row
     #[arg(long, env = "ONCEGATE_BENCH_ROUNDS")]
     rounds: Option<usize>,
-    /// How long each time, in whole seconds
+    /// The length of a measurement, in whole seconds
     #[arg(long, env = "ONCEGATE_BENCH_SECONDS")]
     seconds: Option<u64>,
     /// Only these parts
@@ -27,13 +27,13 @@ pub struct Options {
     only: Vec<Part>,
     /// Nothing but this load on Oncegate on PostgreSQL, over 64 connections, for a profiler to look at
     #[arg(long, value_enum)]
-    hold: Option<Hold>,
+    hold: Option<ProfiledLoad>,
     /// Given by `cargo bench`, not by `cargo test`, which must not run for minutes
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What can be measured by itself.
+/// The parts that can be measured separately.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Requests per second, PostgreSQL's processor time, memory
@@ -50,46 +50,46 @@ pub enum Part {
     Canonical,
 }
 
-/// What can be held for a profiler.
+/// The loads that can be held for a profiler.
 #[derive(Clone, Copy, ValueEnum)]
-enum Hold {
+enum ProfiledLoad {
     PassThrough,
     First,
     Replay,
 }
 
 impl Options {
-    /// As the command line says; `None` where this is no benchmark at all.
+    /// Parses the command line; `None` if cargo runs this as a test and not as a benchmark.
     pub fn read() -> Option<Self> {
         let options = Self::parse();
         options.bench.then_some(options)
     }
 
-    /// Whether this part is wanted.
-    pub fn wants(&self, part: Part) -> bool {
+    /// Whether this part is to be measured.
+    pub fn includes(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// The one load that is wanted, for a profiler.
-    pub fn hold(&self) -> Option<Load> {
+    /// Returns the load to hold for a profiler, if there is one.
+    pub fn held_load(&self) -> Option<Load> {
         self.hold.map(|hold| match hold {
-            Hold::PassThrough => Load::PassThrough,
-            Hold::First => Load::First,
-            Hold::Replay => Load::Replay,
+            ProfiledLoad::PassThrough => Load::PassThrough,
+            ProfiledLoad::First => Load::First,
+            ProfiledLoad::Replay => Load::Replay,
         })
     }
 
-    /// How often each row is measured.
+    /// Returns the number of rounds of each row.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 1 } else { 5 }).max(1)
     }
 
-    /// How long each time. pgbench knows whole seconds only.
+    /// Returns the length of a round. pgbench accepts only whole seconds.
     pub fn length(&self) -> Duration {
         Duration::from_secs(self.seconds.unwrap_or(if self.quick { 1 } else { 2 }).max(1))
     }
 
-    /// How many rows the larger tables have.
+    /// Returns the numbers of rows of the larger tables, with their labels.
     pub fn rows(&self) -> &'static [(i64, &'static str)] {
         const SMALL: (i64, &str) = (10_000, "10 thousand rows");
         const MILLION: (i64, &str) = (1_000_000, "1 million rows");

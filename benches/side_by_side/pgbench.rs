@@ -1,5 +1,5 @@
-//! The floor on PostgreSQL: what pgbench gets from the same two statements, one row and one commit each, prepared, on an
-//! equal table of the same server.
+//! The floor on PostgreSQL: pgbench with the same two prepared statements, one row and one commit each, on an equal table of
+//! the same server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use tempfile::TempDir;
 use crate::postgres::{self, Database};
 use crate::process::find;
 
-/// pgbench, ready to run the pair.
-pub struct Pair {
+/// pgbench with the pair of statements.
+pub struct PgbenchPair {
     program: PathBuf,
     url: String,
     home: TempDir,
 }
 
-impl Pair {
-    /// `None` where there is no pgbench.
+impl PgbenchPair {
+    /// Creates the table and the script; `None` if pgbench is not installed.
     pub async fn prepare(database: &Database) -> Option<Self> {
         let beside = Some(postgres::binaries().join("pgbench")).filter(|program| program.is_file());
         let program = beside.or_else(|| find("pgbench"))?;
@@ -29,32 +29,35 @@ impl Pair {
         Some(Self { program, url: database.url.clone(), home })
     }
 
-    /// Pairs per second of that many clients, and how many there were. Its time begins before it connects, so that what
-    /// connecting took the last time is added.
+    /// Measures the pairs per second of this many clients, and their number. pgbench's time begins before it connects, so the
+    /// time that connecting took before is added.
     pub fn rate(&self, clients: usize, length: Duration, connecting: Duration) -> Result<(f64, u64), String> {
         let seconds = length.as_secs() + connecting.as_secs_f64().ceil() as u64;
-        let said = self.run(clients, &["-T", &seconds.to_string()])?;
-        Ok((number(&said, "tps = ")?, number(&said, "number of transactions actually processed: ")? as u64))
+        let output = self.run(clients, &["-T", &seconds.to_string()])?;
+        Ok((
+            parse_number(&output, "tps = ")?,
+            parse_number(&output, "number of transactions actually processed: ")? as u64,
+        ))
     }
 
-    /// Connects that many clients and runs the pair once with each: what has to be taken off to leave connecting out.
-    /// Tells how long it took.
+    /// Connects this many clients and runs the pair once with each: the part to subtract in order to leave connecting out.
+    /// Returns the time that it took.
     pub fn connect(&self, clients: usize) -> Result<Duration, String> {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.run(clients, &["-t", "1"])?;
-        Ok(begun.elapsed())
+        Ok(started.elapsed())
     }
 
-    /// How long each pair took of one client alone, in seconds; so many a second, or as many as go.
+    /// Measures the latencies of one client's pairs in seconds, at `per_second` or at full speed.
     pub fn latencies(&self, per_second: Option<u32>, length: Duration) -> Result<Vec<f64>, String> {
-        let pace = per_second.map(|rate| format!("--rate={rate}"));
+        let rate = per_second.map(|rate| format!("--rate={rate}"));
         let length = length.as_secs().to_string();
         let log = ["-T", &length, "--log", "--log-prefix=pairs"];
-        self.run(1, &log.into_iter().chain(pace.as_deref()).collect::<Vec<_>>())?;
+        self.run(1, &log.into_iter().chain(rate.as_deref()).collect::<Vec<_>>())?;
         let mut latencies = Vec::new();
         for file in fs::read_dir(self.home.path()).unwrap().map(|entry| entry.unwrap().path()) {
             if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pairs")) {
-                latencies.extend(fs::read_to_string(&file).unwrap().lines().filter_map(latency));
+                latencies.extend(fs::read_to_string(&file).unwrap().lines().filter_map(parse_latency));
                 fs::remove_file(file).unwrap();
             }
         }
@@ -71,21 +74,21 @@ impl Pair {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("pgbench: {error}"))?;
-        let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-        let right = status.success() && !wrong.contains("ERROR") && !wrong.contains("aborted");
-        if right { Ok(said.into_owned()) } else { Err(format!("pgbench: {status}: {wrong}")) }
+        let (output, failure) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        let succeeded = status.success() && !failure.contains("ERROR") && !failure.contains("aborted");
+        if succeeded { Ok(output.into_owned()) } else { Err(format!("pgbench: {status}: {failure}")) }
     }
 }
 
-/// A line of pgbench's log: client, number, microseconds, script, seconds, microseconds, and with a rate by how much it
-/// came late, which is in the third field too.
-fn latency(line: &str) -> Option<f64> {
+/// Parses the latency from a line of pgbench's log: client, number, microseconds, script, seconds, microseconds, and with a
+/// rate the schedule lag, which the third field includes.
+fn parse_latency(line: &str) -> Option<f64> {
     let fields: Vec<f64> = line.split(' ').filter_map(|field| field.parse().ok()).collect();
     Some((fields.get(2)? - fields.get(6).unwrap_or(&0.0)) / 1e6)
 }
 
-fn number(said: &str, after: &str) -> Result<f64, String> {
-    let rest = said.split_once(after).map(|(_, rest)| rest);
-    let word = rest.and_then(|rest| rest.split([' ', '/', '\n']).next()?.parse().ok());
-    word.ok_or_else(|| format!("pgbench does not say {after:?}: {said}"))
+fn parse_number(output: &str, after: &str) -> Result<f64, String> {
+    let rest = output.split_once(after).map(|(_, rest)| rest);
+    let number = rest.and_then(|rest| rest.split([' ', '/', '\n']).next()?.parse().ok());
+    number.ok_or_else(|| format!("pgbench does not print {after:?}: {output}"))
 }

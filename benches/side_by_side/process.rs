@@ -1,4 +1,4 @@
-//! Programs beside which Oncegate runs, and Oncegate itself: processes that never outlive this one, however it ends.
+//! The processes of the measured programs. They never outlive the benchmark, however it ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Starts the program, tells its process ID, and waits for its own standard input to end, which it does with the
-/// benchmark, be it by an interrupt. Then the whole process group is asked to go, made to after five seconds, and what it
-/// wrote goes too.
+/// A shell script that starts the program, prints its process ID, and waits for the end of standard input, which comes with
+/// the end of the benchmark, even by an interrupt. Then it ends the process group by SIGTERM, after five seconds by SIGKILL,
+/// and deletes the program's folder.
 const GUARDIAN: &str = r#"
 home=$1; shift
 exec 3<&0 </dev/null
@@ -26,30 +26,30 @@ rm -rf "$home"
 kill -KILL 0
 "#;
 
-/// How long a program may take until it takes connections.
-const START_MAX: Duration = Duration::from_secs(30);
+/// The time limit for a program to accept connections.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running program that takes connections.
+/// A running program that accepts connections.
 pub struct Process {
     pub pid: u32,
-    /// Where it listens, in the order in which it was told.
+    /// The addresses on which it listens, in the order of the command.
     pub addresses: Vec<SocketAddr>,
     guardian: Child,
 }
 
 impl Process {
-    /// Starts a program in a folder of its own on that many free ports, and waits until it takes connections on each. The
-    /// command line is made of the folder and the addresses.
+    /// Starts a program in a folder of its own on this many free ports, and waits until it accepts connections on each.
+    /// `command` builds the command line from the folder and the addresses.
     pub fn start(ports: usize, command: impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Self {
-        let mut said = String::new();
-        // Between looking for a port and taking it somebody else may be faster.
+        let mut last_log = String::new();
+        // Another process may take a port between finding and using it.
         for _ in 0..3 {
             match Self::try_start(ports, &command) {
                 Ok(process) => return process,
-                Err(log) => said = log,
+                Err(log) => last_log = log,
             }
         }
-        panic!("a program does not start: {said}");
+        panic!("a program does not start: {last_log}");
     }
 
     fn try_start(ports: usize, command: &impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
@@ -67,8 +67,8 @@ impl Process {
         let mut pid = String::new();
         BufReader::new(guardian.stdout.take().unwrap()).read_line(&mut pid).unwrap();
         let process = Self { pid: pid.trim().parse().unwrap(), addresses, guardian };
-        let deadline = Instant::now() + START_MAX;
-        while !process.takes_connections() {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !process.accepts_connections() {
             if !process.is_running() || Instant::now() >= deadline {
                 return Err(fs::read_to_string(home.join("log")).unwrap_or_default());
             }
@@ -77,12 +77,12 @@ impl Process {
         Ok(process)
     }
 
-    fn takes_connections(&self) -> bool {
+    fn accepts_connections(&self) -> bool {
         self.addresses.iter().all(|address| TcpStream::connect(address).is_ok())
     }
 
     fn is_running(&self) -> bool {
-        // After the name, which is in brackets, stands the state.
+        // The state comes after the name, which is in brackets.
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
     }
@@ -95,7 +95,7 @@ impl Drop for Process {
     }
 }
 
-/// Where a program is; servers are not on everybody's path.
+/// Finds a program on the path, or in the folders for servers, which are not on every user's path.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));

@@ -1,4 +1,4 @@
-//! What a load sends and what it must get: bytes, no sockets.
+//! The requests of a load and the answers that it must get, as bytes without sockets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,25 +7,25 @@ use memchr::memmem;
 /// The body of every request and of every answer of the service.
 pub const BODY: &str = r#"{"amount":1000,"currency":"EUR","customer":"cus_9s6XKzkNRiz8i3","description":"order 1001"}"#;
 
-/// How many keys are replayed: enough that no single row or file is what is measured.
-pub const KNOWN: u64 = 1000;
+/// The number of keys that are replayed: enough that not a single row or file is measured.
+pub const KNOWN_KEYS: u64 = 1000;
 
-/// What kind of requests a load is made of.
+/// The kind of requests in a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// No key: passes through.
+    /// Without a key: they pass through.
     PassThrough,
-    /// Each under a key of its own.
+    /// Each with a key of its own.
     First,
-    /// Each of the known keys once, so that they are known.
+    /// One for each known key, before replays.
     Seed,
-    /// Under known keys, from Oncegate.
+    /// With known keys, answered by Oncegate.
     Replay,
-    /// Under known keys, from nginx's cache.
+    /// With known keys, answered from nginx's cache.
     CacheHit,
-    /// Each under a key of its own, to be delivered later.
+    /// Each with a key of its own, to be delivered later.
     Accepted,
-    /// Two connections send the same keys at the same time.
+    /// From two connections that send the same keys at the same time.
     Contended,
 }
 
@@ -40,40 +40,40 @@ impl Load {
         }
     }
 
-    /// Whether that is the right answer.
+    /// Whether an answer is the expected one.
     fn accepts(self, status: u16, head: &[u8]) -> bool {
-        let says = |words: &str| memmem::find(head, words.as_bytes()).is_some();
+        let has = |field: &str| memmem::find(head, field.as_bytes()).is_some();
         match self {
             Self::PassThrough | Self::Seed => status == 201,
-            Self::First => status == 201 && says("\r\noncegate-status: executed\r\n"),
-            Self::Replay => status == 201 && says("\r\noncegate-status: replayed\r\n"),
-            Self::CacheHit => status == 201 && says("\r\nX-Cache: HIT\r\n"),
-            Self::Accepted => status == 202 && says("\r\noncegate-status: queued\r\n"),
+            Self::First => status == 201 && has("\r\noncegate-status: executed\r\n"),
+            Self::Replay => status == 201 && has("\r\noncegate-status: replayed\r\n"),
+            Self::CacheHit => status == 201 && has("\r\nX-Cache: HIT\r\n"),
+            Self::Accepted => status == 202 && has("\r\noncegate-status: queued\r\n"),
             Self::Contended => match status {
-                201 => says("\r\noncegate-status: executed\r\n") || says("\r\noncegate-status: replayed\r\n"),
-                409 => says("\r\noncegate-status: in-flight\r\n"),
+                201 => has("\r\noncegate-status: executed\r\n") || has("\r\noncegate-status: replayed\r\n"),
+                409 => has("\r\noncegate-status: in-flight\r\n"),
                 _ => false,
             },
         }
     }
 }
 
-/// One connection's requests and answers. The request's bytes are made once; only the key's digits change.
-pub struct Conversation {
+/// The requests and answers of one connection. The request's bytes are built once; only the key's digits change.
+pub struct RequestSequence {
     load: Load,
-    /// Of this connection among those of its load.
+    /// The number of this connection in its load.
     number: u64,
-    /// Of this load among all loads of this process.
+    /// The number of this load in this process.
     round: u64,
     sent: u64,
     request: Vec<u8>,
-    /// Where the key's 16 digits stand.
+    /// The position of the key's 16 digits.
     digits: Option<usize>,
     buffer: Vec<u8>,
     filled: usize,
 }
 
-impl Conversation {
+impl RequestSequence {
     pub fn new(load: Load, number: usize, round: u64) -> Self {
         let mut request = b"POST /v1/payments HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n".to_vec();
         let digits = load.prefix().map(|prefix| {
@@ -87,15 +87,15 @@ impl Conversation {
         Self { load, number: number as u64, round, sent: 0, request, digits, buffer: vec![0; 16 * 1024], filled: 0 }
     }
 
-    /// The next request.
-    pub fn next(&mut self) -> &[u8] {
-        static FRESH: AtomicU64 = AtomicU64::new(0);
+    /// Returns the bytes of the next request.
+    pub fn next_request(&mut self) -> &[u8] {
+        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
         let key = match self.load {
             Load::PassThrough => 0,
-            Load::First | Load::Accepted => FRESH.fetch_add(1, Ordering::Relaxed),
+            Load::First | Load::Accepted => NEXT_KEY.fetch_add(1, Ordering::Relaxed),
             Load::Seed => self.sent,
-            // Each connection begins elsewhere.
-            Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN,
+            // Each connection begins at another key.
+            Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN_KEYS,
             Load::Contended => self.round << 48 | (self.number / 2) << 32 | self.sent,
         };
         if let Some(at) = self.digits {
@@ -108,20 +108,20 @@ impl Conversation {
         &self.request
     }
 
-    /// Where the answer's next bytes go.
-    pub fn room(&mut self) -> &mut [u8] {
+    /// Returns the buffer for the answer's next bytes.
+    pub fn free_buffer(&mut self) -> &mut [u8] {
         &mut self.buffer[self.filled..]
     }
 
-    /// Takes note of so many more bytes. Says whether the answer is whole; an error where it is not the right one.
-    pub fn came(&mut self, bytes: usize) -> Result<bool, String> {
+    /// Adds this many received bytes. Returns whether the answer is complete, and an error if it is not the expected one.
+    pub fn add_received(&mut self, bytes: usize) -> Result<bool, String> {
         if bytes == 0 {
             return Err(format!("{:?}: the connection was closed after {:?}", self.load, self.text()));
         }
         self.filled += bytes;
-        let so_far = &self.buffer[..self.filled];
-        let Some(end) = memmem::find(so_far, b"\r\n\r\n") else { return Ok(false) };
-        let head = &so_far[..end + 2];
+        let received = &self.buffer[..self.filled];
+        let Some(end) = memmem::find(received, b"\r\n\r\n") else { return Ok(false) };
+        let head = &received[..end + 2];
         let status = head.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         let (Some(status), Some(length)) = (status, content_length(head)) else {
             return Err(format!("{:?}: not an answer of known length: {:?}", self.load, self.text()));
@@ -137,7 +137,7 @@ impl Conversation {
     }
 }
 
-/// The value of `Content-Length`, in whatever case its name is written.
+/// Returns the value of `Content-Length`, with its name in either case.
 fn content_length(head: &[u8]) -> Option<usize> {
     let value = memmem::find_iter(head, b"ontent-").find_map(|at| {
         let rest = &head[at + "ontent-".len()..];

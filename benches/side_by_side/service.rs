@@ -1,4 +1,4 @@
-//! A service that does nothing but answer: the least that any proxy could stand before.
+//! A service that only answers: the fastest one that a proxy could forward to.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::request::BODY;
 
-/// Starts it on a thread of its own, which ends with the process.
+/// Starts the service on a thread of its own, which ends with the process.
 pub fn start() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -40,7 +40,7 @@ async fn answer_all(mut stream: TcpStream, answer: Arc<[u8]>) {
             Ok(read) if read > 0 => filled += read,
             _ => return,
         }
-        // Requests here are a head and the one body.
+        // Every request is a head and the same body.
         let Some(end) = memmem::find(&buffer[..filled], b"\r\n\r\n") else { continue };
         if filled >= end + 4 + BODY.len() {
             filled = 0;

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use crate::load;
-use crate::pgbench::Pair;
+use crate::pgbench::PgbenchPair;
+use crate::report::Target::{AtLeast, AtMost};
+use crate::report::{BenchmarkReport, Column, Target};
 use crate::request::Load;
-use crate::sheet::Target::{AtLeast, AtMost};
-use crate::sheet::{Column, Sheet, Target};
-use crate::stage::Stage;
+use crate::testbed::Testbed;
 
 const CONNECTIONS: [usize; 2] = [64, 256];
 
@@ -24,105 +24,111 @@ const REPLAYS_SQLITE: &str = "replays, SQLite";
 const CACHE_HITS: &str = "cache hits, nginx";
 const CACHE_HITS_AS_IT_COMES: &str = "cache hits, nginx as it comes";
 
-/// How a row is measured.
-enum How<'s> {
+/// The way in which a row is measured.
+enum Measurement<'s> {
     Requests(SocketAddr, Load),
-    /// The same, with PostgreSQL's part.
+    /// First attempts, with PostgreSQL's processor time.
     FirstAttempts(SocketAddr),
-    Pairs(&'s Pair),
+    Pairs(&'s PgbenchPair),
 }
 
-pub fn run(stage: &Stage, sheet: &mut Sheet) -> Result<(), String> {
-    let (shared, embedded) = (stage.shared.addresses[0], stage.embedded.addresses[0]);
-    load::seed(shared)?;
-    load::seed(embedded)?;
+pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
+    let (shared, embedded) = (testbed.shared.addresses[0], testbed.embedded.addresses[0]);
+    load::seed_known_keys(shared)?;
+    load::seed_known_keys(embedded)?;
     let mut subjects = vec![
-        (ALONE, How::Requests(stage.upstream, Load::PassThrough)),
-        (PASS, How::Requests(shared, Load::PassThrough)),
+        (ALONE, Measurement::Requests(testbed.upstream, Load::PassThrough)),
+        (PASS, Measurement::Requests(shared, Load::PassThrough)),
     ];
-    if let Some(haproxy) = &stage.haproxy {
-        subjects.push((PASS_HAPROXY, How::Requests(haproxy.addresses[0], Load::PassThrough)));
+    if let Some(haproxy) = &testbed.haproxy {
+        subjects.push((PASS_HAPROXY, Measurement::Requests(haproxy.addresses[0], Load::PassThrough)));
     }
-    if let Some(nginx) = &stage.nginx {
-        subjects.push((PASS_NGINX, How::Requests(nginx.addresses[0], Load::PassThrough)));
+    if let Some(nginx) = &testbed.nginx {
+        subjects.push((PASS_NGINX, Measurement::Requests(nginx.addresses[0], Load::PassThrough)));
     }
-    subjects.push((FIRST, How::FirstAttempts(shared)));
-    if let Some(pair) = &stage.pair {
-        subjects.push((PAIR, How::Pairs(pair)));
+    subjects.push((FIRST, Measurement::FirstAttempts(shared)));
+    if let Some(pair) = &testbed.pair {
+        subjects.push((PAIR, Measurement::Pairs(pair)));
     }
-    subjects.push((FIRST_SQLITE, How::Requests(embedded, Load::First)));
-    subjects.push((REPLAYS, How::Requests(shared, Load::Replay)));
-    subjects.push((REPLAYS_SQLITE, How::Requests(embedded, Load::Replay)));
-    if let Some(nginx) = &stage.nginx {
-        load::seed(nginx.addresses[1])?;
-        subjects.push((CACHE_HITS, How::Requests(nginx.addresses[1], Load::CacheHit)));
-        // The same files: what one has stored the other answers from.
-        subjects.push((CACHE_HITS_AS_IT_COMES, How::Requests(nginx.addresses[2], Load::CacheHit)));
+    subjects.push((FIRST_SQLITE, Measurement::Requests(embedded, Load::First)));
+    subjects.push((REPLAYS, Measurement::Requests(shared, Load::Replay)));
+    subjects.push((REPLAYS_SQLITE, Measurement::Requests(embedded, Load::Replay)));
+    if let Some(nginx) = &testbed.nginx {
+        load::seed_known_keys(nginx.addresses[1])?;
+        subjects.push((CACHE_HITS, Measurement::Requests(nginx.addresses[1], Load::CacheHit)));
+        // Both use the same cache, so it is filled already.
+        subjects.push((CACHE_HITS_AS_IT_COMES, Measurement::Requests(nginx.addresses[2], Load::CacheHit)));
     }
-    // Row by row in the table, but round by round in time.
-    for round in 0..stage.options.rounds() {
-        eprintln!("throughput: round {} of {}", round + 1, stage.options.rounds());
+    // The table is sorted by rows, but the measurement goes round by round.
+    for round in 0..testbed.options.rounds() {
+        eprintln!("throughput: round {} of {}", round + 1, testbed.options.rounds());
         for connections in CONNECTIONS {
             for (name, how) in &subjects {
-                measure(stage, sheet, name, how, connections)?;
+                measure(testbed, report, name, how, connections)?;
             }
         }
     }
     for connections in CONNECTIONS {
-        sheet.compare((PASS, PASS_HAPROXY), connections, Column::Rate, AtLeast(1.0));
-        sheet.compare((PASS, PASS_NGINX), connections, Column::Rate, Target::None);
+        report.compare((PASS, PASS_HAPROXY), connections, Column::Rate, AtLeast(1.0));
+        report.compare((PASS, PASS_NGINX), connections, Column::Rate, Target::None);
     }
-    sheet.compare((FIRST, PAIR), 64, Column::Rate, AtLeast(2.0));
-    sheet.compare((FIRST, PAIR), 256, Column::Rate, AtLeast(3.0));
+    report.compare((FIRST, PAIR), 64, Column::Rate, AtLeast(2.0));
+    report.compare((FIRST, PAIR), 256, Column::Rate, AtLeast(3.0));
     for connections in CONNECTIONS {
-        sheet.compare((FIRST, PAIR), connections, Column::Server, AtMost(0.2));
+        report.compare((FIRST, PAIR), connections, Column::Server, AtMost(0.2));
     }
     for connections in CONNECTIONS {
-        sheet.compare((REPLAYS, CACHE_HITS), connections, Column::Rate, AtLeast(1.3));
-        sheet.compare((REPLAYS, CACHE_HITS_AS_IT_COMES), connections, Column::Rate, Target::None);
+        report.compare((REPLAYS, CACHE_HITS), connections, Column::Rate, AtLeast(1.3));
+        report.compare((REPLAYS, CACHE_HITS_AS_IT_COMES), connections, Column::Rate, Target::None);
     }
     Ok(())
 }
 
-/// One load for a while, and whom to look at meanwhile.
-pub fn hold(stage: &Stage, load: Load) -> Result<(), String> {
-    load::seed(stage.shared.addresses[0])?;
-    println!("Oncegate is process {}, its database {}", stage.shared.pid, stage.database.url);
-    let round = load::closed(&stage.shared.addresses, load, 64, stage.options.length())?;
+/// Runs one load for a while, and prints the processes to profile.
+pub fn hold_load(testbed: &Testbed, load: Load) -> Result<(), String> {
+    load::seed_known_keys(testbed.shared.addresses[0])?;
+    println!("Oncegate is process {}, its database {}", testbed.shared.pid, testbed.database.url);
+    let round = load::run_closed(&testbed.shared.addresses, load, 64, testbed.options.length())?;
     println!("{:.0} requests/s", round.rate);
     Ok(())
 }
 
-fn measure(stage: &Stage, sheet: &mut Sheet, name: &str, how: &How<'_>, connections: usize) -> Result<(), String> {
-    let length = stage.options.length();
+fn measure(
+    testbed: &Testbed,
+    report: &mut BenchmarkReport,
+    name: &str,
+    how: &Measurement<'_>,
+    connections: usize,
+) -> Result<(), String> {
+    let length = testbed.options.length();
     match how {
-        How::Requests(target, load) => {
-            let round = load::closed(&[*target], *load, connections, length)?;
-            sheet.add_round(name, connections, &round);
+        Measurement::Requests(target, load) => {
+            let round = load::run_closed(&[*target], *load, connections, length)?;
+            report.add_round(name, connections, &round);
         }
-        How::FirstAttempts(target) => {
-            stage.first_attempts(&[*target], connections, sheet, name)?;
+        Measurement::FirstAttempts(target) => {
+            testbed.run_first_attempts(&[*target], connections, report, name)?;
         }
-        How::Pairs(pair) => {
-            let (took, connecting) = stage.metered(|| pair.connect(connections))?;
-            let ((rate, pairs), server) = stage.metered(|| pair.rate(connections, length, took))?;
+        Measurement::Pairs(pair) => {
+            let (took, connecting) = testbed.measure_server(|| pair.connect(connections))?;
+            let ((rate, pairs), server) = testbed.measure_server(|| pair.rate(connections, length, took))?;
             let more = pairs.checked_sub(connections as u64).filter(|more| *more > 0);
             let each = (server - connecting).max(0.0) / more.ok_or("pgbench had no time for its pairs")? as f64;
-            sheet.add(name, connections, &[(Column::Rate, rate), (Column::Server, each)]);
+            report.add(name, connections, &[(Column::Rate, rate), (Column::Server, each)]);
         }
     }
     Ok(())
 }
 
-/// What the programs took of memory before and after all that was measured so far.
-pub fn memory(stage: &Stage, sheet: &mut Sheet) {
+/// Adds the programs' memory before and after all measurements so far.
+pub fn add_memory(testbed: &Testbed, report: &mut BenchmarkReport) {
     let mebi = |bytes: u64| vec![bytes as f64 / f64::from(1 << 20)];
-    let all = stage.idle.iter().zip(stage.memory()).map(|((name, idle), (_, after))| (*name, *idle, after));
+    let all = testbed.idle.iter().zip(testbed.memory()).map(|((name, idle), (_, after))| (*name, *idle, after));
     for (name, idle, after) in all.collect::<Vec<_>>() {
-        sheet.add_memory(name, idle, after);
+        report.add_memory(name, idle, after);
         if name.starts_with("Oncegate") {
-            sheet.judge(format!("{name}: MiB idle"), mebi(idle), AtMost(15.0));
-            sheet.judge(format!("{name}: MiB after load"), mebi(after), AtMost(100.0));
+            report.add_check(format!("{name}: MiB idle"), mebi(idle), AtMost(15.0));
+            report.add_check(format!("{name}: MiB after load"), mebi(after), AtMost(100.0));
         }
     }
 }

@@ -1,7 +1,7 @@
-"""A payments service for the example: it charges, takes its time, and now and then dies in the middle of an answer.
+"""A payments service for the example. It charges slowly, and cuts off some of its answers.
 
-POST /v1/payments                 charges, and answers 201 with a number of its own; one in five answers is cut off
-GET  /v1/payments/by-key?key=KEY  what became of a key: the payment, or 404 where it was never charged
+POST /v1/payments                 charges, and answers 201 with a new number; one in five answers is cut off
+GET  /v1/payments/by-key?key=KEY  the payment of a key, or 404 if the key was never charged
 GET  /health
 """
 
@@ -42,7 +42,7 @@ class Payments(http.server.BaseHTTPRequestHandler):
             CHARGED[key] = payment
         print(f"charged {payment}")
         if random.random() < 0.2:
-            # Charged, and nobody hears of it.
+            # Charged, and the client gets no answer.
             self.close_connection = True
             return self.connection.shutdown(socket.SHUT_RDWR)
         return self.answer(201, payment)

@@ -1,12 +1,12 @@
--- Spreads the table of keys over hash partitions, for a table that has outgrown one relation's vacuum, or one disk.
--- docs/growing.md says when that pays, and what it costs.
+-- Spreads the table of keys over hash partitions, for a table that is too large for one vacuum or one disk.
+-- docs/growing.md explains when to use it and its costs.
 --
 --   psql -v ON_ERROR_STOP=1 -v partitions=8 -f partition.sql "$URL"
 --
--- As the schema's owner, and with every proxy stopped: it locks the table and copies it, all in one transaction. Whatever fails, nothing has changed.
--- What was granted to other roles is to be granted again.
--- Later migrations that add an index build it `concurrently`, which PostgreSQL refuses for a partitioned table: such an
--- index is then made by hand, before the new version starts (migrations/README.md).
+-- Run it as the schema's owner, with every proxy stopped. It locks the table and copies it, all in one transaction: if it
+-- fails, nothing has changed. Grants to other roles are lost; repeat them.
+-- Later migrations build a new index `concurrently`, which PostgreSQL refuses for a partitioned table. Create such an index by
+-- hand before the new version starts (migrations/README.md).
 begin;
 set local lock_timeout = '5s';
 lock table oncegate.keys in access exclusive mode;

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""An order service that completes its keys in its own transactions. README.md beside it tells what for."""
+"""An order service that completes its keys in its own transactions. README.md in this folder explains it."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def transaction():
 
 
 def complete(cursor, attempt, status, document):
-    """The last thing in a transaction: from its commit on, every retry gets this response."""
+    """Completes the key, as the last statement of a transaction: after its commit, every retry gets this response."""
     body = json.dumps(document).encode()
     cursor.execute("select oncegate.complete(%s, %s, %s, %s)", (attempt, status, json.dumps(JSON), body))
     return status, body
@@ -45,7 +45,7 @@ def create_order(headers, order):
         )
         (number,) = cursor.fetchone()
         payment = json.dumps({"order": number, "amount": order["amount"]})
-        # Sent once this has been committed; the key names the step, whoever sends it, and however often.
+        # The service sends it after the commit. The key names the step, however often the message is sent.
         cursor.execute("insert into shop.outbox (key, message) values (%s, %s)", (key + ":payment", payment))
         return complete(cursor, headers["Oncegate-Reservation"], 201, {"order": number, "state": "accepted"})
 
@@ -53,7 +53,7 @@ def create_order(headers, order):
 def pay(headers, payment):
     attempt, key = headers["Oncegate-Reservation"], headers["Idempotency-Key"].strip('"')
     if headers["Oncegate-Recovery-Point"] != "charge_created":
-        # The provider has the key, too: between this and the next line nobody else remembers the charge.
+        # The provider gets the key too: until the recovery point is set, only the provider knows of the charge.
         request = urllib.request.Request(PROVIDER, json.dumps(payment).encode(), {"Idempotency-Key": key})
         urllib.request.urlopen(request, timeout=10).close()
         with transaction() as cursor:
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         try:
             status, body = {"/orders": create_order, "/payments": pay}[self.path](self.headers, asked)
-        except Exception as error:  # what was not committed has not happened
+        except Exception as error:  # nothing uncommitted has happened
             print(f"{self.path}: {error!r}", flush=True)
             status, body = 500, b"{}"
         self.send_response(status)
@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def publish_outbox():
-    """Twice rather than never: a message leaves the table once the broker has it."""
+    """Sends each message at least once: a message leaves the table after the broker has confirmed it."""
     with transaction() as cursor:
         cursor.execute(
             "delete from shop.outbox where id in (select id from shop.outbox order by id limit 100 for update skip locked)"

@@ -1,4 +1,4 @@
--- The service's own tables, and what it may do. To be run by the database's owner, after `oncegate migrate`.
+-- The service's own tables and rights. Run it as the database's administrator, after `oncegate migrate`.
 create schema shop;
 
 create table shop.orders (
@@ -8,7 +8,7 @@ create table shop.orders (
   state   text not null default 'accepted'
 );
 
--- Messages that are still to be sent.
+-- Messages that are not sent yet.
 create table shop.outbox (
   id       bigint generated always as identity primary key,
   key      text not null,
@@ -17,5 +17,5 @@ create table shop.outbox (
 
 grant usage on schema shop to orders;
 grant select, insert, update, delete on all tables in schema shop to orders;
--- Its own keys to complete, and nothing else of Oncegate's.
+-- The right to complete its own keys, and no other right on Oncegate's schema.
 grant oncegate_app to orders;

@@ -1,9 +1,9 @@
-//! Who may ask for what on the operators' listener.
+//! Access to the endpoints of the operators' listener.
 //!
-//! A listener on a loopback address is reached by every web page that runs on the same machine. A page can send requests
-//! there (CSRF, told by its `Origin`), and, with a name of its own that it lets point here, read the answers too (DNS
-//! rebinding, told by the `Host`). Neither knows a token, nor gets past the checks here: they hold with a token too, as a
-//! browser may have been told it.
+//! Every web page in a browser on the same machine reaches a listener on a loopback address. A page can send requests there
+//! (CSRF, recognised by the `Origin`), and, with a domain of its own that resolves to this address, read the responses too
+//! (DNS rebinding, recognised by the `Host`). Neither knows a token, nor passes the checks here. The checks apply to
+//! requests with a token as well, as a browser may know it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,34 +14,34 @@ use http::{HeaderMap, Request};
 
 use crate::config::AdminToken;
 
-/// Whom an endpoint is for.
+/// The clients that an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Probes, which know no more than an address, and change nothing.
+    /// Probes, which know only the address, and change nothing.
     Anybody,
-    /// Those who came here by one of the listener's own names. Once the listener has a token: and who show it.
+    /// Operators: the request names the listener by one of its own names and, where the listener has a token, shows it.
     Operators,
-    /// Services that speak of their own attempts, which came here by one of the listener's own names: the reservation in
-    /// the path is their right to, and they know no token of the listener's.
+    /// Services that report about their own attempts: the request names the listener by one of its own names. The
+    /// reservation in the path is the authorization; services do not know the listener's token.
     Services,
 }
 
-/// Why somebody may not.
+/// The reason why a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denied {
-    /// The token is missing, or is another one.
+pub enum AccessDenied {
+    /// The token is missing or wrong.
     Token,
-    /// Not exactly one `Host`, or a foreign one.
+    /// There is not exactly one `Host`, or it is foreign.
     Host,
-    /// A page from elsewhere asks.
+    /// A page of another site sends the request.
     Origin,
 }
 
-impl fmt::Display for Denied {
+impl fmt::Display for AccessDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Token => "this needs the listener's token, and what was sent is not it: `Authorization: Bearer TOKEN`, which the command line takes from ONCEGATE_ADMIN_TOKEN or the file's `admin.token`",
-            Self::Host => "the Host is not this listener: ask it by its address, or by localhost, with its port",
+            Self::Token => "this needs the listener's token, and the request does not have it: send `Authorization: Bearer TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN or the file's `admin.token`",
+            Self::Host => "the Host is not this listener: use its address, or localhost, with its port",
             Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
         })
     }
@@ -51,49 +51,50 @@ impl Access {
     /// Whether a request to the listener at this address, with this token, may go on.
     ///
     /// # Errors
-    /// Why it may not.
+    /// [`AccessDenied`] has the reason.
     pub fn check<B>(
         self,
         request: &Request<B>,
         listener: SocketAddr,
         token: Option<&AdminToken>,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), AccessDenied> {
         if self == Self::Anybody {
             return Ok(());
         }
-        is_at_home(request, listener)?;
-        match self == Self::Services || token.is_none_or(|token| shows(request.headers(), token)) {
+        check_origin(request, listener)?;
+        match self == Self::Services || token.is_none_or(|token| has_token(request.headers(), token)) {
             true => Ok(()),
-            false => Err(Denied::Token),
+            false => Err(AccessDenied::Token),
         }
     }
 }
 
-/// Whether a request names the listener at this address by one of its own names, and comes from no other site's page.
+/// Checks that a request names the listener at this address by one of its own names, and is not sent by another site's
+/// page.
 ///
 /// # Errors
-/// [`Denied::Host`] or [`Denied::Origin`].
-pub fn is_at_home<B>(request: &Request<B>, listener: SocketAddr) -> Result<(), Denied> {
+/// [`AccessDenied::Host`] or [`AccessDenied::Origin`].
+pub fn check_origin<B>(request: &Request<B>, listener: SocketAddr) -> Result<(), AccessDenied> {
     let target = request.uri().authority();
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
-        (Some(host), None) if is_own(host, listener) && target.is_none_or(|at| names(at, listener)) => {}
-        _ => return Err(Denied::Host),
+        (Some(host), None) if is_own(host, listener) && target.is_none_or(|target| is_name_of(target, listener)) => {}
+        _ => return Err(AccessDenied::Host),
     }
     let mut origins = request.headers().get_all(ORIGIN).iter();
     if !origins.all(|origin| is_own_origin(origin, listener)) {
-        return Err(Denied::Origin);
+        return Err(AccessDenied::Origin);
     }
     Ok(())
 }
 
-/// Whether the one `Authorization` field is the token (RFC 6750 section 2.1).
-pub fn shows(headers: &HeaderMap, token: &AdminToken) -> bool {
+/// Whether the one `Authorization` field has the token (RFC 6750 section 2.1).
+pub fn has_token(headers: &HeaderMap, token: &AdminToken) -> bool {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let (Some(field), None) = (fields.next(), fields.next()) else { return false };
-    // A scheme's letters may be large or small (RFC 9110 section 11.1).
+    // The scheme is case-insensitive (RFC 9110 section 11.1).
     let shown = field.as_bytes().split_at_checked(BEARER.len());
-    shown.is_some_and(|(scheme, shown)| scheme.eq_ignore_ascii_case(BEARER) && token.is(shown.trim_ascii()))
+    shown.is_some_and(|(scheme, shown)| scheme.eq_ignore_ascii_case(BEARER) && token.matches(shown.trim_ascii()))
 }
 
 const BEARER: &[u8] = b"Bearer ";
@@ -104,11 +105,12 @@ fn is_own_origin(origin: &HeaderValue, listener: SocketAddr) -> bool {
 }
 
 fn is_own(host: &HeaderValue, listener: SocketAddr) -> bool {
-    Authority::try_from(host.as_bytes()).is_ok_and(|host| names(&host, listener))
+    Authority::try_from(host.as_bytes()).is_ok_and(|host| is_name_of(&host, listener))
 }
 
-/// Whether a host and port are the listener's: an address cannot be made to point elsewhere, `localhost` no more.
-fn names(authority: &Authority, listener: SocketAddr) -> bool {
+/// Whether a host and port are the listener's. Only addresses and `localhost` are: nobody can make them resolve to another
+/// address.
+fn is_name_of(authority: &Authority, listener: SocketAddr) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();
     let is_own = match address.map(|address| address.to_canonical()) {
@@ -119,7 +121,7 @@ fn names(authority: &Authority, listener: SocketAddr) -> bool {
         }
         Err(_) => host.eq_ignore_ascii_case("localhost"),
     };
-    // Without a port it is the one of http://.
+    // Without a port it is the default of http://.
     let has_port = authority.as_str().len() > host.len();
     let port = if has_port { authority.port_u16() } else { Some(80) };
     is_own && port == Some(listener.port()) && !authority.as_str().contains('@')
@@ -129,7 +131,7 @@ fn names(authority: &Authority, listener: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn check(listener: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), Denied> {
+    fn check(listener: &str, uri: &str, fields: &[(&str, &str)]) -> Result<(), AccessDenied> {
         let mut request = Request::post(uri);
         for (name, value) in fields {
             request = request.header(*name, *value);
@@ -164,23 +166,23 @@ mod tests {
             ("127.0.0.1:8081", "", false),
             ("127.0.0.1:8081", "localhost:8081/x", false),
         ] {
-            let expected = if is_own { Ok(()) } else { Err(Denied::Host) };
+            let expected = if is_own { Ok(()) } else { Err(AccessDenied::Host) };
             assert_eq!(check(listener, "/", &[("host", host)]), expected, "{host} at {listener}");
         }
     }
 
     #[test]
-    fn there_is_one_host_and_the_target_does_not_say_otherwise() {
+    fn there_is_one_host_and_the_target_agrees_with_it() {
         let own = ("host", "localhost:8081");
         let at = "127.0.0.1:8081";
-        assert_eq!(check(at, "/", &[]), Err(Denied::Host));
-        assert_eq!(check(at, "/", &[own, own]), Err(Denied::Host));
-        assert_eq!(check(at, "http://evil.example/", &[own]), Err(Denied::Host));
+        assert_eq!(check(at, "/", &[]), Err(AccessDenied::Host));
+        assert_eq!(check(at, "/", &[own, own]), Err(AccessDenied::Host));
+        assert_eq!(check(at, "http://evil.example/", &[own]), Err(AccessDenied::Host));
         assert_eq!(check(at, "http://127.0.0.1:8081/", &[own]), Ok(()));
     }
 
     #[test]
-    fn other_sites_pages_may_not_ask() {
+    fn pages_of_other_sites_are_denied() {
         let own = ("host", "localhost:8081");
         for (origin, is_own) in [
             ("http://localhost:8081", true),
@@ -192,7 +194,7 @@ mod tests {
             ("null", false),
             ("", false),
         ] {
-            let expected = if is_own { Ok(()) } else { Err(Denied::Origin) };
+            let expected = if is_own { Ok(()) } else { Err(AccessDenied::Origin) };
             assert_eq!(check("127.0.0.1:8081", "/", &[own, ("origin", origin)]), expected, "{origin}");
         }
     }

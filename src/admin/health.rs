@@ -1,4 +1,4 @@
-//! Whether it is ready: another question than whether it is alive.
+//! Readiness: whether new requests should be sent to this instance. Health only says that the process is alive.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,19 +7,61 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::Admin;
-use crate::gate::Shared;
+use super::AdminListener;
+use crate::instance::Instance;
 use crate::store;
 
-/// How long the store may take to answer. Probes give an instance a second, and want to be told why it is not ready
-/// rather than to be left waiting.
+/// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
+/// time out.
 const PING_MAX: Duration = Duration::from_millis(800);
 
-impl Admin {
-    /// Whether new requests should be sent here, and if not, why. Told within a second, whatever the store does.
-    pub(super) async fn ready(&self) -> (StatusCode, Value) {
-        let Shared { config, store, breaker, tenure, bypassed, .. } = &*self.shared;
-        // An open breaker probes by itself, and need not be asked to.
+/// Whether this instance should get new requests, and the state behind that.
+pub(super) struct Readiness {
+    /// The reasons why it is not ready; empty if it is.
+    pub(super) reasons: Vec<String>,
+    /// The time since the store last answered; `None` where it answers.
+    store_silent_for: Option<Duration>,
+    schema: &'static str,
+    is_breaker_open: bool,
+    is_lease_held: bool,
+    may_start_attempts: bool,
+    is_draining: bool,
+    bypassed: u64,
+}
+
+impl Readiness {
+    pub(super) fn is_ready(&self) -> bool {
+        self.reasons.is_empty()
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        if self.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let silent_ms = self.store_silent_for.map(|silent| silent.as_millis() as u64);
+        json!({
+            "ready": self.is_ready(),
+            "status": if self.is_ready() { "ready" } else { "not ready" },
+            "reasons": self.reasons,
+            "store": {
+                "reachable": silent_ms.is_none(),
+                "unreachable_for_ms": silent_ms,
+                "schema": self.schema,
+            },
+            "breaker": { "open": self.is_breaker_open },
+            "lease": { "held": self.is_lease_held, "starts_attempts": self.may_start_attempts },
+            "draining": self.is_draining,
+            "bypassed": self.bypassed,
+        })
+    }
+}
+
+impl AdminListener {
+    /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
+    pub(super) async fn readiness(&self) -> Readiness {
+        let Instance { config, store, breaker, instance_lease, bypassed, .. } = &*self.instance;
+        // An open breaker probes the store by itself.
         let trouble = match breaker.health().is_open {
             true => Some("it has not answered for some time".to_owned()),
             false => match timeout(PING_MAX, store.ping()).await {
@@ -28,38 +70,28 @@ impl Admin {
             },
         };
         let health = breaker.health();
-        let silent_ms = trouble.is_some().then(|| health.silent_for.unwrap_or(PING_MAX).as_millis() as u64);
-        let (held, draining) = (tenure.may_start(), self.leaving.is_cancelled());
+        let store_silent_for = trouble.is_some().then(|| health.silent_for.unwrap_or(PING_MAX));
+        let (is_lease_held, is_draining) = (instance_lease.may_start(), self.leaving.is_cancelled());
         let mut reasons = Vec::new();
-        if draining {
+        if is_draining {
             reasons.push("draining".to_owned());
         }
         reasons.extend(trouble.map(|trouble| format!("store: {trouble}")));
         if health.is_open {
-            reasons.push("breaker: open; what needs the store is answered at once, without asking it".to_owned());
+            reasons.push("breaker: open; requests that need the store are answered at once, without it".to_owned());
         }
-        if !held {
+        if !is_lease_held {
             reasons.push("lease: it has run out and could not be renewed yet; no attempts are started".to_owned());
         }
-        let ready = reasons.is_empty();
-        let (status, word) = match ready {
-            true => (StatusCode::OK, "ready"),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
-        };
-        let told = json!({
-            "ready": ready,
-            "status": word,
-            "reasons": reasons,
-            "store": {
-                "reachable": silent_ms.is_none(),
-                "unreachable_for_ms": silent_ms,
-                "schema": store::schema(&config.store.location),
-            },
-            "breaker": { "open": health.is_open },
-            "lease": { "held": held, "starts_attempts": held && !self.shared.draining.is_cancelled() },
-            "draining": draining,
-            "bypassed": bypassed.load(Ordering::Relaxed),
-        });
-        (status, told)
+        Readiness {
+            reasons,
+            store_silent_for,
+            schema: store::schema(&config.store.location),
+            is_breaker_open: health.is_open,
+            is_lease_held,
+            may_start_attempts: is_lease_held && !self.instance.draining.is_cancelled(),
+            is_draining,
+            bypassed: bypassed.load(Ordering::Relaxed),
+        }
     }
 }

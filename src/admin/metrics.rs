@@ -1,100 +1,87 @@
-//! `GET /metrics`: what is counted, and what is looked up when somebody asks.
+//! `GET /metrics`: counters, and the numbers that are looked up for each scrape. Also the traffic part of `/api/v1/stats`.
 
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, header};
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::Admin;
+use super::AdminListener;
+use super::key_admin::dto::InstanceStats;
 use crate::body::Body;
-use crate::domain::phase::Phase;
-use crate::gate::Shared;
-use crate::telemetry::metrics::Format;
+use crate::domain::state::StateKind;
+use crate::instance::Instance;
+use crate::telemetry::metrics::ScrapeFormat;
 
-/// How long a count of the keys is told again. It reads some ten thousand rows at most, whatever the table's size, and
-/// nobody needs it fresher: several scrapers, or a fast one, are one look in this time.
+/// The time in which keys are counted once, however many scrapes come. A count reads some ten thousand rows at most,
+/// whatever the table's size, and nobody needs it fresher.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a scrape waits for it; scrapers give ten seconds, and want the rest whatever the store does.
+/// The time that a scrape waits for the count. Scrapers give ten seconds, and need the rest whatever the store does.
 const COUNT_MAX: Duration = Duration::from_secs(1);
 
-/// How long the last count is told while there is no other. An alert on it should not end because the store is away, nor
-/// should it be about what was an hour ago.
+/// The time that the last count is served while there is no newer one. An alert on it should not end because the store is
+/// away, nor should it be about the state an hour ago.
 const COUNT_KEPT: Duration = Duration::from_secs(5 * 60);
 
-/// As many callers and paths as one answer tells; more are remembered.
-const SHOWN_MAX: usize = 100;
+/// The number of callers that one response lists; more are remembered.
+const CALLERS_MAX: usize = 100;
 
-/// When keys were counted, and when that was last tried.
+/// The times of the last count of the keys and of the last try. The counts themselves are in the metrics.
 #[derive(Default)]
-pub(super) struct Census(Mutex<Looks>);
+pub(super) struct KeyCountCache(Mutex<CountTimes>);
 
 #[derive(Default)]
-struct Looks {
+struct CountTimes {
     tried: Option<Instant>,
     counted: Option<Instant>,
 }
 
-impl Census {
-    /// Counts the keys, unless that was done a moment ago, or the store is not asked for the time being.
-    async fn refresh(&self, shared: &Shared) {
-        let keys = &shared.watch.meters.keys;
-        let mut looks = self.0.lock().await;
-        if looks.tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) {
-            looks.tried = Some(Instant::now());
-            let counting = shared.store.books().tally(shared.config.service.clone());
-            if !shared.breaker.health().is_open
+impl KeyCountCache {
+    /// Counts the keys, unless that was done a moment ago, or the breaker keeps calls from the store.
+    async fn refresh(&self, instance: &Instance) {
+        let keys = &instance.observability.metrics.keys;
+        let mut times = self.0.lock().await;
+        if times.tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) {
+            times.tried = Some(Instant::now());
+            let counting = instance.store.admin().count_keys(instance.config.service.clone());
+            if !instance.breaker.health().is_open
                 && let Ok(Ok(tally)) = timeout(COUNT_MAX, counting).await
             {
-                let of = |state: Phase| tally.counts.iter().filter(move |count| count.state == state);
+                let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
                 keys.set(Some(|state| of(state).map(|count| count.keys).sum()));
-                looks.counted = Some(Instant::now());
+                times.counted = Some(Instant::now());
             }
         }
-        if looks.counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
-            looks.counted = None;
-            keys.set(None::<fn(Phase) -> u64>);
+        if times.counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
+            times.counted = None;
+            keys.set(None::<fn(StateKind) -> u64>);
         }
     }
 }
 
-impl Admin {
-    /// All of them, in the format that the scraper wants.
+impl AdminListener {
+    /// Returns all metrics, in the format that the scraper accepts.
     pub(super) async fn metrics(&self, headers: &http::HeaderMap) -> Response<Body> {
-        let meters = &self.shared.watch.meters;
-        self.census.refresh(&self.shared).await;
-        meters.in_flight.set(i64::try_from(self.shared.underway.count()).unwrap_or(i64::MAX));
-        meters.breaker_open.set(i64::from(self.shared.breaker.health().is_open));
-        let format = Format::accepted(headers.get(header::ACCEPT).map_or(b"", HeaderValue::as_bytes));
-        let mut response = Response::new(Body::whole(meters.text(format)));
+        let metrics = &self.instance.observability.metrics;
+        self.key_counts.refresh(&self.instance).await;
+        metrics.in_flight.set(i64::try_from(self.instance.in_flight.count()).unwrap_or(i64::MAX));
+        metrics.breaker_open.set(i64::from(self.instance.breaker.health().is_open));
+        let format = ScrapeFormat::from_accept(headers.get(header::ACCEPT).map_or(b"", HeaderValue::as_bytes));
+        let mut response = Response::new(Body::whole(metrics.text(format)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
 
-    /// Adds to the store's counts what this instance has seen itself.
-    pub(super) fn seen(&self, stats: &mut Value) {
-        let watch = &self.shared.watch;
-        let callers = watch.callers(SHOWN_MAX).into_iter().map(|caller| {
-            json!({
-                "scope": caller.scope.to_string(),
-                "duplicates": caller.duplicates,
-                "mismatches": caller.mismatches,
-            })
-        });
-        stats["callers"] = callers.collect();
-        let unguarded = watch.unguarded(usize::MAX).into_iter().map(|seen| {
-            json!({
-                "method": seen.method,
-                "path": seen.path,
-                "requests": seen.requests,
-                "at_most_more": seen.at_most_more,
-            })
-        });
-        stats["unguarded"] = unguarded.collect();
-        stats["instance"] = self.shared.tenure.id().to_string().into();
+    /// Returns the traffic that this instance has seen.
+    pub(super) fn instance_stats(&self) -> InstanceStats {
+        let observability = &self.instance.observability;
+        InstanceStats {
+            instance: self.instance.instance_lease.id(),
+            callers: observability.callers(CALLERS_MAX),
+            unguarded: observability.unguarded(usize::MAX),
+        }
     }
 }

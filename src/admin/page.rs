@@ -1,10 +1,11 @@
-//! The operators' page: what waits for somebody, and what can be decided about it, in any browser and without a script.
+//! The operators' page: keys that need a decision, and forms to make it, in any browser and without a script.
 //!
-//! It asks the [desk](super::desk) the same questions as the API does, and knows no other way to a key. What it shows is
-//! escaped by the templates, which stand in the folder beside this file; a page may load its own style and send forms to
-//! this listener, and nothing else. Each form brings back what only the page that it was on can know (CSRF).
+//! It sends [`KeyAdmin`](super::key_admin::KeyAdmin) the same requests as the API does, has no other way to a key, and
+//! renders the typed results as HTML. The templates, in the folder beside this file, escape all values. A page may load its
+//! own style and send forms to this listener, and nothing else. Each form brings back a secret that only the page with the
+//! form knows (CSRF).
 //!
-//! To add a page: a variant of `Place`, its path, its methods, its arm in `Visit::answer`.
+//! To add a page: a variant of `PagePath`, its path, its methods, its arm in `AdminListener::answer_page`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,72 +18,71 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use serde_json::Value;
 
-use super::auth::{self, Denied};
-use super::desk::problem::Problem;
-use super::desk::{self, BODY_BYTES_MAX, Question, Verb};
-use super::{Admin, BODY_MAX};
+use super::auth::{self, AccessDenied};
+use super::key_admin::problem::{ApiProblem, ProblemCode};
+use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
+use super::{AdminListener, BODY_MAX};
 use crate::body::Body;
 use crate::domain::fingerprint::form;
-use seen::When;
 use sessions::Visitor;
-use words::Step;
+use text::ActionKind;
+use view_models::TimeView;
 
 pub use sessions::Sessions;
 
-mod deciding;
-mod looking;
-mod seen;
+mod action_pages;
+mod list_pages;
 mod sessions;
-mod signing;
-mod words;
+mod sign_in_pages;
+mod text;
+mod view_models;
 
-/// A form's bytes stand there as `%XX`, three for one.
+/// The length of a form, at most: a byte may be encoded as `%XX`.
 const FORM_BYTES_MAX: usize = 3 * BODY_BYTES_MAX;
 
-/// What each form brings back.
+/// The field of a form in which it brings back its secret.
 const FORM: &str = "form";
 
-/// `same-origin` rather than `no-referrer`: with that one, browsers call the origin of our own forms `null`, as they do
-/// those of pages that hide where they come from. Other origins are told nothing by either.
+/// `same-origin` rather than `no-referrer`: with `no-referrer`, browsers send `Origin: null` with our own forms, as with
+/// forms of pages that hide their origin. Other origins get no referrer by either.
 const REFERRER: &str = "same-origin";
 
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Whether the page has something at that path.
-pub fn has(path: &str) -> bool {
-    Place::of(path).is_some()
+/// Whether there is a page at that path.
+pub fn is_page(path: &str) -> bool {
+    PagePath::parse(path).is_some()
 }
 
-/// Where a page is.
+/// The path of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place<'a> {
-    Change(&'a str, Step),
+enum PagePath<'a> {
+    Audit,
+    BulkChange,
+    Change(&'a str, ActionKind),
     Find,
     Key(&'a str),
     Keys,
-    Log,
     Overview,
-    Several,
     SignIn,
     SignOut,
     Style,
 }
 
-impl<'a> Place<'a> {
-    /// What is at that path; `None` where the page has nothing there.
-    fn of(path: &'a str) -> Option<Self> {
+impl<'a> PagePath<'a> {
+    /// Returns the page at that path; `None` where there is none.
+    fn parse(path: &'a str) -> Option<Self> {
         let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
         Some(match *segments {
             [""] => Self::Overview,
-            ["audit"] => Self::Log,
+            ["audit"] => Self::Audit,
             ["keys"] => Self::Keys,
             ["keys", "find"] => Self::Find,
-            ["keys", "several"] => Self::Several,
+            ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
-            ["keys", id, step] => Self::Change(id, Step::parse(step)?),
+            ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
             ["page.css"] => Self::Style,
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
@@ -90,288 +90,289 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// `GET` answers `HEAD` too.
+    /// Returns its methods. `GET` answers `HEAD` too.
     fn methods(self) -> &'static [Method] {
         match self {
-            Self::Change(..) | Self::Several | Self::SignIn => &[Method::GET, Method::POST],
+            Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
             Self::Find | Self::SignOut => &[Method::POST],
-            Self::Key(_) | Self::Keys | Self::Log | Self::Overview | Self::Style => &[Method::GET],
+            Self::Audit | Self::Key(_) | Self::Keys | Self::Overview | Self::Style => &[Method::GET],
         }
     }
 }
 
-/// The parameters of a query or of a form. What stands there twice counts once, the first time.
+/// The parameters of a query string or of a form. Of a parameter that comes twice, the first counts.
 #[derive(Default)]
-struct Pairs(Vec<(String, String)>);
+struct FormParams(Vec<(String, String)>);
 
-impl Pairs {
+impl FormParams {
     fn parse(text: &[u8]) -> Self {
         let text_of = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self(form::pairs(text).map(|(name, value)| (text_of(name), text_of(value))).collect())
     }
 
-    /// Empty where there is none.
+    /// Returns a parameter; the empty text where it is missing.
     fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 }
 
-/// What stands around each page.
+/// The part that all pages have in common.
 struct Frame {
     service: String,
     instance: String,
     reasons: Vec<String>,
-    /// What its forms bring back.
+    /// The secret that its forms bring back.
     form: String,
     name: String,
     is_signed_in: bool,
-    now: When,
+    now: TimeView,
     version: &'static str,
     notice: Option<String>,
 }
 
-/// A page that says one thing.
+/// A page with a message alone.
 #[derive(Template)]
 #[template(path = "message.html")]
-struct Message<'a> {
+struct MessagePage<'a> {
     title: &'a str,
     detail: &'a str,
 }
 
-/// One visit to the page by somebody who may.
+/// A request for a page by a visitor who has access.
 struct Visit<'a> {
-    admin: &'a Admin,
+    admin: &'a AdminListener,
     visitor: Visitor,
     peer: IpAddr,
-    query: Pairs,
+    query: FormParams,
 }
 
-impl Admin {
-    /// Answers a visit to the page.
-    pub(super) async fn page(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
-        if let Err(denied) = auth::is_at_home(&request, listener) {
-            return message(StatusCode::FORBIDDEN, "Not from there", &denied.to_string());
+impl AdminListener {
+    /// Answers a request for a page.
+    pub(super) async fn answer_page(
+        &self,
+        request: Request<Incoming>,
+        listener: SocketAddr,
+        peer: IpAddr,
+    ) -> Response<Body> {
+        if let Err(denied) = auth::check_origin(&request, listener) {
+            return render_message(StatusCode::FORBIDDEN, "Not allowed from there", &denied.to_string());
         }
         let (request, body) = request.into_parts();
-        let Some(place) = Place::of(request.uri.path()) else { return see_other("/") };
-        let methods = place.methods();
+        let Some(path) = PagePath::parse(request.uri.path()) else { return redirect_to("/") };
+        let methods = path.methods();
         let is_form = request.method == Method::POST;
         if !methods.contains(if request.method == Method::HEAD { &Method::GET } else { &request.method }) {
-            let mut response = message(StatusCode::METHOD_NOT_ALLOWED, "Not so", "This page is asked in another way.");
+            let mut response = render_message(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "Wrong method",
+                "This page does not take that HTTP method.",
+            );
             let allow = methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
             response.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are visible ASCII"));
             return response;
         }
-        if place == Place::Style {
-            return dress(Response::new(Body::whole(include_str!("page/page.css"))), "text/css; charset=utf-8");
+        if path == PagePath::Style {
+            return with_common_fields(
+                Response::new(Body::whole(include_str!("page/page.css"))),
+                "text/css; charset=utf-8",
+            );
         }
         let form = match is_form {
-            true => match read(&request, body).await {
+            true => match read_form(&request, body).await {
                 Ok(form) => Some(form),
                 Err(response) => return response,
             },
             false => None,
         };
-        let query = Pairs::parse(request.uri.query().unwrap_or_default().as_bytes());
-        let cookie = cookie(&request.headers, listener);
-        if place == Place::SignIn {
+        let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
+        let cookie = find_cookie(&request.headers, listener);
+        if path == PagePath::SignIn {
             return match form {
                 Some(form) => self.sign_in(&form, listener, peer),
-                None => self.sign_in_page(&query),
+                None => self.show_sign_in(&query),
             };
         }
-        let Some(visitor) = self.visitor(&request.headers, cookie, peer) else {
-            return unknown_visitor(&request, is_form);
+        let Some(visitor) = self.find_visitor(&request.headers, cookie, peer) else {
+            return ask_to_sign_in(&request, is_form);
         };
         if let Some(form) = &form
             && !visitor.form.is(form.get(FORM).as_bytes())
         {
-            let why = "The form was not from a page of this session, or this instance has been started anew since. \
-                       Nothing was changed. Open the page again and look before you try once more.";
-            return message(StatusCode::FORBIDDEN, "Nothing was changed", why);
+            let why = "The form was not from a page of this session, or this instance has been restarted since. Nothing was \
+                       changed. Open the page again, and look before you try once more.";
+            return render_message(StatusCode::FORBIDDEN, "Nothing was changed", why);
         }
-        if place == Place::SignOut {
+        if path == PagePath::SignOut {
             self.sessions.sign_out(cookie.unwrap_or_default());
-            return signing::signed_out(listener);
+            return sign_in_pages::sign_out_response(listener);
         }
         let visit = Visit { admin: self, visitor, peer, query };
-        let answer = match (place, form) {
-            (Place::Change(id, step), Some(form)) => visit.change(id, step, &form).await,
-            (Place::Change(id, step), None) => visit.change_page(id, step).await,
-            (Place::Find, form) => visit.find(&form.unwrap_or_default()).await,
-            (Place::Key(id), _) => visit.key(id).await,
-            (Place::Keys, _) => visit.keys().await,
-            (Place::Log, _) => visit.log().await,
-            (Place::Several, Some(form)) => visit.several(&form).await,
-            (Place::Several, None) => visit.several_page().await,
-            (Place::Overview | Place::SignIn | Place::SignOut | Place::Style, _) => Ok(visit.overview().await),
+        let response = match (path, form) {
+            (PagePath::Audit, _) => visit.show_audit().await,
+            (PagePath::BulkChange, Some(form)) => visit.change_keys(&form).await,
+            (PagePath::BulkChange, None) => visit.show_bulk_change().await,
+            (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
+            (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
+            (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
+            (PagePath::Key(id), _) => visit.show_key(id).await,
+            (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
+                Ok(visit.show_overview().await)
+            }
         };
-        match answer {
+        match response {
             Ok(response) => response,
-            Err(problem) => visit.trouble(&problem).await,
+            Err(problem) => visit.show_problem(&problem).await,
         }
     }
 
-    /// Who asks; `None` where they have to sign in first.
-    fn visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Option<Visitor> {
-        let Some(token) = &self.shared.config.admin.token else { return Some(self.sessions.anybody()) };
-        match cookie.and_then(|cookie| self.sessions.visitor(cookie, peer)) {
+    /// Returns the visitor; `None` where they have to sign in first.
+    fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Option<Visitor> {
+        let Some(token) = &self.instance.config.admin.token else { return Some(self.sessions.anonymous_visitor()) };
+        match cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
             Some(visitor) => Some(visitor),
-            None => auth::shows(headers, token).then(|| self.sessions.anybody()),
+            None => auth::has_token(headers, token).then(|| self.sessions.anonymous_visitor()),
         }
     }
 }
 
 impl Visit<'_> {
-    /// Asks the desk, in the name of whoever visits.
-    async fn ask(&self, verb: Verb, id: &str, query: &str, body: Option<Value>) -> Result<Value, Problem> {
-        self.ask_as(&self.visitor.name, verb, id, query, body).await
+    fn key_admin(&self) -> KeyAdminSnapshot<'_> {
+        self.admin.key_admin.snapshot()
     }
 
-    async fn ask_as(
-        &self,
-        name: &str,
-        verb: Verb,
-        id: &str,
-        query: &str,
-        body: Option<Value>,
-    ) -> Result<Value, Problem> {
-        let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        if body.len() > BODY_BYTES_MAX {
-            return Err(desk::body_too_large(BODY_BYTES_MAX));
-        }
-        let actor = desk::actor(self.peer, Some(name.as_bytes()));
-        self.admin.desk.answer(Question { verb, id, query, body: &body, actor }).await
-    }
-
-    async fn frame(&self) -> Frame {
-        let shared = &self.admin.shared;
-        let (_, ready) = self.admin.ready().await;
-        let reasons = ready["reasons"].as_array().into_iter().flatten();
+    async fn build_frame(&self) -> Frame {
+        let instance = &self.admin.instance;
         Frame {
-            service: shared.config.service.to_string(),
-            instance: shared.tenure.id().to_string(),
-            reasons: reasons.filter_map(Value::as_str).map(str::to_owned).collect(),
+            service: instance.config.service.to_string(),
+            instance: instance.instance_lease.id().to_string(),
+            reasons: self.admin.readiness().await.reasons,
             form: self.visitor.form.reveal().to_owned(),
             name: self.visitor.name.clone(),
             is_signed_in: self.visitor.is_signed_in,
-            now: When::now(),
+            now: TimeView::now(),
             version: env!("CARGO_PKG_VERSION"),
-            notice: self.notice(),
+            notice: self.build_notice(),
         }
     }
 
-    /// What has just been done, as the address tells: in our words, whatever stands there.
-    fn notice(&self) -> Option<String> {
-        let step = Step::parse(self.query.get("done"))?;
+    /// Returns a notice about the change that the address names, in words of this page alone.
+    fn build_notice(&self) -> Option<String> {
+        let action = ActionKind::parse(self.query.get("done"))?;
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
-        let mut told = match number("changed") {
-            None => format!("Done. The key is {}.", step.done()),
-            Some(1) => format!("Done. 1 key is {}.", step.done()),
-            Some(changed) => format!("Done. {changed} keys are {}.", step.done()),
+        let mut notice = match number("changed") {
+            None => format!("Done. The key is {}.", action.done()),
+            Some(1) => format!("Done. 1 key is {}.", action.done()),
+            Some(changed) => format!("Done. {changed} keys are {}.", action.done()),
         };
         if let Some(refused @ 1..) = number("refused") {
-            let why: Vec<_> = self.query.get("why").split('.').map(words::refusal).collect();
+            let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
+            let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
             let (keys, were) = if refused == 1 { ("key", "was") } else { ("keys", "were") };
-            told.push_str(&format!(" {refused} {keys} {were} not changed: {}.", why.join("; or ")));
+            notice.push_str(&format!(" {refused} {keys} {were} not changed: {}.", why.join("; or ")));
         }
         if let Some(behind @ 1..) = number("behind") {
-            told.push_str(&format!(
-                " {behind} running instances have not said that they have forgotten it: until their leases have run out \
-                 they may still replay it."
+            notice.push_str(&format!(
+                " {behind} running instances have not confirmed that they have forgotten it: until their leases have run \
+                 out, they may still replay it."
             ));
         }
-        Some(told)
+        Some(notice)
     }
 
-    /// What the desk refused, as a page.
-    async fn trouble(&self, problem: &Problem) -> Response<Body> {
+    /// Shows a problem.
+    async fn show_problem(&self, problem: &ApiProblem) -> Response<Body> {
         #[derive(Template)]
-        #[template(path = "trouble.html")]
-        struct Trouble<'a> {
+        #[template(path = "problem.html")]
+        struct ProblemPageView<'a> {
             frame: Frame,
             title: &'a str,
             detail: &'a str,
         }
-        let title = match problem.status {
-            StatusCode::BAD_REQUEST => "That cannot be asked",
+        let title = match problem.status() {
+            StatusCode::BAD_REQUEST => "The request is wrong",
             StatusCode::NOT_FOUND => "There is no such key",
             StatusCode::SERVICE_UNAVAILABLE => "The store does not answer",
             _ => "It was not done",
         };
-        html(problem.status, &Trouble { frame: self.frame().await, title, detail: &problem.detail })
+        render_page(
+            problem.status(),
+            &ProblemPageView { frame: self.build_frame().await, title, detail: &problem.detail },
+        )
     }
 }
 
-/// A form, whole.
-async fn read(request: &Parts, body: Incoming) -> Result<Pairs, Response<Body>> {
+/// Reads a form, whole.
+async fn read_form(request: &Parts, body: Incoming) -> Result<FormParams, Response<Body>> {
     let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if !kind
         .split(|byte| *byte == b';')
         .next()
         .is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/x-www-form-urlencoded"))
     {
-        return Err(message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Not so", "This page takes forms."));
+        return Err(render_message(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Wrong content type", "This page takes forms."));
     }
     match tokio::time::timeout(BODY_MAX, Limited::new(body, FORM_BYTES_MAX).collect()).await {
-        Ok(Ok(body)) => Ok(Pairs::parse(&body.to_bytes())),
-        Ok(Err(_)) => Err(message(
+        Ok(Ok(body)) => Ok(FormParams::parse(&body.to_bytes())),
+        Ok(Err(_)) => Err(render_message(
             StatusCode::PAYLOAD_TOO_LARGE,
             "Nothing was changed",
-            "The form is too large, or it broke off.",
+            "The form is too large, or its connection broke.",
         )),
-        Err(_) => Err(message(StatusCode::REQUEST_TIMEOUT, "Nothing was changed", "The form did not come.")),
+        Err(_) => {
+            Err(render_message(StatusCode::REQUEST_TIMEOUT, "Nothing was changed", "The form did not arrive in time."))
+        }
     }
 }
 
-/// To the form for signing in, or, where something was to be changed, that it was not.
-fn unknown_visitor(request: &Parts, is_form: bool) -> Response<Body> {
+/// Redirects to the form for signing in; a form that was to change something is refused.
+fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
     if !is_form {
-        let asked = request.uri.path_and_query().map_or("/", |asked| asked.as_str());
-        return see_other(&format!("/sign-in?next={}", form::escape(asked.as_bytes())));
+        let next = request.uri.path_and_query().map_or("/", |next| next.as_str());
+        return redirect_to(&format!("/sign-in?next={}", form::escape(next.as_bytes())));
     }
-    let why = format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", Denied::Token);
-    let mut response = message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why);
+    let why = format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", AccessDenied::Token);
+    let mut response = render_message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
     response
 }
 
-/// The session's, by the listener's port: browsers show a machine's cookies to all its ports.
-fn cookie(headers: &HeaderMap, listener: SocketAddr) -> Option<&[u8]> {
-    let name = signing::cookie_name(listener);
+/// Returns the session's cookie. Its name has the listener's port: browsers send a machine's cookies to all its ports.
+fn find_cookie(headers: &HeaderMap, listener: SocketAddr) -> Option<&[u8]> {
+    let name = sign_in_pages::cookie_name(listener);
     let pairs = headers.get_all(COOKIE).iter().flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
     pairs.map(<[u8]>::trim_ascii).find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-fn message(status: StatusCode, title: &str, detail: &str) -> Response<Body> {
-    html(status, &Message { title, detail })
+fn render_message(status: StatusCode, title: &str, detail: &str) -> Response<Body> {
+    render_page(status, &MessagePage { title, detail })
 }
 
-fn html(status: StatusCode, page: &impl Template) -> Response<Body> {
+fn render_page(status: StatusCode, page: &impl Template) -> Response<Body> {
     let mut response = match page.render() {
         Ok(text) => Response::new(Body::whole(text)),
         Err(error) => {
-            tracing::error!(%error, "a page could not be made");
-            Response::new(Body::whole("This page could not be made.\n"))
+            tracing::error!(%error, "a page could not be rendered");
+            Response::new(Body::whole("This page could not be rendered.\n"))
         }
     };
     *response.status_mut() = status;
-    dress(response, "text/html; charset=utf-8")
+    with_common_fields(response, "text/html; charset=utf-8")
 }
 
-/// After a form: the next page is another request, which can be sent again without harm.
-fn see_other(place: &str) -> Response<Body> {
-    let mut response = dress(Response::new(Body::empty()), "text/plain; charset=utf-8");
+/// Redirects after a form: the next page is another request, which can be repeated without harm.
+fn redirect_to(location: &str) -> Response<Body> {
+    let mut response = with_common_fields(Response::new(Body::empty()), "text/plain; charset=utf-8");
     *response.status_mut() = StatusCode::SEE_OTHER;
-    let place = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
-    response.headers_mut().insert(LOCATION, place);
+    let location = HeaderValue::from_str(location).unwrap_or(HeaderValue::from_static("/"));
+    response.headers_mut().insert(LOCATION, location);
     response
 }
 
-/// The fields of every answer.
-fn dress(mut response: Response<Body>, kind: &'static str) -> Response<Body> {
+/// Adds the header fields that all responses of the page have.
+fn with_common_fields(mut response: Response<Body>, content_type: &'static str) -> Response<Body> {
     for (name, value) in [
-        (CONTENT_TYPE, kind),
+        (CONTENT_TYPE, content_type),
         (CACHE_CONTROL, "no-store"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (REFERRER_POLICY, REFERRER),
@@ -387,7 +388,7 @@ fn dress(mut response: Response<Body>, kind: &'static str) -> Response<Body> {
 mod tests {
     use super::*;
 
-    /// The templates escape whatever they are filled with, and nothing says otherwise.
+    /// The templates escape all values, and none has a way around that.
     #[test]
     fn no_template_has_a_way_around_escaping_or_a_script() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin/page");
@@ -396,7 +397,7 @@ mod tests {
         let ways = regex::Regex::new(ways).unwrap();
         let mut templates = 0;
         for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if file.extension().is_some_and(|ending| ending == "html") {
+            if file.extension().is_some_and(|outcome| outcome == "html") {
                 let text = std::fs::read_to_string(&file).unwrap();
                 assert_eq!(ways.find(&text).map(|found| found.as_str()), None, "{}", file.display());
                 templates += 1;
@@ -409,19 +410,19 @@ mod tests {
     }
 
     #[test]
-    fn text_of_anybodys_is_escaped() {
-        let page = Message { title: "<b>\"'&", detail: "<script>alert(1)</script>" }.render().unwrap();
+    fn values_are_escaped() {
+        let page = MessagePage { title: "<b>\"'&", detail: "<script>alert(1)</script>" }.render().unwrap();
         assert!(page.contains("&#60;b&#62;&#34;&#39;&#38;"), "{page}");
         assert!(!page.contains("<b>") && !page.contains("<script"), "{page}");
     }
 
     #[test]
-    fn a_path_has_one_place() {
-        assert_eq!(Place::of("/"), Some(Place::Overview));
-        assert_eq!(Place::of("/keys/ab"), Some(Place::Key("ab")));
-        assert_eq!(Place::of("/keys/ab/purge"), Some(Place::Change("ab", Step::Purge)));
+    fn each_path_is_one_page() {
+        assert_eq!(PagePath::parse("/"), Some(PagePath::Overview));
+        assert_eq!(PagePath::parse("/keys/ab"), Some(PagePath::Key("ab")));
+        assert_eq!(PagePath::parse("/keys/ab/purge"), Some(PagePath::Change("ab", ActionKind::Purge)));
         for other in ["", "/keys/ab/delete", "/keys/ab/purge/", "/api/v1/keys", "/healthz", "//", "/sign-in/", "keys"] {
-            assert_eq!(Place::of(other), None, "{other}");
+            assert_eq!(PagePath::parse(other), None, "{other}");
         }
     }
 }

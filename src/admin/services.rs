@@ -1,7 +1,7 @@
-//! What services say of their own attempts, beside their answers.
+//! The endpoints on which services report about their own attempts, beside their responses.
 //!
-//! The reservation in the path is the right to it: its token was given to whoever got the attempt's request. Without it
-//! nothing is told, not even whether there is such a key; and nothing is read of what somebody sends who has none.
+//! The reservation in the path is the authorization: its token was sent with the attempt's request. Without it the
+//! response does not even say whether there is such a key, and no byte of the body is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,231 +12,248 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::desk::problem::Problem;
-use super::desk::{Fields, body_too_large};
-use super::read;
+use super::key_admin::params::JsonFields;
+use super::key_admin::problem::{ApiProblem, ProblemCode};
+use super::read_body;
 use crate::config::{Config, Route};
-use crate::domain::attempt::{Ending, Settlement};
-use crate::domain::phase::Phase;
-use crate::domain::record::{Record, State};
+use crate::domain::attempt::{AttemptOutcome, Settlement};
+use crate::domain::record::Record;
 use crate::domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
 use crate::domain::response::StoredResponse;
-use crate::domain::testimony::{Heard, Reservation, What, Word};
-use crate::gate::{Shared, fields, replay};
-use crate::store::Settled;
-use crate::store::books::{Entry, Filter, IdRange};
+use crate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
+use crate::domain::state::{KeyState, StateKind};
+use crate::instance::Instance;
+use crate::protocol::fields;
+use crate::protocol::stored_response;
+use crate::store::SettleResult;
+use crate::store::admin::{IdRange, KeyEntry, KeyFilter};
 
-/// What a service may say.
+/// The reports of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Saying {
-    /// That its attempt was executed, with its response.
-    Completed,
-    /// That its attempt was not executed, and will not be.
+pub(super) enum ServiceMethod {
+    /// The attempt was executed, with this response.
+    Complete,
+    /// The attempt was not executed, and will not be.
     NotExecuted,
-    /// How far its attempt has come, for good.
-    Reached,
+    /// The attempt has durably reached this recovery point.
+    RecoveryPoint,
 }
 
-/// For a body that is no response: a name and what stands around it.
-const WORD_BYTES_MAX: usize = 4 * 1024;
+/// The length of a body without a response, at most: it is a name in a JSON object.
+const REPORT_BYTES_MAX: usize = 4 * 1024;
 
-/// Of a response's fields, and of what JSON puts around them.
+/// The length of a response's header fields, at most; also of the JSON around a response.
 const FIELDS_BYTES_MAX: usize = 64 * 1024;
 
-/// As many fields as are taken of a service's answer.
+/// The number of header fields that a response may have, the same as for a service's answer.
 const FIELDS_MAX: usize = 100;
 
-/// Where services are heard.
-pub(super) struct Services {
-    shared: Arc<Shared>,
+/// Answers services.
+pub(super) struct ServiceApi {
+    instance: Arc<Instance>,
     config: watch::Receiver<Arc<Config>>,
 }
 
-/// A reservation that is the newest attempt's, with what its route says.
-struct Current<'a> {
-    of: Reservation,
-    entry: Entry,
+/// A reservation of its key's newest attempt, with its route.
+struct CurrentReservation<'a> {
+    handle: ReservationHandle,
+    entry: KeyEntry,
     config: &'a Config,
     route: Option<&'a Route>,
 }
 
-impl Services {
-    pub(super) fn new(shared: Arc<Shared>, config: watch::Receiver<Arc<Config>>) -> Self {
-        Self { shared, config }
+impl ServiceApi {
+    pub(super) fn new(instance: Arc<Instance>, config: watch::Receiver<Arc<Config>>) -> Self {
+        Self { instance, config }
     }
 
-    /// Hears what is said.
+    /// Reads a report and stores it.
     ///
     /// # Errors
-    /// [`Problem`], and nothing was changed; but for a store that failed, whose problem says so.
-    pub(super) async fn hear(
+    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
+    pub(super) async fn answer(
         &self,
-        saying: Saying,
+        method: ServiceMethod,
         request: Request<Incoming>,
-    ) -> Result<(StatusCode, Value), Problem> {
+    ) -> Result<(StatusCode, Value), ApiProblem> {
         let (head, body) = request.into_parts();
         let text = head.uri.path().split('/').nth(4).unwrap_or_default();
-        let of = Reservation::parse(text).ok_or_else(no_reservation)?;
+        let handle = ReservationHandle::parse(text).ok_or_else(no_reservation)?;
         let config = Arc::clone(&self.config.borrow());
-        let current = self.current(of, &config).await?;
-        match saying {
-            Saying::Completed => {
-                // In JSON a text takes up to twice its bytes, unless it is all escapes; in base64 it never does.
-                let body = read(body, 2 * current.body_max() + 2 * FIELDS_BYTES_MAX).await?;
-                let mut fields = Fields::parse(&body)?;
-                let response = fields.response_of_service()?;
-                fields.end()?;
+        let current = self.find_reservation(handle, &config).await?;
+        match method {
+            ServiceMethod::Complete => {
+                // A text takes up to twice its bytes in JSON, unless it is all escapes; base64 takes less.
+                let body = read_body(body, 2 * current.body_max() + 2 * FIELDS_BYTES_MAX).await?;
+                let mut fields = JsonFields::parse(&body)?;
+                let response = fields.take_service_response()?;
+                fields.finish()?;
                 self.complete(&current, response).await
             }
-            Saying::NotExecuted => {
-                Fields::parse(&read(body, WORD_BYTES_MAX).await?)?.end()?;
-                if self.runs_here(&current) {
+            ServiceMethod::NotExecuted => {
+                JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?.finish()?;
+                if self.is_running_here(&current) {
                     return Err(still_running());
                 }
-                self.word(&current, What::NotExecuted(current.ttl())).await
+                self.report(&current, ReportKind::NotExecuted(current.ttl())).await
             }
-            Saying::Reached => {
-                let mut fields = Fields::parse(&read(body, WORD_BYTES_MAX).await?)?;
-                let name = fields.text("name")?.ok_or_else(|| Problem::bad("name", "is missing"))?;
-                fields.end()?;
+            ServiceMethod::RecoveryPoint => {
+                let mut fields = JsonFields::parse(&read_body(body, REPORT_BYTES_MAX).await?)?;
+                let name = fields.take_text("name")?.ok_or_else(|| ApiProblem::bad("name", "is missing"))?;
+                fields.finish()?;
                 let point = RecoveryPoint::parse(&name).ok_or_else(|| {
                     let form = format!("is not 1 to {NAME_LENGTH_MAX} letters, digits, `.`, `_`, `:` and `-`");
-                    Problem::bad("name", form)
+                    ApiProblem::bad("name", form)
                 })?;
-                self.word(&current, What::Reached(point)).await
+                self.report(&current, ReportKind::Reached(point)).await
             }
         }
     }
 
-    /// Whose reservation it is. What is over and what never was are not told apart.
-    async fn current<'a>(&self, of: Reservation, config: &'a Config) -> Result<Current<'a>, Problem> {
-        let filter = Filter { ids: IdRange::one(of.id), ..Filter::default() };
-        let page = self.shared.store.books().page(Arc::clone(&config.service), filter, None, 1).await?;
-        let entry = page.entries.into_iter().find(|entry| entry.token.is(&of.token)).ok_or_else(over)?;
+    /// Finds the key of a reservation, if that is the newest attempt's. A reservation that is over and one that never was
+    /// get the same problem.
+    async fn find_reservation<'a>(
+        &self,
+        handle: ReservationHandle,
+        config: &'a Config,
+    ) -> Result<CurrentReservation<'a>, ApiProblem> {
+        let filter = KeyFilter { ids: IdRange::from_id(handle.id), ..KeyFilter::default() };
+        let page = self.instance.store.admin().list_keys(Arc::clone(&config.service), filter, None, 1).await?;
+        let entry = page.entries.into_iter().find(|entry| entry.token.is_same(&handle.token)).ok_or_else(over)?;
         let route = config.routes.iter().find(|route| *route.name == *entry.route).map(|route| &**route);
-        Ok(Current { of, entry, config, route })
+        Ok(CurrentReservation { handle, entry, config, route })
     }
 
-    async fn complete(&self, current: &Current<'_>, response: StoredResponse) -> Result<(StatusCode, Value), Problem> {
-        let response = current.to_keep(response);
+    async fn complete(
+        &self,
+        current: &CurrentReservation<'_>,
+        response: StoredResponse,
+    ) -> Result<(StatusCode, Value), ApiProblem> {
+        let response = current.to_stored(response);
         if response.body.as_ref().is_some_and(|body| body.len() > current.body_max()) {
-            return Err(body_too_large(current.body_max()));
+            return Err(ApiProblem::body_too_large(current.body_max()));
         }
         if response.headers.len() > FIELDS_MAX || response.encode_fields().len() > FIELDS_BYTES_MAX {
-            let most = format!("are more than {FIELDS_MAX} fields, or over {FIELDS_BYTES_MAX} bytes");
-            return Err(Problem::bad("headers", most));
+            let why = format!("are more than {FIELDS_MAX} fields, or over {FIELDS_BYTES_MAX} bytes");
+            return Err(ApiProblem::bad("headers", why));
         }
-        let Reservation { id, token } = current.of;
-        let Shared { store, cache, waiters, .. } = &*self.shared;
-        let ending = Ending::Completed { response: response.clone(), ttl: current.ttl(), remember: current.remember() };
-        let begun = cache.begin();
-        match store.settle(Settlement::of_service(id, token, ending)).await? {
-            Settled::Done { .. } => {
-                tracing::info!(record = %id, before = current.entry.state.name(), "its service has completed this key");
-                // The attempt may be running here yet. Who comes now, or waits, gets the response all the same.
+        let ReservationHandle { id, token } = current.handle;
+        let Instance { store, cache, wait_groups, .. } = &*self.instance;
+        let outcome =
+            AttemptOutcome::Completed { response: response.clone(), ttl: current.ttl(), remember: current.remember() };
+        let epoch = cache.current_epoch();
+        match store.settle(Settlement::from_service(id, token, outcome)).await? {
+            SettleResult::Done { .. } => {
+                tracing::info!(record = %id, before = current.entry.state.name(), "the service has completed this key");
+                // The attempt may still be running here. New and waiting duplicates get the response all the same.
                 if let Ok(Some(record)) = store.find(id).await {
-                    cache.put(&record, begun);
+                    cache.insert_if_current(&record, epoch);
                 }
-                waiters.nudge(id);
+                wait_groups.wake(id);
             }
-            Settled::Fenced(Some(record)) if record.token.is(&token) => match record.state {
-                State::Completed(stored) if stored.response == response => {}
-                State::Completed(_) => return Err(completed_already()),
+            SettleResult::Fenced(Some(record)) if record.token.is_same(&token) => match record.state {
+                KeyState::Completed(stored) if stored.response == response => {}
+                KeyState::Completed(_) => return Err(completed_already()),
                 _ => return Err(over()),
             },
-            Settled::Fenced(_) => return Err(over()),
+            SettleResult::Fenced(_) => return Err(over()),
         }
         Ok((StatusCode::OK, json!({ "state": "completed" })))
     }
 
-    /// Whether the attempt has not ended for this instance although its key is given up as unknown: its lease ran out while
-    /// it ran, or its answer waits to be stored. What the store cannot know must not let another attempt begin beside it.
-    fn runs_here(&self, current: &Current<'_>) -> bool {
+    /// Whether the attempt has not ended on this instance although its key is unknown or dead in the store: its lease ran
+    /// out while it ran, or its outcome waits to be stored. The store cannot know of it, and must not let another attempt
+    /// begin beside it.
+    fn is_running_here(&self, current: &CurrentReservation<'_>) -> bool {
         let may_end_otherwise = |record: Record| match record.state {
-            State::InFlight | State::Completed(_) => record.token.is(&current.of.token),
-            State::Dead | State::Expired | State::Queued | State::Retryable | State::Unknown => false,
+            KeyState::InFlight | KeyState::Completed(_) => record.token.is_same(&current.handle.token),
+            KeyState::Dead | KeyState::Expired | KeyState::Queued | KeyState::Retryable | KeyState::Unknown => false,
         };
-        matches!(current.entry.state, Phase::Dead | Phase::Unknown)
-            && self.shared.underway.known(&current.of.id).is_some_and(may_end_otherwise)
+        matches!(current.entry.state, StateKind::Dead | StateKind::Unknown)
+            && self.instance.in_flight.find(&current.handle.id).is_some_and(may_end_otherwise)
     }
 
-    async fn word(&self, current: &Current<'_>, what: What) -> Result<(StatusCode, Value), Problem> {
-        let told = match &what {
-            What::NotExecuted(_) => json!({ "state": "retryable" }),
-            What::Reached(point) => json!({ "recovery_point": point.as_str() }),
+    async fn report(
+        &self,
+        current: &CurrentReservation<'_>,
+        what: ReportKind,
+    ) -> Result<(StatusCode, Value), ApiProblem> {
+        let body = match &what {
+            ReportKind::NotExecuted(_) => json!({ "state": "retryable" }),
+            ReportKind::Reached(point) => json!({ "recovery_point": point.as_str() }),
         };
-        let id = current.of.id;
-        let word = Word { service: Arc::clone(&current.config.service), of: current.of, what };
-        match self.shared.store.testimony().hear(word).await? {
-            Heard::Taken => {
-                tracing::debug!(record = %id, "its service has spoken of an attempt");
-                self.shared.waiters.nudge(id);
-                Ok((StatusCode::OK, told))
+        let id = current.handle.id;
+        let report = ServiceReport { service: Arc::clone(&current.config.service), handle: current.handle, kind: what };
+        match self.instance.store.service_reports().record_report(report).await? {
+            ReportResult::Taken => {
+                tracing::debug!(record = %id, "the service has reported about an attempt");
+                self.instance.wait_groups.wake(id);
+                Ok((StatusCode::OK, body))
             }
-            Heard::Noted => Ok((StatusCode::ACCEPTED, json!({ "state": "in_flight" }))),
-            Heard::Completed => Err(completed_already()),
-            Heard::Gone => Err(over()),
-            Heard::Held => Err(held()),
+            ReportResult::Noted => Ok((StatusCode::ACCEPTED, json!({ "state": "in_flight" }))),
+            ReportResult::Completed => Err(completed_already()),
+            ReportResult::Gone => Err(over()),
+            ReportResult::Held => Err(held()),
         }
     }
 }
 
-impl Current<'_> {
-    /// What a route says; where it is not known here, the most careful of what all say.
-    fn most<T: Ord + Default>(&self, of: impl Fn(&Route) -> T) -> T {
+impl CurrentReservation<'_> {
+    /// Returns a value of the route; for a route that is not configured here, the largest of all routes.
+    fn route_value<T: Ord + Default>(&self, value: impl Fn(&Route) -> T) -> T {
         match self.route {
-            Some(route) => of(route),
-            None => self.config.routes.iter().map(|route| of(route)).max().unwrap_or_default(),
+            Some(route) => value(route),
+            None => self.config.routes.iter().map(|route| value(route)).max().unwrap_or_default(),
         }
     }
 
     fn ttl(&self) -> Duration {
-        self.most(|route| route.ttl)
+        self.route_value(|route| route.ttl)
     }
 
     fn remember(&self) -> Option<Duration> {
-        self.most(|route| route.remember)
+        self.route_value(|route| route.remember)
     }
 
     fn body_max(&self) -> usize {
-        self.most(|route| route.max_response_body)
+        self.route_value(|route| route.max_response_body)
     }
 
-    /// As the answer to the attempt itself would be kept.
-    fn to_keep(&self, mut response: StoredResponse) -> StoredResponse {
+    /// Returns the response as it would be stored if it were the answer to the attempt.
+    fn to_stored(&self, mut response: StoredResponse) -> StoredResponse {
         match self.route {
-            Some(route) => replay::to_keep(&response, route),
+            Some(route) => stored_response::to_storable(&response, route),
             None => {
-                fields::remove(&mut response.headers, |name| fields::is_of_the_moment(name) || name == SET_COOKIE);
+                fields::remove(&mut response.headers, |name| fields::is_momentary(name) || name == SET_COOKIE);
                 response
             }
         }
     }
 }
 
-fn no_reservation() -> Problem {
-    let detail = "this is no reservation: write the whole value of the request's Oncegate-Reservation field";
-    Problem::new(StatusCode::NOT_FOUND, "no-such-reservation", detail)
+fn no_reservation() -> ApiProblem {
+    let detail = "this is not a reservation: write the whole value of the request's Oncegate-Reservation field";
+    ApiProblem::new(ProblemCode::NoSuchReservation, detail)
 }
 
-fn over() -> Problem {
-    let detail = "this reservation is over, if it ever was one: a later attempt has begun, or its key was forgotten; what \
-                  this attempt has not committed yet should not be";
-    Problem::new(StatusCode::GONE, "reservation-over", detail)
+fn over() -> ApiProblem {
+    let detail = "this reservation is over, if it ever was one: a later attempt has begun, or its key was forgotten; this \
+                  attempt should not commit anything more";
+    ApiProblem::new(ProblemCode::ReservationOver, detail)
 }
 
-fn completed_already() -> Problem {
-    let detail = "the key is completed, and what is completed does not change: retries get the response that is stored";
-    Problem::new(StatusCode::CONFLICT, "already-completed", detail)
+fn completed_already() -> ApiProblem {
+    let detail = "the key is completed, and a completed key does not change: retries get the stored response";
+    ApiProblem::new(ProblemCode::AlreadyCompleted, detail)
 }
 
-fn still_running() -> Problem {
-    let detail = "this attempt is still running here, although its lease ran out: answer its request, or say it again once it \
+fn still_running() -> ApiProblem {
+    let detail = "this attempt is still running here, although its lease ran out: answer its request, or report again once it \
                   has ended";
-    Problem::new(StatusCode::CONFLICT, "still-running", detail)
+    ApiProblem::new(ProblemCode::StillRunning, detail)
 }
 
-fn held() -> Problem {
+fn held() -> ApiProblem {
     let detail = "an open transaction in the database holds the key; try again";
-    Problem::new(StatusCode::CONFLICT, "key-held", detail)
+    ApiProblem::new(ProblemCode::KeyHeld, detail)
 }

@@ -1,4 +1,4 @@
-//! Takes a changed configuration over, or keeps the running one and says why.
+//! Reloads the configuration, or keeps the running one and logs why.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,97 +8,101 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Consumer, Problems, Route, Tls, Version};
-use crate::gate::meters::Meters;
-use crate::gate::watch::Watch;
+use crate::config::{Config, ConfigProblems, Consumer, Route, TlsConfig, TlsFilesVersion};
+use crate::instance::metrics::Metrics;
+use crate::instance::observability::Observability;
 
-/// Between two looks at the file. Mounted configurations change by a link being swapped, which no notification follows;
-/// reading some kilobytes is nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The time between two reads of the file. Mounted configurations change by swapping a symbolic link, which file
+/// notifications miss; reading some kilobytes costs nothing.
+const POLL_EVERY: Duration = Duration::from_secs(2);
 
-/// Where the configuration comes from.
-pub struct Source {
-    /// The file to look at, if there is one.
+/// The source of the configuration.
+pub struct ConfigSource {
+    /// The file to watch, if there is one.
     file: Option<PathBuf>,
-    /// What stood in it before it was read for the first time: a change from then on is seen.
-    seen: Option<Vec<u8>>,
+    /// The file's text before the configuration was loaded for the first time: every later change is noticed.
+    last_text: Option<Vec<u8>>,
     /// Reads and checks it again, with the same flags.
-    load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+    load: Box<dyn Fn() -> Result<Config, ConfigProblems> + Send + Sync>,
 }
 
-impl Source {
-    /// To be made before the configuration is loaded.
-    pub fn new(file: Option<PathBuf>, load: impl Fn() -> Result<Config, Problems> + Send + Sync + 'static) -> Self {
-        let seen = read(file.as_ref());
-        Self { file, seen, load: Box::new(load) }
+impl ConfigSource {
+    /// Reads the file's text; to be called before the configuration is loaded.
+    pub fn new(
+        file: Option<PathBuf>,
+        load: impl Fn() -> Result<Config, ConfigProblems> + Send + Sync + 'static,
+    ) -> Self {
+        let last_text = read_file(file.as_ref());
+        Self { file, last_text, load: Box::new(load) }
     }
 }
 
-fn read(file: Option<&PathBuf>) -> Option<Vec<u8>> {
+fn read_file(file: Option<&PathBuf>) -> Option<Vec<u8>> {
     std::fs::read(file?).ok()
 }
 
-/// From here on a SIGHUP is a wish, and no longer the process's end.
+/// Handles SIGHUP, which from here on asks for a reload and no longer ends the process.
 ///
 /// # Errors
 /// The system refuses a handler.
-pub fn hangups() -> std::io::Result<Signal> {
+pub fn listen_for_hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Reloads on SIGHUP and when the file, or the certificate or its key, has changed, until `stop`. Each new configuration is sent to `taken`.
-pub async fn watch(
-    mut source: Source,
+/// Reloads on SIGHUP and when the file, or the certificate or its key, has changed, until `stop`. Sends each new
+/// configuration to `sender`.
+pub async fn reload_on_changes(
+    mut source: ConfigSource,
     mut hangup: Signal,
-    taken: watch::Sender<Arc<Config>>,
-    meters: Arc<Watch>,
+    sender: watch::Sender<Arc<Config>>,
+    metrics: Arc<Observability>,
     stop: CancellationToken,
 ) {
-    let meters = &meters.meters;
-    now_runs(meters);
-    let mut certificate = version(&taken);
+    let metrics = &metrics.metrics;
+    note_success(metrics);
+    let mut certificate = running_version(&sender);
     loop {
-        let asked = tokio::select! {
+        let is_requested = tokio::select! {
             () = stop.cancelled() => return,
             _ = hangup.recv() => true,
-            () = tokio::time::sleep(LOOK_EVERY) => false,
+            () = tokio::time::sleep(POLL_EVERY) => false,
         };
-        let now = read(source.file.as_ref());
-        let certificate_now = taken.borrow().tls.as_ref().and_then(Tls::version_now);
-        // A file that is gone is being replaced, or was taken away: neither is a wish to change anything.
-        let changed = now.is_some() && now != source.seen;
-        let renewed = certificate_now.is_some() && certificate_now != certificate;
-        if asked || changed || renewed {
-            source.seen = now;
-            // What was read counts, rather than what was there a moment before.
-            certificate = match take(&source, &taken) {
+        let text = read_file(source.file.as_ref());
+        let current_certificate = sender.borrow().tls.as_ref().and_then(TlsConfig::read_current_version);
+        // A missing file is being replaced, or was removed: neither asks for a change.
+        let is_changed = text.is_some() && text != source.last_text;
+        let is_renewed = current_certificate.is_some() && current_certificate != certificate;
+        if is_requested || is_changed || is_renewed {
+            source.last_text = text;
+            // The version that was loaded counts, not the one of a moment before.
+            certificate = match apply_reload(&source, &sender) {
                 true => {
-                    now_runs(meters);
-                    version(&taken)
+                    note_success(metrics);
+                    running_version(&sender)
                 }
                 false => {
-                    meters.reload_successful.set(0);
-                    meters.reload_failures.inc();
-                    certificate_now
+                    metrics.reload_successful.set(0);
+                    metrics.reload_failures.inc();
+                    current_certificate
                 }
             };
         }
     }
 }
 
-/// The newest configuration is the running one.
-fn now_runs(meters: &Meters) {
+/// Records in the metrics that the newest configuration is the running one.
+fn note_success(metrics: &Metrics) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    meters.reloaded_at.set(now.as_secs().cast_signed());
-    meters.reload_successful.set(1);
+    metrics.reloaded_at.set(now.as_secs().cast_signed());
+    metrics.reload_successful.set(1);
 }
 
-fn version(taken: &watch::Sender<Arc<Config>>) -> Option<Version> {
-    taken.borrow().tls.as_ref().map(Tls::version)
+fn running_version(sender: &watch::Sender<Arc<Config>>) -> Option<TlsFilesVersion> {
+    sender.borrow().tls.as_ref().map(TlsConfig::version)
 }
 
-/// Whether the new configuration is now the running one.
-fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
+/// Loads the configuration and sends it, unless it has a problem. Returns whether it is now the running one.
+fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> bool {
     let new = match (source.load)() {
         Ok(new) => new,
         Err(problems) => {
@@ -108,8 +112,8 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
             return false;
         }
     };
-    let running = Arc::clone(&taken.borrow());
-    if let Some((route, what)) = refused(&running, &new) {
+    let running = Arc::clone(&sender.borrow());
+    if let Some((route, what)) = find_refused_change(&running, &new) {
         tracing::error!(
             %route,
             "{what} has changed, which would make this route's keys unfindable; the running configuration stays. \
@@ -117,7 +121,7 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
         );
         return false;
     }
-    if let Some((queue, what)) = changed_consumer(&running, &new) {
+    if let Some((queue, what)) = find_consumer_change(&running, &new) {
         tracing::error!(
             %queue,
             "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
@@ -125,32 +129,34 @@ fn take(source: &Source, taken: &watch::Sender<Arc<Config>>) -> bool {
         );
         return false;
     }
-    for what in until_restart(&running, &new) {
+    for what in list_restart_changes(&running, &new) {
         tracing::warn!("{what} has changed, which takes effect with a restart");
     }
     for warning in &new.warnings {
         tracing::warn!("{warning}");
     }
     tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
-    taken.send_replace(Arc::new(new));
+    sender.send_replace(Arc::new(new));
     true
 }
 
-/// What must not change while keys are held by it: a retry would be another request.
-fn refused(running: &Config, new: &Config) -> Option<(Arc<str>, &'static str)> {
+/// The route, and the part of its identity, that has changed. A reload must not change it: retries would not find their
+/// keys.
+fn find_refused_change(running: &Config, new: &Config) -> Option<(Arc<str>, &'static str)> {
     new.routes.iter().find_map(|route| {
-        let before = running.routes.iter().find(|before| before.name == route.name || guards_alike(before, route))?;
-        changed_identity(before, route).map(|what| (Arc::clone(&route.name), what))
+        let before =
+            running.routes.iter().find(|before| before.name == route.name || match_same_requests(before, route))?;
+        find_identity_change(before, route).map(|what| (Arc::clone(&route.name), what))
     })
 }
 
-/// A route that was renamed is still the same one to the keys that it holds.
-fn guards_alike(one: &Route, other: &Route) -> bool {
+/// Whether two routes match the same requests: a renamed route still has its keys.
+fn match_same_requests(one: &Route, other: &Route) -> bool {
     one.host == other.host && one.path.is_same_as(&other.path) && one.methods == other.methods
 }
 
-/// Which part of what finds a key differs between two versions of a route.
-fn changed_identity(one: &Route, other: &Route) -> Option<&'static str> {
+/// The part of a route's identity, by which it finds its keys, that differs between two versions.
+fn find_identity_change(one: &Route, other: &Route) -> Option<&'static str> {
     if one.scope != other.scope {
         Some("scope")
     } else if one.space != other.space {
@@ -164,9 +170,9 @@ fn changed_identity(one: &Route, other: &Route) -> Option<&'static str> {
     }
 }
 
-/// The same for messages: which part of what finds their keys differs for a queue that stays.
-fn changed_consumer(running: &Config, new: &Config) -> Option<(Box<str>, &'static str)> {
-    let changed = |one: &Consumer, other: &Consumer| {
+/// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
+fn find_consumer_change(running: &Config, new: &Config) -> Option<(Box<str>, &'static str)> {
+    let find_change = |one: &Consumer, other: &Consumer| {
         if one.scope != other.scope {
             Some("scope")
         } else if one.key != other.key {
@@ -181,13 +187,13 @@ fn changed_consumer(running: &Config, new: &Config) -> Option<(Box<str>, &'stati
     };
     new.consumers.iter().find_map(|consumer| {
         let before = running.consumers.iter().find(|before| before.is_of_same_queue(consumer))?;
-        changed(before, consumer).map(|what| (consumer.queue.clone(), what))
+        find_change(before, consumer).map(|what| (consumer.queue.clone(), what))
     })
 }
 
-/// What is fixed when the process starts.
-fn until_restart(running: &Config, new: &Config) -> Vec<&'static str> {
-    let fixed = [
+/// The changed settings that are fixed when the process starts.
+fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
+    let changes = [
         ("listen", running.listen != new.listen),
         ("service", running.service != new.service),
         ("drain_delay", running.drain_delay != new.drain_delay),
@@ -196,5 +202,5 @@ fn until_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         ("store", running.store != new.store),
         ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
     ];
-    fixed.into_iter().filter(|(_, changed)| *changed).map(|(what, _)| what).collect()
+    changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
 }

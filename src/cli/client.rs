@@ -1,4 +1,4 @@
-//! Asks a running instance over its admin listener.
+//! A client of a running instance's admin listener.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,18 +15,18 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::{ConfigFile, Ended};
+use super::{CommandError, ConfigFile};
 use crate::admin;
-use crate::config::{self, AdminToken, Overrides, Process};
+use crate::config::{self, AdminToken, Overrides, ProcessEnvironment};
 
-/// Whether somebody is there, and who, is told at once.
-const KNOCK_MAX: Duration = Duration::from_secs(5);
-/// No answer is longer, a page of 500 keys neither; who sends more is no instance of ours.
-const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The time for the first response, which an instance gives from memory.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// The length of a response, at most. A page of 500 keys is shorter; only another program sends more.
+const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Where the instance is.
+/// The arguments that say where a running instance is.
 #[derive(Args)]
-pub(super) struct Instance {
+pub(super) struct InstanceArguments {
     #[command(flatten)]
     pub(super) file: ConfigFile,
     /// The instance's admin listener [env: ONCEGATE_ADMIN_LISTEN] [default: that of the configuration]
@@ -34,17 +34,17 @@ pub(super) struct Instance {
     admin: Option<String>,
 }
 
-impl Instance {
-    /// Whether somebody has said that it is there: a file, a variable or a default only say where it would be.
+impl InstanceArguments {
+    /// Whether the command line names the instance: a file, a variable or a default only say where one would be.
     pub(super) fn is_named(&self) -> bool {
         self.admin.is_some()
     }
 
-    /// The address to connect to. Nothing else of the configuration is looked at: secrets need not be there.
-    pub(super) fn address(&self) -> Result<SocketAddr, Ended> {
+    /// Returns the address to connect to. It needs nothing else of the configuration: secrets may be missing.
+    pub(super) fn address(&self) -> Result<SocketAddr, CommandError> {
         let overrides = Overrides { admin: self.admin.clone(), ..Overrides::default() };
         let file = self.file.config.as_deref().filter(|_| self.admin.is_none());
-        let mut address = config::admin_listen(file, &overrides, &Process).map_err(Ended::Config)?;
+        let mut address = config::admin_listen(file, &overrides, &ProcessEnvironment).map_err(CommandError::Config)?;
         match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
             IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -53,45 +53,46 @@ impl Instance {
         Ok(address)
     }
 
-    /// The instance, once it has said that it is one of ours, which is before it is shown anything. Whether it serves the
-    /// service that a file is about, it says with each answer.
-    pub(super) async fn meet(&self) -> Result<Met, NotMet> {
-        let address = self.address().map_err(NotMet::Ended)?;
-        let told = ask(address, Method::GET, "/healthz", KNOCK_MAX).await;
-        let (_, told) = told.map_err(|why| NotMet::Unanswered(address, why))?;
-        if told["name"] != admin::NAME {
-            return Err(NotMet::Unanswered(address, Unanswered::Stranger));
+    /// Checks that an instance of Oncegate listens there, before it is sent a token. Each later response says whether it
+    /// serves the service of the configuration file.
+    pub(super) async fn connect(&self) -> Result<Connected, ConnectError> {
+        let address = self.address().map_err(ConnectError::Config)?;
+        let response = request_public(address, Method::GET, "/healthz", CONNECT_MAX).await;
+        let (_, body) = response.map_err(|error| ConnectError::NoResponse(address, error))?;
+        if body["name"] != admin::NAME {
+            return Err(ConnectError::NoResponse(address, RequestError::NotOncegate));
         }
-        let service = self.file.config.as_deref().map(|file| config::service_name(file, &Process)).transpose();
-        let service = service.map_err(|problems| NotMet::Ended(Ended::Config(problems)))?;
-        Ok(Met { address, service, token: self.token().map_err(NotMet::Ended)? })
+        let service =
+            self.file.config.as_deref().map(|file| config::service_name(file, &ProcessEnvironment)).transpose();
+        let service = service.map_err(|problems| ConnectError::Config(CommandError::Config(problems)))?;
+        Ok(Connected { address, service, token: self.token().map_err(ConnectError::Config)? })
     }
 
-    /// What the instance wants to be shown. Where a variable says it, the file is not looked at.
-    fn token(&self) -> Result<Option<AdminToken>, Ended> {
-        let is_said = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
-        let file = self.file.config.as_deref().filter(|_| !is_said);
-        config::admin_token(file, &Process).map_err(Ended::Config)
+    /// Returns the token for the instance. A variable with the token comes before the file, which is then not read.
+    fn token(&self) -> Result<Option<AdminToken>, CommandError> {
+        let is_in_environment = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
+        let file = self.file.config.as_deref().filter(|_| !is_in_environment);
+        config::admin_token(file, &ProcessEnvironment).map_err(CommandError::Config)
     }
 }
 
-/// An instance that may be asked what is not for everybody.
-pub(super) struct Met {
-    /// Where it is.
+/// An instance of Oncegate that requests of operators can be sent to.
+pub(super) struct Connected {
+    /// Its admin listener.
     pub(super) address: SocketAddr,
-    /// Whose instance it should be; `None` where no file says.
+    /// The service that it should serve; `None` where no file says.
     service: Option<Arc<str>>,
     token: Option<AdminToken>,
 }
 
-impl Met {
-    /// Asks as an operator, on a connection of its own.
-    pub(super) async fn ask(
+impl Connected {
+    /// Sends a request of an operator, on a connection of its own.
+    pub(super) async fn request(
         &self,
         mut request: request::Builder,
         body: Bytes,
         limit: Duration,
-    ) -> Result<(StatusCode, Value), Unanswered> {
+    ) -> Result<(StatusCode, Value), RequestError> {
         if let Some(service) = &self.service {
             request = request.header(admin::SERVICE, &**service);
         }
@@ -102,62 +103,62 @@ impl Met {
     }
 }
 
-/// Why an instance is not asked.
-pub(super) enum NotMet {
-    /// There is no answer from there, or a stranger's.
-    Unanswered(SocketAddr, Unanswered),
+/// The reason why no instance can be used.
+pub(super) enum ConnectError {
+    /// There is no response from that address, or it is another program's.
+    NoResponse(SocketAddr, RequestError),
     /// The configuration is wrong.
-    Ended(Ended),
+    Config(CommandError),
 }
 
-impl From<NotMet> for Ended {
-    fn from(why: NotMet) -> Self {
-        match why {
-            NotMet::Unanswered(address, why) => Ended::Other(format!("{address}: {why}").into()),
-            NotMet::Ended(ended) => ended,
+impl From<ConnectError> for CommandError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::NoResponse(address, error) => CommandError::Other(format!("{address}: {error}").into()),
+            ConnectError::Config(error) => error,
         }
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Debug)]
-pub(super) enum Unanswered {
-    /// Nobody listens there: the connection was refused.
-    Gone,
-    /// The connection broke, or what came was no answer.
+pub(super) enum RequestError {
+    /// The connection was refused: nobody listens there.
+    Refused,
+    /// The connection broke, or the response was not HTTP.
     Broken(Box<dyn std::error::Error + Send + Sync>),
-    /// Who answers does not speak as we do.
-    Stranger,
-    /// It took longer than it may.
+    /// Another program has answered.
+    NotOncegate,
+    /// The response took too long.
     TimedOut,
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("nobody listens there"),
+            Self::Refused => f.write_str("nobody listens there"),
             Self::Broken(error) => error.fmt(f),
-            Self::Stranger => {
-                f.write_str("who answers there is no instance of oncegate; say where one is with --admin")
-            }
-            Self::TimedOut => f.write_str("no answer in time"),
+            Self::NotOncegate => f.write_str(
+                "the program that answers there is not an instance of oncegate; say with --admin where one is",
+            ),
+            Self::TimedOut => f.write_str("no response in time"),
         }
     }
 }
 
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for Unanswered {
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for RequestError {
     fn from(error: E) -> Self {
         Self::Broken(error.into())
     }
 }
 
-/// Asks what anybody may ask, on a connection of its own.
-pub(super) async fn ask(
+/// Sends a request that needs no token, on a connection of its own.
+pub(super) async fn request_public(
     address: SocketAddr,
     method: Method,
     path: &str,
     limit: Duration,
-) -> Result<(StatusCode, Value), Unanswered> {
+) -> Result<(StatusCode, Value), RequestError> {
     exchange_within(limit, address, Request::builder().method(method).uri(path), Bytes::new()).await
 }
 
@@ -166,28 +167,28 @@ async fn exchange_within(
     address: SocketAddr,
     request: request::Builder,
     body: Bytes,
-) -> Result<(StatusCode, Value), Unanswered> {
-    let asked = tokio::time::timeout(limit, exchange(address, request, body)).await;
-    asked.unwrap_or(Err(Unanswered::TimedOut))
+) -> Result<(StatusCode, Value), RequestError> {
+    let response = tokio::time::timeout(limit, exchange(address, request, body)).await;
+    response.unwrap_or(Err(RequestError::TimedOut))
 }
 
 async fn exchange(
     address: SocketAddr,
     request: request::Builder,
     body: Bytes,
-) -> Result<(StatusCode, Value), Unanswered> {
+) -> Result<(StatusCode, Value), RequestError> {
     let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => Unanswered::Gone,
-        _ => Unanswered::Broken(error.into()),
+        std::io::ErrorKind::ConnectionRefused => RequestError::Refused,
+        _ => RequestError::Broken(error.into()),
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let request = request.header(HOST, address.to_string()).body(Full::new(body))?;
     let exchange = async move {
         let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Unanswered::Broken)?.to_bytes();
-        Ok((head.status, serde_json::from_slice(&body).map_err(|_| Unanswered::Stranger)?))
+        let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(RequestError::Broken)?.to_bytes();
+        Ok((head.status, serde_json::from_slice(&body).map_err(|_| RequestError::NotOncegate)?))
     };
-    // The connection ends with the exchange; what goes wrong with it, the exchange is told.
-    let (answer, _) = tokio::join!(exchange, connection);
-    answer
+    // The connection ends with the exchange, which gets its errors.
+    let (response, _) = tokio::join!(exchange, connection);
+    response
 }

@@ -3,16 +3,16 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::{Cli, Ended, print};
+use super::{Cli, CommandError, print};
 
 #[derive(Args)]
-pub(super) struct Arguments {
-    /// The shell they are for
+pub(super) struct CompletionsArguments {
+    /// The shell that the completions are for
     shell: Shell,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
-    // Not straight to standard output: what is written there must be able to fail without a panic.
+pub(super) fn run(arguments: &CompletionsArguments) -> Result<(), CommandError> {
+    // Not straight to standard output: clap panics where that fails.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "oncegate", &mut script);
     print(&String::from_utf8_lossy(&script))

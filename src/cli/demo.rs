@@ -1,7 +1,7 @@
 //! `oncegate demo`: the whole idea in a few seconds, on one terminal.
 //!
-//! Nothing is played: the proxy is this very binary started as `oncegate run`, the payments service is a real one that
-//! counts what it executes, and the requests go over real sockets.
+//! Nothing is simulated: the proxy is this binary started as `oncegate run`, the payments service is a real one that counts
+//! its charges, and the requests go over real sockets.
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -24,46 +24,46 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::{Ended, block_on};
+use super::{CommandError, block_on};
 
-/// From a cold start on a slow machine.
+/// The time for the proxy to start, cold and on a slow machine.
 const START_MAX: Duration = Duration::from_secs(20);
-/// Longer than any step of the tour takes.
+/// The time for a step of the tour: more than any takes.
 const STEP_MAX: Duration = Duration::from_secs(15);
 
-pub(super) fn run() -> Result<(), Ended> {
-    block_on(async { tour().await.map_err(|error| Ended::Other(error)) })
+pub(super) fn run() -> Result<(), CommandError> {
+    block_on(async { tour().await.map_err(|error| CommandError::Other(error)) })
 }
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type DemoError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn tour() -> Result<(), Failed> {
+async fn tour() -> Result<(), DemoError> {
     let service = Arc::new(Payments::default());
     let upstream = Arc::clone(&service).start().await?;
-    let proxy = Proxy::start(upstream).await?;
+    let proxy = DemoProxy::start(upstream).await?;
     let mut guide = Guide::new(proxy.address, &service);
 
-    guide.say(&format!(
-        "Oncegate {} stands on {} before a payments service on {upstream}.\n\
+    guide.print(&format!(
+        "Oncegate {} listens on {} in front of a payments service on {upstream}.\n\
          The service counts its charges. Oncegate keeps its records in {}.",
         env!("CARGO_PKG_VERSION"),
         proxy.address,
         proxy.folder.join("oncegate.db").display(),
     ))?;
 
-    guide.step("A first attempt is executed, and its response stored.")?;
+    guide.print_step("A first attempt is executed, and its response stored.")?;
     let first = guide.send("order-1001", r#"{"amount":1000,"currency":"EUR"}"#).await?;
     guide.expect(&first, StatusCode::CREATED, "executed", 1)?;
 
-    guide.step("The answer was lost and the client retries: the stored response again, nothing is charged.")?;
+    guide.print_step("The answer was lost and the client retries: the stored response again, nothing is charged.")?;
     let again = guide.send("order-1001", r#"{ "currency": "EUR", "amount": 1000.0 }"#).await?;
     guide.expect(&again, StatusCode::CREATED, "replayed", 1)?;
 
-    guide.step("The same key for another amount is a bug, and is told so.")?;
+    guide.print_step("The same key with another amount is a bug of the client: 422.")?;
     let other = guide.send("order-1001", r#"{"amount":9999,"currency":"EUR"}"#).await?;
     guide.expect(&other, StatusCode::UNPROCESSABLE_ENTITY, "mismatch", 1)?;
 
-    guide.step("A duplicate arrives while the first attempt is still running: it waits outside.")?;
+    guide.print_step("A duplicate arrives while the first attempt is still running: it is not forwarded.")?;
     let slow = guide.client.post("order-1002", SLOW);
     let slow = tokio::spawn(slow);
     timeout(STEP_MAX, service.busy.notified()).await?;
@@ -71,23 +71,23 @@ async fn tour() -> Result<(), Failed> {
     guide.expect(&duplicate, StatusCode::CONFLICT, "in-flight", 1)?;
     service.proceed.notify_one();
     let slow = timeout(STEP_MAX, slow).await???;
-    guide.tell("the first attempt ends", &slow)?;
+    guide.print_response("the first attempt ends", &slow)?;
     guide.expect(&slow, StatusCode::CREATED, "executed", 2)?;
 
-    guide.step(
+    guide.print_step(
         "The service charges and dies before it answers. Nobody can know that from outside, and Oncegate says so.",
     )?;
     let lost = guide.send("order-1003", r#"{"amount":3000,"then":"die"}"#).await?;
     guide.expect(&lost, StatusCode::BAD_GATEWAY, "unknown", 3)?;
 
-    guide.step(
-        "The client retries. A proxy that guessed would charge twice; this one holds the key until somebody knows.",
+    guide.print_step(
+        "The client retries. A proxy that guessed would charge twice; Oncegate holds the key until somebody knows.",
     )?;
     let held = guide.send("order-1003", r#"{"amount":3000,"then":"die"}"#).await?;
     guide.expect(&held, StatusCode::CONFLICT, "unknown", 3)?;
 
-    guide.say(
-        "7 requests, 3 payments wanted, 3 charges made. Put it before your own service:\n\
+    guide.print(
+        "7 requests, 3 payments wanted, 3 charges made. Put it in front of your own service:\n\
                \n    oncegate run --upstream http://127.0.0.1:3000",
     )?;
     proxy.stop().await
@@ -95,71 +95,78 @@ async fn tour() -> Result<(), Failed> {
 
 const SLOW: &str = r#"{"amount":2000,"take":"your time"}"#;
 
-/// Prints the tour and holds what was promised against what happened.
+/// Prints the tour, and checks that the proxy does what the text says.
 struct Guide<'a> {
-    client: Caller,
+    client: DemoClient,
     service: &'a Payments,
     steps: u32,
-    colours: bool,
+    has_colours: bool,
 }
 
 impl<'a> Guide<'a> {
     fn new(proxy: SocketAddr, service: &'a Payments) -> Self {
-        let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { client: Caller::new(proxy), service, steps: 0, colours }
+        let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        Self { client: DemoClient::new(proxy), service, steps: 0, has_colours }
     }
 
-    fn say(&self, text: &str) -> Result<(), Failed> {
+    fn print(&self, text: &str) -> Result<(), DemoError> {
         Ok(writeln!(std::io::stdout(), "{text}\n")?)
     }
 
-    fn step(&mut self, text: &str) -> Result<(), Failed> {
+    fn print_step(&mut self, text: &str) -> Result<(), DemoError> {
         self.steps += 1;
         let title = self.paint("1", &format!("{}. {text}", self.steps));
         Ok(writeln!(std::io::stdout(), "{title}")?)
     }
 
-    async fn send(&self, key: &str, body: &'static str) -> Result<Answer, Failed> {
+    async fn send(&self, key: &str, body: &'static str) -> Result<DemoResponse, DemoError> {
         let shown = format!("   -> POST /payments   Idempotency-Key: {key}   {body}");
         writeln!(std::io::stdout(), "{}", self.paint("2", &shown))?;
         let answer = timeout(STEP_MAX, self.client.post(key, body)).await??;
-        self.tell("", &answer)?;
+        self.print_response("", &answer)?;
         Ok(answer)
     }
 
-    fn tell(&self, note: &str, answer: &Answer) -> Result<(), Failed> {
+    fn print_response(&self, note: &str, answer: &DemoResponse) -> Result<(), DemoError> {
         let colour = if answer.status.is_success() { "32" } else { "33" };
-        let status = self.paint(colour, &format!("{} {}", answer.status.as_u16(), answer.told));
+        let status = self.paint(colour, &format!("{} {}", answer.status.as_u16(), answer.oncegate_status));
         let note = if note.is_empty() { String::new() } else { format!("({note}) ") };
-        writeln!(std::io::stdout(), "   <- {note}{status}   {}", answer.shown())?;
+        writeln!(std::io::stdout(), "   <- {note}{status}   {}", answer.summary())?;
         Ok(())
     }
 
-    /// The tour is a test as well: it ends with an error where the proxy does not do what the text says.
-    fn expect(&self, answer: &Answer, status: StatusCode, told: &str, charges: u32) -> Result<(), Failed> {
+    /// Checks a response: the tour is also a test, and ends with an error where the text is wrong.
+    fn expect(
+        &self,
+        answer: &DemoResponse,
+        status: StatusCode,
+        oncegate_status: &str,
+        charges: u32,
+    ) -> Result<(), DemoError> {
         let made = self.service.charges.load(Ordering::SeqCst);
         let line = self.paint("36", &format!("      charges made by the service so far: {made}"));
         writeln!(std::io::stdout(), "{line}\n")?;
-        if (answer.status, &*answer.told, made) == (status, told, charges) {
+        if (answer.status, &*answer.oncegate_status, made) == (status, oncegate_status, charges) {
             return Ok(());
         }
-        Err(format!("step {}: {status} {told} with {charges} charges was promised", self.steps).into())
+        Err(format!("step {}: expected {status} {oncegate_status} with {charges} charges", self.steps).into())
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
-        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.has_colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
-struct Answer {
+/// A response of the proxy.
+struct DemoResponse {
     status: StatusCode,
-    told: String,
+    oncegate_status: String,
     body: String,
 }
 
-impl Answer {
-    /// A service's body as it is; of a problem what a developer reads first.
-    fn shown(&self) -> String {
+impl DemoResponse {
+    /// Returns the body of a service's response as it is, and of a problem the members that a developer reads first.
+    fn summary(&self) -> String {
         match serde_json::from_str::<serde_json::Value>(&self.body) {
             Ok(problem) if problem["code"].is_string() => {
                 format!("{}, retry: {}", text(&problem["title"]), text(&problem["retry"]))
@@ -174,17 +181,21 @@ fn text(value: &serde_json::Value) -> &str {
 }
 
 /// A client that keeps its connections, as clients do.
-struct Caller {
+struct DemoClient {
     client: Client<HttpConnector, Full<Bytes>>,
     proxy: SocketAddr,
 }
 
-impl Caller {
+impl DemoClient {
     fn new(proxy: SocketAddr) -> Self {
         Self { client: Client::builder(TokioExecutor::new()).build_http(), proxy }
     }
 
-    fn post(&self, key: &str, body: &'static str) -> impl Future<Output = Result<Answer, Failed>> + Send + use<> {
+    fn post(
+        &self,
+        key: &str,
+        body: &'static str,
+    ) -> impl Future<Output = Result<DemoResponse, DemoError>> + Send + use<> {
         let request = Request::post(format!("http://{}/payments", self.proxy))
             .header("authorization", "Bearer demo")
             .header("content-type", "application/json")
@@ -193,14 +204,15 @@ impl Caller {
         let client = self.client.clone();
         async move {
             let (head, body) = client.request(request?).await?.into_parts();
-            let told = head.headers.get("oncegate-status").and_then(|told| told.to_str().ok()).unwrap_or("-");
+            let oncegate_status =
+                head.headers.get("oncegate-status").and_then(|value| value.to_str().ok()).unwrap_or("-");
             let body = String::from_utf8_lossy(&body.collect().await?.to_bytes()).into_owned();
-            Ok(Answer { status: head.status, told: told.to_owned(), body })
+            Ok(DemoResponse { status: head.status, oncegate_status: oncegate_status.to_owned(), body })
         }
     }
 }
 
-/// A payments service that nobody has made safe to retry.
+/// A payments service whose requests are not safe to retry.
 #[derive(Default)]
 struct Payments {
     charges: AtomicU32,
@@ -208,20 +220,20 @@ struct Payments {
     proceed: Notify,
 }
 
-/// The service dies in the middle of a request; hyper then closes the connection without an answer.
+/// The service's crash in the middle of a request; hyper then closes the connection without a response.
 #[derive(Debug)]
-struct Died;
+struct DemoCrash;
 
-impl std::fmt::Display for Died {
+impl std::fmt::Display for DemoCrash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("died after charging")
     }
 }
 
-impl std::error::Error for Died {}
+impl std::error::Error for DemoCrash {}
 
 impl Payments {
-    async fn start(self: Arc<Self>) -> Result<SocketAddr, Failed> {
+    async fn start(self: Arc<Self>) -> Result<SocketAddr, DemoError> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         tokio::spawn(async move {
@@ -240,16 +252,16 @@ impl Payments {
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
-    async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Died> {
-        let body = request.into_body().collect().await.map_err(|_| Died)?.to_bytes();
-        let order: serde_json::Value = serde_json::from_slice(&body).map_err(|_| Died)?;
+    async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, DemoCrash> {
+        let body = request.into_body().collect().await.map_err(|_| DemoCrash)?.to_bytes();
+        let order: serde_json::Value = serde_json::from_slice(&body).map_err(|_| DemoCrash)?;
         if order["take"].is_string() {
             self.busy.notify_one();
             self.proceed.notified().await;
         }
         let number = self.charges.fetch_add(1, Ordering::SeqCst) + 1;
         if order["then"] == "die" {
-            return Err(Died);
+            return Err(DemoCrash);
         }
         let receipt = format!(r#"{{"payment":"pay_{number}","amount":{}}}"#, order["amount"]);
         let mut response = Response::new(Full::from(receipt));
@@ -259,18 +271,18 @@ impl Payments {
     }
 }
 
-/// The real thing, as a process of its own, in a folder that goes with it.
-struct Proxy {
+/// The proxy, a process of its own with a folder that is removed at its end.
+struct DemoProxy {
     process: Child,
     address: SocketAddr,
     folder: PathBuf,
 }
 
-impl Proxy {
-    async fn start(upstream: SocketAddr) -> Result<Self, Failed> {
+impl DemoProxy {
+    async fn start(upstream: SocketAddr) -> Result<Self, DemoError> {
         let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
-        let (address, admin) = (free_address()?, free_address()?);
+        let (address, admin) = (find_free_address()?, find_free_address()?);
         let process = Command::new(std::env::current_exe()?)
             .arg("run")
             .args(["--listen", &address.to_string(), "--admin", &admin.to_string()])
@@ -282,11 +294,11 @@ impl Proxy {
             .stdout(Stdio::null())
             .spawn()?;
         let mut proxy = Self { process, address, folder };
-        timeout(START_MAX, proxy.ready(admin)).await??;
+        timeout(START_MAX, proxy.wait_until_ready(admin)).await??;
         Ok(proxy)
     }
 
-    async fn ready(&mut self, admin: SocketAddr) -> Result<(), Failed> {
+    async fn wait_until_ready(&mut self, admin: SocketAddr) -> Result<(), DemoError> {
         let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
         loop {
             let request = Request::get(format!("http://{admin}/readyz")).body(Full::default())?;
@@ -294,14 +306,14 @@ impl Proxy {
                 return Ok(());
             }
             if let Some(status) = self.process.try_wait()? {
-                return Err(format!("the proxy ended at once: {status}").into());
+                return Err(format!("the proxy has ended: {status}").into());
             }
             sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Asks it to drain, as an operator would.
-    async fn stop(mut self) -> Result<(), Failed> {
+    /// Stops it with SIGTERM, and waits until it has drained.
+    async fn stop(mut self) -> Result<(), DemoError> {
         let id = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
         let ended = async {
@@ -315,15 +327,15 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for DemoProxy {
     fn drop(&mut self) {
-        // Already gone after `stop`; on any other way out it must not stay behind.
+        // After `stop` it is gone; after an error it must not be left running.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-fn free_address() -> std::io::Result<SocketAddr> {
+fn find_free_address() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

@@ -8,58 +8,58 @@ use http::{Method, Request};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::client::{Instance, Met, Unanswered};
-use super::{Ended, block_on, print};
+use super::client::{Connected, InstanceArguments, RequestError};
+use super::{CommandError, block_on, print};
 use crate::config;
 
-/// Both answers are made from memory.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Often enough that a hook is not what a shutdown waits for.
-const ASK_EVERY: Duration = Duration::from_millis(100);
+/// The time for a response, which the instance gives from memory.
+const RESPONSE_MAX: Duration = Duration::from_secs(5);
+/// The time between two requests: short enough that a shutdown does not wait for its hook.
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 const PATH: &str = "/api/v1/drain";
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct DrainArguments {
     #[command(flatten)]
-    instance: Instance,
-    /// How long to wait until it has drained
-    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = config::duration)]
+    instance: InstanceArguments,
+    /// The longest wait for the instance to drain
+    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = config::parse_duration)]
     wait: Duration,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
+pub(super) fn run(arguments: &DrainArguments) -> Result<(), CommandError> {
     block_on(async {
-        let instance = arguments.instance.meet().await?;
-        drain(&instance, arguments.wait).await.map_err(|error| Ended::Other(error.into()))
+        let instance = arguments.instance.connect().await?;
+        drain(&instance, arguments.wait).await.map_err(|error| CommandError::Other(error.into()))
     })?;
     print("drained\n")
 }
 
-async fn drain(instance: &Met, wait: Duration) -> Result<(), String> {
+async fn drain(instance: &Connected, wait: Duration) -> Result<(), String> {
     let address = instance.address;
-    let ask = async |method: Method| {
-        instance.ask(Request::builder().method(method).uri(PATH), Bytes::new(), ANSWER_MAX).await
+    let request = async |method: Method| {
+        instance.request(Request::builder().method(method).uri(PATH), Bytes::new(), RESPONSE_MAX).await
     };
     let deadline = Instant::now() + wait;
-    let first = match ask(Method::POST).await.map_err(|error| format!("{address}: {error}"))? {
+    let first = match request(Method::POST).await.map_err(|error| format!("{address}: {error}"))? {
         (status, body) if status.is_success() => body["instance"].clone(),
         (status, body) => return Err(format!("{address} answers {status} {body}")),
     };
     let mut running = Value::Null;
     loop {
-        match ask(Method::GET).await {
-            Err(Unanswered::Gone) => return Ok(()),
-            // Another one is there already: ours is gone.
+        match request(Method::GET).await {
+            Err(RequestError::Refused) => return Ok(()),
+            // Another instance listens there already: the first one is gone.
             Ok((_, body)) if body["instance"].is_string() && body["instance"] != first => return Ok(()),
             Ok((_, body)) => running = body["attempts"].clone(),
-            // It may be going just now; the next time it is gone.
-            Err(Unanswered::Broken(_) | Unanswered::Stranger | Unanswered::TimedOut) => {}
+            // It may be about to end; then the next request finds nobody.
+            Err(RequestError::Broken(_) | RequestError::NotOncegate | RequestError::TimedOut) => {}
         }
         if Instant::now() >= deadline {
             let attempts = running.as_u64().map_or(String::new(), |count| format!("; attempts running: {count}"));
             return Err(format!("{address} is still draining{attempts}"));
         }
-        sleep(ASK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }

@@ -5,11 +5,11 @@ use std::io::Write;
 use clap::Args;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
-use super::{ConfigFile, Ended, load_without_service};
+use super::{CommandError, ConfigFile, load_without_service};
 use crate::gate::admit::explain::{Explained, explain};
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct ExplainArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// The request's method
@@ -17,26 +17,26 @@ pub(super) struct Arguments {
     /// The request's target, with its query
     path: Uri,
     /// A field of the request; may be given several times
-    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = parse_field)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The request's body, or @FILE
     #[arg(short, long, value_name = "BODY|@FILE", default_value = "")]
     data: String,
-    /// As JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub(super) fn parse_field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
-    let name = name.trim().parse().map_err(|_| "is no name of a field")?;
-    Ok((name, value.trim().parse().map_err(|_| "is no value of a field")?))
+    let name = name.trim().parse().map_err(|_| "is not a field name")?;
+    Ok((name, value.trim().parse().map_err(|_| "is not a field value")?))
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
+pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
     let body = match arguments.data.strip_prefix('@') {
-        Some(file) => std::fs::read(file).map_err(|error| Ended::Other(format!("{file}: {error}").into()))?,
+        Some(file) => std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?,
         None => arguments.data.into_bytes(),
     };
     let mut request = Request::new(());
@@ -44,9 +44,9 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
     *request.uri_mut() = arguments.path;
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
-    let told = match (explain(&config, &head, &body), arguments.json) {
-        (Ok(explained), false) => words(&explained),
-        (Ok(explained), true) => json(&explained),
+    let text = match (explain(&config, &head, &body), arguments.json) {
+        (Ok(explained), false) => render_text(&explained),
+        (Ok(explained), true) => render_json(&explained),
         (Err(refusal), false) => {
             format!(
                 "refused         {} {}\n                {}\n",
@@ -60,10 +60,10 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
             format!("{document:#}\n")
         }
     };
-    write!(std::io::stdout(), "{told}").map_err(|error| Ended::Other(error.into()))
+    write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))
 }
 
-fn words(explained: &Explained) -> String {
+fn render_text(explained: &Explained) -> String {
     let Some(route) = &explained.route else {
         return "route           none: the request streams through unguarded\n".into();
     };
@@ -77,7 +77,7 @@ fn words(explained: &Explained) -> String {
         ("route", route.as_str()),
         ("mode", explained.mode),
         ("key", key),
-        ("scope", &scope(explained)),
+        ("scope", &describe_scope(explained)),
         ("space", &explained.space),
         ("recipe", &explained.recipe),
         ("body", &format!("as {}: {body}", explained.body.0)),
@@ -86,9 +86,9 @@ fn words(explained: &Explained) -> String {
     rows.iter().map(|(label, value)| format!("{label:<16}{value}\n")).collect()
 }
 
-fn scope(explained: &Explained) -> String {
+fn describe_scope(explained: &Explained) -> String {
     if explained.key.is_none() {
-        return "not looked at: there is no key that could be somebody's".into();
+        return "none: the request has no key".into();
     }
     if explained.scope.is_empty() {
         return "none: all callers share their keys".into();
@@ -100,12 +100,12 @@ fn scope(explained: &Explained) -> String {
     explained.scope.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-fn json(explained: &Explained) -> String {
+fn render_json(explained: &Explained) -> String {
     let document = serde_json::json!({
         "route": explained.route,
         "mode": explained.mode,
         "key": explained.key,
-        "scope": scope(explained),
+        "scope": describe_scope(explained),
         "space": explained.space,
         "recipe": explained.recipe,
         "canonical_body": String::from_utf8_lossy(&explained.body.1),

@@ -6,33 +6,33 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::client::{self, Instance};
-use super::{Ended, block_on, print};
+use super::client::{self, InstanceArguments};
+use super::{CommandError, block_on, print};
 
-/// Readiness is told within a second; who takes longer than this is not ready.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// The time for the response. An instance answers within a second; one that takes longer than this is not ready.
+const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
-pub(super) fn run(instance: &Instance) -> Result<(), Ended> {
+pub(super) fn run(instance: &InstanceArguments) -> Result<(), CommandError> {
     let address = instance.address()?;
-    let reasons = block_on(async { Ok(reasons_against(address).await) })?;
+    let reasons = block_on(async { Ok(find_reasons(address).await) })?;
     match reasons.is_empty() {
         true => print("ready\n"),
-        false => Err(Ended::Other(format!("not ready: {}", reasons.join("; ")).into())),
+        false => Err(CommandError::Other(format!("not ready: {}", reasons.join("; ")).into())),
     }
 }
 
-/// Why it is not ready; nothing if it is.
-async fn reasons_against(address: SocketAddr) -> Vec<String> {
-    let (status, body) = match client::ask(address, Method::GET, "/readyz", ANSWER_MAX).await {
-        Ok(answer) => answer,
+/// Returns the reasons why it is not ready; none if it is.
+async fn find_reasons(address: SocketAddr) -> Vec<String> {
+    let (status, body) = match client::request_public(address, Method::GET, "/readyz", RESPONSE_MAX).await {
+        Ok(response) => response,
         Err(error) => return vec![format!("{address}: {error}")],
     };
     match status {
         StatusCode::OK if body["ready"] == true => return Vec::new(),
-        StatusCode::OK => return vec![format!("what listens at {address} is no instance of Oncegate")],
+        StatusCode::OK => return vec![format!("the program that listens at {address} is not an instance of Oncegate")],
         _ => {}
     }
-    let told: Vec<_> =
+    let reasons: Vec<_> =
         body["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    if told.is_empty() { vec![format!("{address} answers {status}")] } else { told }
+    if reasons.is_empty() { vec![format!("{address} answers {status}")] } else { reasons }
 }

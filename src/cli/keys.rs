@@ -11,201 +11,201 @@ use clap::{Args, Subcommand};
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::client::Instance;
-use super::explain::field;
-use super::{Ended, block_on, print};
-use crate::admin::desk::Verb;
+use super::client::InstanceArguments;
+use super::explain::parse_field;
+use super::{CommandError, block_on, print};
+use crate::admin::key_admin::AdminMethod;
 use crate::domain::fingerprint::form;
-use crate::domain::phase::Phase;
-use source::Source;
+use crate::domain::state::StateKind;
+use source::KeyAdminSource;
 
 mod source;
 mod table;
 
-/// As many keys as a table shows where nothing is said.
+/// The number of keys that a table shows without --limit.
 const TABLE_ROWS: usize = 100;
-/// As many keys as one answer brings.
+/// The number of keys in one response, at most.
 const PAGE: usize = 500;
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct KeysArguments {
     #[command(subcommand)]
-    command: Command,
+    command: KeysCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Lists keys: what is unknown or dead the oldest first, all else in the order of their ids
-    List(List),
-    /// Shows all about a key but what its response says
-    Show(Show),
-    /// Says how an unknown outcome ended: unknown or dead becomes completed, or retryable
+enum KeysCommand {
+    /// Lists keys: unknown and dead ones the oldest first, all others in the order of their ids
+    List(ListArguments),
+    /// Shows all about a key but the content of its response
+    Show(ShowArguments),
+    /// Settles an unknown outcome: unknown or dead becomes completed, or retryable
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
-    Resolve(Resolve),
+    Resolve(ResolveArguments),
     /// Drops a stored response, so that the next request is executed: completed becomes retryable
-    Release(Change),
-    /// Has the service asked, or an accepted request delivered, again: dead becomes unknown or queued, as it was
-    Requeue(Change),
+    Release(ChangeArguments),
+    /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was
+    Requeue(ChangeArguments),
     /// Forgets keys: completed, retryable and expired ones, others only with --accept-risk, never one in flight
-    Purge(Change),
+    Purge(ChangeArguments),
 }
 
-/// Which keys. An empty value, as a variable leaves it that is not set, is none of a condition's.
+/// The conditions of a filter. They refuse empty values, which shell variables that are not set leave behind.
 #[derive(Args)]
-struct Filter {
-    /// In this state
-    #[arg(long, value_parser = PossibleValuesParser::new(Phase::ALL.map(Phase::name)))]
+struct FilterArguments {
+    /// Keys in this state
+    #[arg(long, value_parser = PossibleValuesParser::new(StateKind::ALL.map(StateKind::name)))]
     state: Option<String>,
-    /// Of the caller whose hash begins so, in hexadecimal
+    /// Keys of the caller whose hash begins with this, in hexadecimal
     #[arg(long, value_name = "HEX", value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
-    /// Of this route
+    /// Keys of this route
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
-    /// With exactly this key
+    /// Records of exactly this key
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
-    /// Settled (or, in flight, made) so long ago, such as 5m or 24h
+    /// Keys that were settled (in flight: created) at least this long ago, such as 5m or 24h
     #[arg(long, value_name = "DURATION", value_parser = NonEmptyStringValueParser::new())]
     older_than: Option<String>,
 }
 
-impl Filter {
+impl FilterArguments {
     fn conditions(&self) -> Vec<(&'static str, &str)> {
-        let said = [
+        let conditions = [
             ("state", &self.state),
             ("scope", &self.scope),
             ("route", &self.route),
             ("key", &self.key),
             ("older_than", &self.older_than),
         ];
-        said.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+        conditions.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
     }
 }
 
 #[derive(Args)]
-struct List {
+struct ListArguments {
     #[command(flatten)]
-    instance: Instance,
+    instance: InstanceArguments,
     #[command(flatten)]
-    filter: Filter,
-    /// How many at most [default: 100; with --json all]
+    filter: FilterArguments,
+    /// The number of keys, at most [default: 100; with --json all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// As a JSON array
+    /// Prints a JSON array
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct Show {
+struct ShowArguments {
     #[command(flatten)]
-    instance: Instance,
-    /// The key's id, or the first 8 digits of it or more
+    instance: InstanceArguments,
+    /// The key's id, or at least its first 8 digits
     id: String,
-    /// As JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct Change {
+struct ChangeArguments {
     #[command(flatten)]
-    instance: Instance,
-    /// Ids of keys, or the first 8 digits of each or more
+    instance: InstanceArguments,
+    /// Ids of keys, or at least the first 8 digits of each
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterArguments,
     /// All keys that the change is for
     #[arg(long)]
     all: bool,
-    /// Does not ask, though it is about several keys
+    /// Does not ask for confirmation where there are several keys
     #[arg(short, long)]
     yes: bool,
-    /// Does what may have a request executed twice, and says so in the audit log
+    /// Accepts that a request may be executed twice; the audit log notes it
     #[arg(long)]
     accept_risk: bool,
-    /// On what grounds, for the audit log
+    /// The grounds, for the audit log
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// As JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct Resolve {
-    /// It has executed, and its retries get a response with this status
+struct ResolveArguments {
+    /// It was executed, and its retries get a response with this status
     #[arg(long, value_name = "STATUS", group = "outcome")]
     completed: Option<u16>,
-    /// It has not executed, and the next request is the next attempt
+    /// It was not executed, and the next request is the next attempt
     #[arg(long, group = "outcome")]
     not_executed: bool,
     /// A field of the response; may be given several times
-    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = field, conflicts_with = "not_executed")]
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = parse_field, conflicts_with = "not_executed")]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The response's body, or @FILE
     #[arg(long, value_name = "BODY|@FILE", conflicts_with = "not_executed")]
     body: Option<String>,
     #[command(flatten)]
-    change: Change,
+    change: ChangeArguments,
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
+pub(super) fn run(arguments: KeysArguments) -> Result<(), CommandError> {
     block_on(async {
         match arguments.command {
-            Command::List(list) => list.run().await,
-            Command::Show(show) => show.run().await,
-            Command::Resolve(resolve) => {
-                let outcome = resolve.outcome()?;
-                resolve.change.run(Verb::Resolve, "resolve", outcome).await
+            KeysCommand::List(list) => list.run().await,
+            KeysCommand::Show(show) => show.run().await,
+            KeysCommand::Resolve(resolve) => {
+                let fields = resolve.to_fields()?;
+                resolve.change.run(AdminMethod::Resolve, "resolve", fields).await
             }
-            Command::Release(change) => change.run(Verb::Release, "release", Map::new()).await,
-            Command::Requeue(change) => change.run(Verb::Requeue, "requeue", Map::new()).await,
-            Command::Purge(change) => change.run(Verb::Purge, "purge", Map::new()).await,
+            KeysCommand::Release(change) => change.run(AdminMethod::Release, "release", Map::new()).await,
+            KeysCommand::Requeue(change) => change.run(AdminMethod::Requeue, "requeue", Map::new()).await,
+            KeysCommand::Purge(change) => change.run(AdminMethod::Purge, "purge", Map::new()).await,
         }
     })
 }
 
-impl List {
-    async fn run(&self) -> Result<(), Ended> {
-        let source = Source::open(&self.instance).await?;
+impl ListArguments {
+    async fn run(&self) -> Result<(), CommandError> {
+        let source = KeyAdminSource::open(&self.instance).await?;
         let limit = self.limit.unwrap_or(if self.json { usize::MAX } else { TABLE_ROWS });
-        let mut listed = Listed { json: self.json, rows: Vec::new(), count: 0 };
+        let mut output = ListOutput { json: self.json, rows: Vec::new(), count: 0 };
         let mut cursor = None::<String>;
-        while listed.count < limit {
-            let page = PAGE.min(limit - listed.count).to_string();
+        while output.count < limit {
+            let page = PAGE.min(limit - output.count).to_string();
             let mut query = self.filter.conditions();
             query.push(("limit", &page));
             query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let mut answer = source.ask(Verb::List, "", &spelt(&query), None).await?;
-            if let Value::Array(keys) = answer["keys"].take() {
-                listed.add(keys)?;
+            let mut response = source.request(AdminMethod::List, "", &encode_query(&query), None).await?;
+            if let Value::Array(keys) = response["keys"].take() {
+                output.add(keys)?;
             }
-            cursor = answer["next_cursor"].as_str().map(str::to_owned);
+            cursor = response["next_cursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
                 break;
             }
         }
-        listed.end(&source)?;
+        output.finish(&source)?;
         if cursor.is_some() {
-            eprintln!("oncegate: there are more; say --limit");
+            eprintln!("oncegate: there are more keys; use --limit");
         }
         Ok(())
     }
 }
 
-/// What a listing has printed, or is going to.
-struct Listed {
+/// The output of a listing.
+struct ListOutput {
     json: bool,
     rows: Vec<Value>,
     count: usize,
 }
 
-impl Listed {
-    /// JSON goes out as it comes, a table is aligned when all of it is there.
-    fn add(&mut self, keys: Vec<Value>) -> Result<(), Ended> {
+impl ListOutput {
+    /// Adds keys. JSON is printed at once; a table is aligned once all of it is there.
+    fn add(&mut self, keys: Vec<Value>) -> Result<(), CommandError> {
         for key in keys {
             if self.json {
                 print(&format!("{}{key}", if self.count == 0 { "[" } else { ",\n " }))?;
@@ -217,7 +217,7 @@ impl Listed {
         Ok(())
     }
 
-    fn end(&self, source: &Source) -> Result<(), Ended> {
+    fn finish(&self, source: &KeyAdminSource) -> Result<(), CommandError> {
         match (self.json, self.count) {
             (true, 0) => print("[]\n"),
             (true, _) => print("]\n"),
@@ -225,24 +225,24 @@ impl Listed {
                 eprintln!("oncegate: no key fits; looked {source}");
                 Ok(())
             }
-            (false, _) => print(&table::of(&self.rows, table::Paint::for_output())),
+            (false, _) => print(&table::render_list(&self.rows, table::Paint::for_output())),
         }
     }
 }
 
-impl Show {
-    async fn run(&self) -> Result<(), Ended> {
-        let source = Source::open(&self.instance).await?;
-        let key = source.ask(Verb::Show, &self.id, "", None).await?;
+impl ShowArguments {
+    async fn run(&self) -> Result<(), CommandError> {
+        let source = KeyAdminSource::open(&self.instance).await?;
+        let key = source.request(AdminMethod::Show, &self.id, "", None).await?;
         match self.json {
             true => print(&format!("{key:#}\n")),
-            false => print(&table::one(&key, table::Paint::for_output())),
+            false => print(&table::render_key(&key, table::Paint::for_output())),
         }
     }
 }
 
-impl Resolve {
-    fn outcome(&self) -> Result<Map<String, Value>, Ended> {
+impl ResolveArguments {
+    fn to_fields(&self) -> Result<Map<String, Value>, CommandError> {
         let mut fields = Map::new();
         let Some(status) = self.completed else {
             fields.insert("outcome".into(), "not_executed".into());
@@ -252,13 +252,15 @@ impl Resolve {
         fields.insert("status".into(), status.into());
         let text = |value: &HeaderValue| {
             let text = value.to_str().map(str::to_owned);
-            text.map_err(|_| Ended::Usage("--header has a value that is no visible ASCII".into()))
+            text.map_err(|_| CommandError::Usage("--header has a value that is not visible ASCII".into()))
         };
         let headers = self.headers.iter().map(|(name, value)| Ok(json!([name.as_str(), text(value)?])));
-        fields.insert("headers".into(), headers.collect::<Result<_, Ended>>()?);
+        fields.insert("headers".into(), headers.collect::<Result<_, CommandError>>()?);
         let body = match self.body.as_deref() {
             Some(body) => match body.strip_prefix('@') {
-                Some(file) => std::fs::read(file).map_err(|error| Ended::Other(format!("{file}: {error}").into()))?,
+                Some(file) => {
+                    std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?
+                }
                 None => body.as_bytes().to_owned(),
             },
             None => Vec::new(),
@@ -271,8 +273,8 @@ impl Resolve {
     }
 }
 
-impl Change {
-    async fn run(&self, verb: Verb, name: &str, mut fields: Map<String, Value>) -> Result<(), Ended> {
+impl ChangeArguments {
+    async fn run(&self, method: AdminMethod, name: &str, mut fields: Map<String, Value>) -> Result<(), CommandError> {
         if self.accept_risk {
             fields.insert("accept_risk".into(), true.into());
         }
@@ -283,16 +285,16 @@ impl Change {
         let (by_id, by_filter) = (!self.ids.is_empty(), !conditions.is_empty());
         match &*self.ids {
             _ if u8::from(by_id) + u8::from(by_filter) + u8::from(self.all) > 1 => {
-                Err(Ended::Usage("say ids, filters or --all, and not both".into()))
+                Err(CommandError::Usage("give ids, filters or --all, but only one of them".into()))
             }
             [] if !by_filter && !self.all => {
                 let how = "by their ids, by --state, --route, --key and so on, or --all";
-                Err(Ended::Usage(format!("say which keys: {how}")))
+                Err(CommandError::Usage(format!("say which keys: {how}")))
             }
             [id] => {
-                let source = Source::open(&self.instance).await?;
-                let told = source.ask(verb, id, "", Some(Value::Object(fields))).await?;
-                self.tell(&told)
+                let source = KeyAdminSource::open(&self.instance).await?;
+                let change = source.request(method, id, "", Some(Value::Object(fields))).await?;
+                self.print_change(&change)
             }
             ids => {
                 fields.insert("action".into(), name.into());
@@ -309,75 +311,78 @@ impl Change {
         }
     }
 
-    /// The count first; then, if somebody agrees, the change of so many and no more.
-    async fn run_on_many(&self, name: &str, mut fields: Map<String, Value>) -> Result<(), Ended> {
-        let source = Source::open(&self.instance).await?;
-        let dry = source.ask(Verb::Act, "", "", Some(Value::Object(fields.clone()))).await?;
-        let count = dry["count"].as_u64().unwrap_or(0);
+    /// Counts the keys first; then, if the operator agrees, changes so many and no more.
+    async fn run_on_many(&self, name: &str, mut fields: Map<String, Value>) -> Result<(), CommandError> {
+        let source = KeyAdminSource::open(&self.instance).await?;
+        let counted = source.request(AdminMethod::BulkChange, "", "", Some(Value::Object(fields.clone()))).await?;
+        let count = counted["count"].as_u64().unwrap_or(0);
         if count > 0 {
-            let states: Vec<_> = dry["by_state"].as_object().into_iter().flatten().collect();
+            let states: Vec<_> = counted["by_state"].as_object().into_iter().flatten().collect();
             let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             let keys = if count == 1 { "key" } else { "keys" };
             eprintln!("{name}: {count} {keys} ({}) {source}", states.join(", "));
-            if !self.yes && !agreed()? {
-                return Err(Ended::Other("nothing was changed".into()));
+            if !self.yes && !ask_to_confirm()? {
+                return Err(CommandError::Other("nothing was changed".into()));
             }
             fields.insert("expect".into(), count.into());
-            let asked = source.ask(Verb::Act, "", "", Some(Value::Object(fields)));
-            return self.tell(&patiently(name, asked).await?);
+            let change = source.request(AdminMethod::BulkChange, "", "", Some(Value::Object(fields)));
+            return self.print_change(&await_with_progress(name, change).await?);
         }
-        if dry["refused_count"].as_u64().unwrap_or(0) == 0 && !self.json {
+        if counted["refused_count"].as_u64().unwrap_or(0) == 0 && !self.json {
             eprintln!("oncegate: no key fits; looked {source}");
             return Ok(());
         }
-        self.tell(&dry)
+        self.print_change(&counted)
     }
 
-    fn tell(&self, told: &Value) -> Result<(), Ended> {
+    fn print_change(&self, change: &Value) -> Result<(), CommandError> {
         if self.json {
-            print(&format!("{told:#}\n"))?;
+            print(&format!("{change:#}\n"))?;
         } else {
-            print(&table::change(told))?;
+            print(&table::render_change(change))?;
         }
-        if let Some(behind @ 1..) = told["instances_behind"].as_u64() {
-            eprintln!("oncegate: {behind} running instances have not said that they have forgotten it");
+        if let Some(behind @ 1..) = change["instances_behind"].as_u64() {
+            eprintln!("oncegate: {behind} running instances have not confirmed that they have forgotten it");
         }
-        match told["refused_count"].as_u64() {
-            Some(refused @ 1..) => Err(Ended::Other(format!("{refused} keys were not changed").into())),
+        match change["refused_count"].as_u64() {
+            Some(refused @ 1..) => Err(CommandError::Other(format!("{refused} keys were not changed").into())),
             _ => Ok(()),
         }
     }
 }
 
-/// Shows whoever sits there that something still goes on: many keys are changed in many commits.
-async fn patiently<T>(name: &str, asked: impl Future<Output = T>) -> T {
-    let mut asked = std::pin::pin!(asked);
+/// Waits for a change, and shows on a terminal that it still goes on: many keys are changed in many commits.
+async fn await_with_progress<T>(name: &str, change: impl Future<Output = T>) -> T {
+    let mut change = std::pin::pin!(change);
     let begun = tokio::time::Instant::now();
     loop {
-        match tokio::time::timeout(Duration::from_secs(2), &mut asked).await {
-            Ok(told) => return told,
+        match tokio::time::timeout(Duration::from_secs(2), &mut change).await {
+            Ok(result) => return result,
             Err(_) if std::io::stderr().is_terminal() => {
-                eprintln!("{name}: still at it, {} s; what is done is in the audit log", begun.elapsed().as_secs());
+                eprintln!(
+                    "{name}: still running after {} s; the audit log has the changes that are done",
+                    begun.elapsed().as_secs()
+                );
             }
             Err(_) => {}
         }
     }
 }
 
-/// Asks whoever sits there.
-fn agreed() -> Result<bool, Ended> {
+/// Asks for confirmation on the terminal.
+fn ask_to_confirm() -> Result<bool, CommandError> {
     let mut answers = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
-        return Err(Ended::Usage("nobody can be asked here: say --yes".into()));
+        return Err(CommandError::Usage("this is not a terminal, and cannot ask for confirmation: use --yes".into()));
     }
     eprint!("Go on? [y/N] ");
     let mut answer = String::new();
     let read = std::io::stderr().flush().and_then(|()| answers.read_line(&mut answer));
-    read.map_err(|error| Ended::Other(error.into()))?;
+    read.map_err(|error| CommandError::Other(error.into()))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn spelt(query: &[(&str, &str)]) -> String {
+fn encode_query(query: &[(&str, &str)]) -> String {
     let pair = |(name, value): &(&str, &str)| format!("{name}={}", form::escape(value.as_bytes()));
     query.iter().map(pair).collect::<Vec<_>>().join("&")
 }

@@ -5,15 +5,15 @@ use std::io;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-use super::{Cli, Ended, print};
+use super::{Cli, CommandError, print};
 
-pub(super) fn run() -> Result<(), Ended> {
-    let page = page().map_err(|error| Ended::Other(error.into()))?;
+pub(super) fn run() -> Result<(), CommandError> {
+    let page = render_page().map_err(|error| CommandError::Other(error.into()))?;
     print(&String::from_utf8_lossy(&page))
 }
 
-/// One page for all commands: an operator looks for a flag, not for the name of the page that it is on.
-fn page() -> io::Result<Vec<u8>> {
+/// Renders one page for all commands: an operator looks for a flag, not for the name of its page.
+fn render_page() -> io::Result<Vec<u8>> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     let mut page = Vec::new();
@@ -24,9 +24,9 @@ fn page() -> io::Result<Vec<u8>> {
     whole.render_description_section(&mut page)?;
     page.extend(b".SH COMMANDS\n");
     for command in command.get_subcommands() {
-        page.extend(chapter(command, command.get_name())?);
-        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            page.extend(chapter(verb, &format!("{} {}", command.get_name(), verb.get_name()))?);
+        page.extend(render_command(command, command.get_name())?);
+        for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
+            page.extend(render_command(subcommand, &format!("{} {}", command.get_name(), subcommand.get_name()))?);
         }
     }
     whole.render_extra_section(&mut page)?;
@@ -34,8 +34,8 @@ fn page() -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// A command's own page as a part of the whole: its sections become paragraphs under its name.
-fn chapter(command: &Command, name: &str) -> io::Result<Vec<u8>> {
+/// Renders a command's part of the page: the sections of its own page become paragraphs under its name.
+fn render_command(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut chapter = Vec::new();
     man.render_description_section(&mut chapter)?;

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::{ConfigFile, Ended, block_on, load_without_service, print};
+use super::{CommandError, ConfigFile, block_on, load_without_service, print};
 use crate::store;
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct MigrateArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Prints the pending migrations instead of applying them
@@ -14,22 +14,22 @@ pub(super) struct Arguments {
     print: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
+pub(super) fn run(arguments: &MigrateArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
     let location = &config.store.location;
-    let missing = |error| Ended::Store(location.clone(), error);
-    let told = block_on(async {
+    let store_error = |error| CommandError::Store(location.clone(), error);
+    let output = block_on(async {
         if arguments.print {
-            let pending = store::pending(&(&config.store).into()).await.map_err(missing)?;
+            let pending = store::pending(&(&config.store).into()).await.map_err(store_error)?;
             Ok(pending.iter().map(|migration| format!("-- {}\n{}\n", migration.name, migration.sql)).collect())
         } else {
-            let applied = store::migrate(&(&config.store).into()).await.map_err(missing)?;
+            let applied = store::migrate(&(&config.store).into()).await.map_err(store_error)?;
             Ok(match applied.is_empty() {
                 true => format!("nothing to do: the schema of {location} is up to date\n"),
                 false => applied.iter().map(|name| format!("applied {name} to {location}\n")).collect(),
             })
         }
     });
-    let told: String = told?;
-    print(&told)
+    let output: String = output?;
+    print(&output)
 }

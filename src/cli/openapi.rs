@@ -1,42 +1,43 @@
 //! The operations that an OpenAPI document (3.0 and 3.1) describes.
 //!
-//! Nothing is passed over in silence: what cannot be followed, say a path item in another file, is an error. An operation
-//! that is not seen here would be one that nobody knows to be unguarded.
+//! Nothing is skipped in silence: a reference that cannot be followed, such as a path item in another file, is an error. An
+//! operation that is skipped here could be unguarded without anybody's knowledge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use http::Method;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use crate::domain::path::normal_form;
-use crate::domain::template::Template;
+use crate::domain::normal_path::normal_form;
+use crate::domain::path_template::PathTemplate;
 
 mod yaml;
 
-/// The fields of a path item whose operations change something.
+/// The fields of a path item with operations that change state, and their methods.
 const STATE_CHANGING: [(&str, Method); 4] =
     [("post", Method::POST), ("put", Method::PUT), ("patch", Method::PATCH), ("delete", Method::DELETE)];
 
-/// Path items may refer to each other; nobody does so more often than this.
+/// The maximum length of a chain of references between path items.
 const REFERENCES_MAX: usize = 16;
 
-/// The URLs that one server object may stand for, with all values of its variables.
+/// The maximum number of URLs that one server object stands for, with all values of its variables.
 const SERVER_URLS_MAX: usize = 1000;
 
-/// A state-changing operation: its whole path, that of its server included.
+/// A state-changing operation. The path includes that of its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operation {
+pub(super) struct OpenApiOperation {
     pub method: Method,
-    pub template: Template,
+    pub template: PathTemplate,
 }
 
 /// Reads a document, JSON or YAML, and lists its state-changing operations by path.
-pub(super) fn read(file: &Path) -> Result<Vec<Operation>, String> {
+pub(super) fn read(file: &Path) -> Result<Vec<OpenApiOperation>, String> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name} cannot be read: {error}"))?;
     let document = parse(&text).map_err(|error| format!("{name} is neither JSON nor YAML: {error}"))?;
-    operations(&document).map_err(|error| format!("{name}: {error}"))
+    find_operations(&document).map_err(|error| format!("{name}: {error}"))
 }
 
 fn parse(text: &str) -> Result<Value, String> {
@@ -44,75 +45,76 @@ fn parse(text: &str) -> Result<Value, String> {
     if !text.trim_start().starts_with('{') {
         return yaml::parse(text);
     }
-    // YAML may begin like that too, though nobody writes it so: what is then said to be wrong is the JSON.
+    // YAML may begin like that too, but hardly anybody writes it so: the error is the one about JSON.
     serde_json::from_str(text).or_else(|error| yaml::parse(text).map_err(|_| error.to_string()))
 }
 
-fn operations(document: &Value) -> Result<Vec<Operation>, String> {
+fn find_operations(document: &Value) -> Result<Vec<OpenApiOperation>, String> {
     match document["openapi"].as_str() {
         Some(version) if version.starts_with("3.0") || version.starts_with("3.1") => {}
-        Some(version) => return Err(format!("it is OpenAPI {version}; 3.0 and 3.1 can be read")),
+        Some(version) => return Err(format!("it is OpenAPI {version}; only 3.0 and 3.1 can be read")),
         None if document.get("swagger").is_some() => {
-            return Err("it is Swagger 2; OpenAPI 3.0 and 3.1 can be read, and converters are at hand".into());
+            return Err("it is Swagger 2; only OpenAPI 3.0 and 3.1 can be read: convert it first".into());
         }
-        None => return Err("it has no `openapi`, and is no OpenAPI document".into()),
+        None => return Err("it has no `openapi`, so it is not an OpenAPI document".into()),
     }
     let paths = document["paths"].as_object().ok_or("it has no `paths`")?;
     let mut found = BTreeMap::new();
     for (path, item) in paths.iter().filter(|(path, _)| !path.starts_with("x-")) {
         let at = |error: String| format!("paths, `{path}`: {error}");
-        let items = with_referred(document, item).map_err(at)?;
-        let servers = servers_of(&items).or(servers_of(&[document]));
+        let items = follow_references(document, item).map_err(at)?;
+        let servers = find_servers(&items).or(find_servers(&[document]));
         for (field, method) in &STATE_CHANGING {
             let Some(operation) = items.iter().find_map(|item| item.get(field)) else { continue };
-            for base in base_paths(servers_of(&[operation]).or(servers)).map_err(at)? {
+            for base in base_paths(find_servers(&[operation]).or(servers)).map_err(at)? {
                 let template =
-                    Template::parse(&format!("{base}{path}")).map_err(|error| at(format!("the path {error}")))?;
-                found.insert((template.clone(), method.as_str()), Operation { method: method.clone(), template });
+                    PathTemplate::parse(&format!("{base}{path}")).map_err(|error| at(format!("the path {error}")))?;
+                found
+                    .insert((template.clone(), method.as_str()), OpenApiOperation { method: method.clone(), template });
             }
         }
     }
     Ok(found.into_values().collect())
 }
 
-/// A path item and those that it refers to.
-fn with_referred<'a>(document: &'a Value, item: &'a Value) -> Result<Vec<&'a Value>, String> {
+/// Returns a path item and those that it refers to.
+fn follow_references<'a>(document: &'a Value, item: &'a Value) -> Result<Vec<&'a Value>, String> {
     let mut items = vec![item];
     while let Some(reference) = items[items.len() - 1].get("$ref") {
         let reference = reference.as_str().unwrap_or_default();
         let Some(pointer) = reference.strip_prefix('#') else {
             return Err(format!("it refers to `{reference}`, which is another document: bundle them into one first"));
         };
-        let referred = document.pointer(&percent_decode(pointer));
-        items.push(referred.ok_or_else(|| format!("it refers to `{reference}`, which is not there"))?);
+        let referred = document.pointer(&percent_decode_str(pointer).decode_utf8_lossy());
+        items.push(referred.ok_or_else(|| format!("it refers to `{reference}`, which does not exist"))?);
         if items.len() > REFERENCES_MAX {
-            return Err("it refers to others in circles".into());
+            return Err("its references form a circle".into());
         }
     }
     Ok(items)
 }
 
-fn servers_of<'a>(items: &[&'a Value]) -> Option<&'a Vec<Value>> {
+fn find_servers<'a>(items: &[&'a Value]) -> Option<&'a Vec<Value>> {
     let mut lists = items.iter().filter_map(|item| item.get("servers")?.as_array());
     lists.find(|list| !list.is_empty())
 }
 
-/// The paths before those of a document, each without a slash at its end.
+/// Returns the paths of servers, each without a slash at its end; without servers, the empty path.
 fn base_paths(servers: Option<&Vec<Value>>) -> Result<BTreeSet<String>, String> {
     let Some(servers) = servers else { return Ok([String::new()].into()) };
     let mut paths = BTreeSet::new();
     for server in servers {
         let url = server["url"].as_str().ok_or("a server has no `url`")?;
-        for url in filled_in(url, &server["variables"])? {
+        for url in fill_in_variables(url, &server["variables"])? {
             paths.insert(path_of(&url));
         }
     }
     Ok(paths)
 }
 
-/// A server's URL with its variables filled in: with all the values that they may have, else with the one that they
-/// have by default. One that is not described stays, and stands for anything.
-fn filled_in(url: &str, variables: &Value) -> Result<Vec<String>, String> {
+/// Returns a server's URL with its variables filled in: with each value of their `enum`, else with their default. A variable
+/// without either stays in the URL, and matches anything.
+fn fill_in_variables(url: &str, variables: &Value) -> Result<Vec<String>, String> {
     let mut urls = vec![url.to_owned()];
     for (name, variable) in variables.as_object().into_iter().flatten() {
         let listed = variable["enum"].as_array().filter(|values| !values.is_empty());
@@ -142,36 +144,17 @@ fn path_of(url: &str) -> String {
     normal_form(&format!("/{path}")).trim_end_matches('/').to_owned()
 }
 
-fn percent_decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn listed(text: &str) -> Vec<String> {
-        let found = operations(&parse(text).expect(text)).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let found = find_operations(&parse(text).expect(text)).unwrap_or_else(|error| panic!("{error}: {text}"));
         found.iter().map(|operation| format!("{} {}", operation.method, operation.template)).collect()
     }
 
     fn refused(text: &str) -> String {
-        parse(text).and_then(|document| operations(&document)).expect_err(text)
+        parse(text).and_then(|document| find_operations(&document)).expect_err(text)
     }
 
     #[test]
@@ -211,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_variables_are_filled_in() {
+    fn a_servers_variables_are_fill_in_variables() {
         for (url, variables, expected) in [
             ("https://{region}.example.com/{base}", "base: {default: v1}", &["POST /v1/pay"][..]),
             ("/{base}", "base: {default: v1, enum: [v1, v2]}", &["POST /v1/pay", "POST /v2/pay"]),
@@ -240,7 +223,7 @@ mod tests {
             "components": {"pathItems": {"A": {"post": {}, "servers": [{"url": "/v1"}]}}}}"##;
         assert_eq!(listed(text), ["PUT /b/{id}", "PUT /c/{id}", "POST /v1/a"]);
         for (reference, why) in
-            [("other.yaml#/A", "bundle"), ("#/components/B", "not there"), ("#/paths/~1a", "circles")]
+            [("other.yaml#/A", "bundle"), ("#/components/B", "does not exist"), ("#/paths/~1a", "circle")]
         {
             let text = format!(r#"{{"openapi": "3.1.0", "paths": {{"/a": {{"$ref": "{reference}"}}}}}}"#);
             assert!(refused(&text).contains(why), "{}", refused(&text));

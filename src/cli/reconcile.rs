@@ -9,111 +9,120 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{ConfigFile, Ended, block_on, load_without_service, print};
-use crate::config::{self, Config, Reconcile, Route};
-use crate::domain::probe::{Answer, Kept};
-use crate::domain::record::RecordId;
-use crate::gate::lookup::{self, Pools, Said};
-use crate::store::{self, OpenError, Settings, Store, StoreError};
-use crate::upstream::Upstream;
+use super::{CommandError, ConfigFile, block_on, load_without_service, print};
+use crate::config::{self, Config, ReconcileConfig, Route};
+use crate::domain::ids::RecordId;
+use crate::domain::probe::{ProbeAnswer, SettledKey};
+use crate::domain::state::StateKind;
+use crate::store::{self, OpenError, Store, StoreError, StoreSettings};
+use crate::upstream::UpstreamClient;
+use crate::upstream::probe::{self, ProbePools, ProbeReply};
 
-/// Rows that the store reads at once: nothing that those who serve requests would feel.
+/// The number of rows that the store reads at once: few enough that running proxies do not slow down.
 const PAGE: u32 = 500;
 
-/// Asked at once: no load for a service.
-const AT_ONCE: usize = 8;
+/// The number of probes at a time: hardly any load for a service.
+const PROBES_MAX: usize = 8;
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct ReconcileArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Keys that were settled in this time
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = config::duration)]
+    /// Compares keys that were settled in this time
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = config::parse_duration)]
     since: Duration,
-    /// Keys of this route only
+    /// Compares keys of this route only
     #[arg(long, value_name = "NAME")]
     route: Option<String>,
-    /// As JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<(), Ended> {
+pub(super) fn run(arguments: &ReconcileArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
-    let asked = asked(&config, arguments.route.as_deref())?;
-    let report = block_on(compare(&config, &asked, arguments.since))?;
-    print(&if arguments.json { report.json() } else { report.words() })?;
-    match report.verdict() {
+    let routes = select_routes(&config, arguments.route.as_deref())?;
+    let report = block_on(compare(&config, &routes, arguments.since))?;
+    print(&if arguments.json { report.to_json() } else { report.to_text() })?;
+    match report.failure() {
         None => Ok(()),
-        Some(verdict) => Err(Ended::Other(verdict.into())),
+        Some(failure) => Err(CommandError::Other(failure.into())),
     }
 }
 
-/// A route, and how it is asked about.
-struct Asked {
+/// A route whose keys are compared, and the way to its service.
+struct ComparedRoute {
     route: Arc<Route>,
-    reconcile: Reconcile,
-    upstream: Upstream,
+    reconcile: ReconcileConfig,
+    upstream: UpstreamClient,
 }
 
-type Routes = HashMap<Box<str>, Arc<Asked>>;
+type Routes = HashMap<Box<str>, Arc<ComparedRoute>>;
 
-fn asked(config: &Config, only: Option<&str>) -> Result<Vec<(Arc<Route>, Reconcile)>, Ended> {
+fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<(Arc<Route>, ReconcileConfig)>, CommandError> {
     let wanted = config.routes.iter().filter(|route| only.is_none_or(|only| *route.name == *only));
-    let asked: Vec<_> =
+    let selected: Vec<_> =
         wanted.clone().filter_map(|route| Some((Arc::clone(route), route.reconcile.clone()?))).collect();
-    match (asked.is_empty(), only) {
-        (false, _) => Ok(asked),
-        (true, Some(name)) if wanted.count() == 0 => Err(Ended::Other(format!("no route is named `{name}`").into())),
-        (true, Some(name)) => Err(Ended::Other(format!("`{name}` has no `reconcile.url` to ask").into())),
-        (true, None) => Err(Ended::Other("no route has a `reconcile.url` to ask".into())),
+    match (selected.is_empty(), only) {
+        (false, _) => Ok(selected),
+        (true, Some(name)) if wanted.count() == 0 => {
+            Err(CommandError::Other(format!("no route is named `{name}`").into()))
+        }
+        (true, Some(name)) => Err(CommandError::Other(format!("`{name}` has no `reconcile.url` to ask").into())),
+        (true, None) => Err(CommandError::Other("no route has a `reconcile.url` to ask".into())),
     }
 }
 
-async fn compare(config: &Config, asked: &[(Arc<Route>, Reconcile)], since: Duration) -> Result<Report, Ended> {
+async fn compare(
+    config: &Config,
+    selected: &[(Arc<Route>, ReconcileConfig)],
+    since: Duration,
+) -> Result<ComparisonReport, CommandError> {
     let location = &config.store.location;
-    // Whoever only looks migrates nothing.
-    let settings = Settings { migrate: false, ..(&config.store).into() };
+    // A command that only reads must not migrate.
+    let settings = StoreSettings { migrate: false, ..(&config.store).into() };
     let store = store::open(&settings).await.map_err(|error| {
         if matches!(error, OpenError::InUse { .. }) {
             eprintln!(
-                "oncegate: stop the proxy that has the embedded store first; PostgreSQL is asked while proxies run"
+                "oncegate: stop the proxy that has the embedded store first; only PostgreSQL can be compared while proxies run"
             );
         }
-        Ended::Store(location.clone(), error)
+        CommandError::Store(location.clone(), error)
     })?;
-    let mut pools = Pools::default();
-    let routes: Routes = asked
+    let mut pools = ProbePools::default();
+    let routes: Routes = selected
         .iter()
         .map(|(route, reconcile)| {
-            let upstream = pools.of(route, &reconcile.lookup, &config.trust);
+            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust);
             let (route, reconcile) = (Arc::clone(route), reconcile.clone());
-            (Box::from(&*route.name), Arc::new(Asked { route, reconcile, upstream }))
+            (Box::from(&*route.name), Arc::new(ComparedRoute { route, reconcile, upstream }))
         })
         .collect();
-    walk(&store, &config.service, &routes, since).await.map_err(|error| Ended::Other(error.into()))
+    compare_pages(&store, &config.service, &routes, since).await.map_err(|error| CommandError::Other(error.into()))
 }
 
-async fn walk(
+async fn compare_pages(
     store: &Arc<dyn Store>,
     service: &Arc<str>,
     routes: &Routes,
     since: Duration,
-) -> Result<Report, StoreError> {
-    let names: Vec<Arc<str>> = routes.values().map(|asked| Arc::clone(&asked.route.name)).collect();
-    let (mut report, mut after): (_, Option<RecordId>) = (Report::default(), None);
+) -> Result<ComparisonReport, StoreError> {
+    let names: Vec<Arc<str>> = routes.values().map(|route| Arc::clone(&route.route.name)).collect();
+    let (mut report, mut after): (_, Option<RecordId>) = (ComparisonReport::default(), None);
     loop {
-        let page = store.page(service, names.clone(), since, after, PAGE).await?;
+        let page = store.list_settled_keys(service, names.clone(), since, after, PAGE).await?;
         let mut work = JoinSet::new();
-        for kept in page.keys {
-            let Some(asked) = routes.get(&kept.subject.route).cloned() else { continue };
-            if work.len() >= AT_ONCE {
-                report.take(work.join_next().await)?;
+        for key in page.keys {
+            let Some(route) = routes.get(&key.subject.route).cloned() else { continue };
+            if work.len() >= PROBES_MAX
+                && let Some(joined) = work.join_next().await
+            {
+                report.add(joined)?;
             }
-            work.spawn(look(Arc::clone(store), asked, kept));
+            work.spawn(compare_key(Arc::clone(store), route, key));
         }
-        while let Some(finding) = work.join_next().await {
-            report.take(Some(finding))?;
+        while let Some(joined) = work.join_next().await {
+            report.add(joined)?;
         }
         after = page.next;
         if after.is_none() {
@@ -122,67 +131,75 @@ async fn walk(
     }
 }
 
-/// What was found about one key.
+/// The result for one key.
 #[derive(Debug, PartialEq, Eq)]
-enum Finding {
+enum Comparison {
     Agree,
-    /// It has changed while the service was asked: there is nothing to compare any more.
+    /// The key has changed while the service was asked, so there is nothing to compare any more.
     Changed,
     Disagree,
-    /// The service did not say.
+    /// The service's reply does not say.
     Unanswered,
 }
 
-async fn look(store: Arc<dyn Store>, asked: Arc<Asked>, kept: Kept) -> Result<(Finding, Kept, Said), StoreError> {
-    let said = lookup::ask(&asked.upstream, &asked.route, &asked.reconcile, &kept.subject).await;
-    let mut finding = judge(&kept, &said.answer);
-    if finding == Finding::Disagree {
-        let now = store.find(kept.subject.id).await?;
-        if now.is_none_or(|now| now.token != kept.subject.token || now.state.name() != kept.state) {
-            finding = Finding::Changed;
+async fn compare_key(
+    store: Arc<dyn Store>,
+    route: Arc<ComparedRoute>,
+    key: SettledKey,
+) -> Result<(Comparison, SettledKey, ProbeReply), StoreError> {
+    let reply = probe::send_probe(&route.upstream, &route.route, &route.reconcile, &key.subject).await;
+    let mut comparison = compare_states(&key, &reply.answer);
+    if comparison == Comparison::Disagree {
+        let now = store.find(key.subject.id).await?;
+        if now.is_none_or(|now| now.token != key.subject.token || now.state.kind() != key.state) {
+            comparison = Comparison::Changed;
         }
     }
-    Ok((finding, kept, said))
+    Ok((comparison, key, reply))
 }
 
-fn judge(kept: &Kept, answer: &Answer) -> Finding {
-    match (kept.state, answer) {
-        (_, Answer::Nothing) => Finding::Unanswered,
-        ("completed", Answer::Executed(response)) if kept.status == Some(response.status.as_u16()) => Finding::Agree,
-        // What was refused has left nothing that the service could know of.
-        ("completed", Answer::Absent) if kept.status.is_some_and(|status| (400..500).contains(&status)) => {
-            Finding::Agree
+fn compare_states(key: &SettledKey, answer: &ProbeAnswer) -> Comparison {
+    match (key.state, answer) {
+        (_, ProbeAnswer::Nothing) => Comparison::Unanswered,
+        (StateKind::Completed, ProbeAnswer::Executed(response)) if key.status == Some(response.status.as_u16()) => {
+            Comparison::Agree
         }
-        ("retryable", Answer::Absent) => Finding::Agree,
-        (_, Answer::Absent | Answer::Executed(_)) => Finding::Disagree,
+        // A refused request has left nothing that the service could know of.
+        (StateKind::Completed, ProbeAnswer::Absent)
+            if key.status.is_some_and(|status| (400..500).contains(&status)) =>
+        {
+            Comparison::Agree
+        }
+        (StateKind::Retryable, ProbeAnswer::Absent) => Comparison::Agree,
+        (_, ProbeAnswer::Absent | ProbeAnswer::Executed(_)) => Comparison::Disagree,
     }
 }
 
+/// The results for all keys.
 #[derive(Default)]
-struct Report {
+struct ComparisonReport {
     agree: usize,
     changed: usize,
-    disagree: Vec<(Kept, Said)>,
-    unanswered: Vec<(Kept, Said)>,
+    disagree: Vec<(SettledKey, ProbeReply)>,
+    unanswered: Vec<(SettledKey, ProbeReply)>,
 }
 
-type Joined = Result<Result<(Finding, Kept, Said), StoreError>, tokio::task::JoinError>;
+type Joined = Result<Result<(Comparison, SettledKey, ProbeReply), StoreError>, tokio::task::JoinError>;
 
-impl Report {
-    fn take(&mut self, joined: Option<Joined>) -> Result<(), StoreError> {
-        let Some(joined) = joined else { return Ok(()) };
-        let (finding, kept, said) = joined.unwrap_or_else(|panic| Err(StoreError::Unavailable(panic.into())))?;
-        match finding {
-            Finding::Agree => self.agree += 1,
-            Finding::Changed => self.changed += 1,
-            Finding::Disagree => self.disagree.push((kept, said)),
-            Finding::Unanswered => self.unanswered.push((kept, said)),
+impl ComparisonReport {
+    fn add(&mut self, joined: Joined) -> Result<(), StoreError> {
+        let (comparison, key, reply) = joined.unwrap_or_else(|panic| Err(StoreError::Unavailable(panic.into())))?;
+        match comparison {
+            Comparison::Agree => self.agree += 1,
+            Comparison::Changed => self.changed += 1,
+            Comparison::Disagree => self.disagree.push((key, reply)),
+            Comparison::Unanswered => self.unanswered.push((key, reply)),
         }
         Ok(())
     }
 
-    /// What is wrong, if something is. A comparison that could not be made is no agreement.
-    fn verdict(&self) -> Option<String> {
+    /// Returns what is wrong; `None` where all keys agree. A key that could not be compared does not agree.
+    fn failure(&self) -> Option<String> {
         let all = self.agree + self.disagree.len() + self.unanswered.len();
         match (self.disagree.len(), self.unanswered.len()) {
             (0, 0) => None,
@@ -195,22 +212,22 @@ impl Report {
         }
     }
 
-    fn words(&self) -> String {
+    fn to_text(&self) -> String {
         let mut text = String::new();
-        for (word, keys) in [("DISAGREE", &self.disagree), ("unanswered", &self.unanswered)] {
-            for (kept, said) in keys {
-                let Kept { subject, .. } = kept;
-                let key = String::from_utf8_lossy(&subject.key);
-                let key: String = key.chars().take(8).collect();
+        for (verdict, keys) in [("DISAGREE", &self.disagree), ("unanswered", &self.unanswered)] {
+            for (key, reply) in keys {
+                let SettledKey { subject, .. } = key;
+                let name = String::from_utf8_lossy(&subject.key);
+                let name: String = name.chars().take(8).collect();
                 writeln!(
                     text,
-                    "{word:<11} {}  {}  {key}…  {} here, {}",
+                    "{verdict:<11} {}  {}  {name}…  {} here, {}",
                     subject.id,
                     subject.route,
-                    here(kept),
-                    there(said)
+                    describe_state(key),
+                    describe_reply(reply)
                 )
-                .expect("a String takes everything");
+                .expect("writing to a String does not fail");
             }
         }
         let (disagree, unanswered) = (self.disagree.len(), self.unanswered.len());
@@ -221,8 +238,10 @@ impl Report {
         text + &format!("{} agree, {disagree} disagree, {unanswered} unanswered{changed}\n", self.agree)
     }
 
-    fn json(&self) -> String {
-        let list = |keys: &[(Kept, Said)]| keys.iter().map(|(kept, said)| entry(kept, said)).collect::<Vec<_>>();
+    fn to_json(&self) -> String {
+        let list = |keys: &[(SettledKey, ProbeReply)]| {
+            keys.iter().map(|(key, reply)| render_key(key, reply)).collect::<Vec<_>>()
+        };
         let document = json!({
             "agree": self.agree,
             "changed": self.changed,
@@ -233,32 +252,32 @@ impl Report {
     }
 }
 
-fn entry(kept: &Kept, said: &Said) -> Value {
-    let Kept { subject, state, status } = kept;
+fn render_key(key: &SettledKey, reply: &ProbeReply) -> Value {
+    let SettledKey { subject, state, status } = key;
     json!({
         "id": subject.id.to_string(),
         "key": String::from_utf8_lossy(&subject.key),
         "scope": subject.scope.to_string(),
         "route": subject.route,
-        "state": state,
+        "state": state.name(),
         "status": status,
-        "service": said.words,
+        "service": reply.summary,
     })
 }
 
-fn here(kept: &Kept) -> String {
-    match (kept.state, kept.status) {
+fn describe_state(key: &SettledKey) -> String {
+    match (key.state, key.status) {
         (state, Some(status)) => format!("{state} {status}"),
-        ("retryable", None) => "released".into(),
-        (state, None) => state.into(),
+        (StateKind::Retryable, None) => "released".into(),
+        (state, None) => state.name().into(),
     }
 }
 
-fn there(said: &Said) -> String {
-    match said.answer {
-        Answer::Absent => "404 there: not executed".into(),
-        Answer::Executed(_) => format!("{} there: executed", said.words),
-        Answer::Nothing => said.words.clone(),
+fn describe_reply(reply: &ProbeReply) -> String {
+    match reply.answer {
+        ProbeAnswer::Absent => "404 there: not executed".into(),
+        ProbeAnswer::Executed(_) => format!("{} there: executed", reply.summary),
+        ProbeAnswer::Nothing => reply.summary.clone(),
     }
 }
 
@@ -268,15 +287,15 @@ mod tests {
     use http::{HeaderMap, StatusCode};
 
     use super::*;
-    use crate::domain::attempt::Token;
-    use crate::domain::probe::Subject;
+    use crate::domain::ids::Token;
+    use crate::domain::probe::ProbeSubject;
     use crate::domain::response::StoredResponse;
     use crate::domain::scope::Scope;
 
     #[test]
-    fn who_says_the_same_agrees_and_who_says_nothing_does_not() {
-        let kept = |state, status| Kept {
-            subject: Subject {
+    fn the_same_outcome_agrees_and_no_answer_does_not() {
+        let key = |state, status| SettledKey {
+            subject: ProbeSubject {
                 id: RecordId::from_stored(&[1; 32]).unwrap(),
                 token: Token::from_random([2; 16]),
                 scope: Scope::from_stored(&[3; 32]).unwrap(),
@@ -289,29 +308,29 @@ mod tests {
         };
         let executed = |status: u16| {
             let status = StatusCode::from_u16(status).unwrap();
-            Answer::Executed(StoredResponse {
+            ProbeAnswer::Executed(StoredResponse {
                 status,
                 headers: HeaderMap::new(),
                 body: None,
                 trailers: HeaderMap::new(),
             })
         };
-        for (state, status, answer, finding) in [
-            ("completed", Some(201), executed(201), Finding::Agree),
-            ("completed", Some(201), executed(200), Finding::Disagree),
-            ("completed", Some(201), Answer::Absent, Finding::Disagree),
-            ("completed", Some(303), Answer::Absent, Finding::Disagree),
-            ("completed", Some(422), Answer::Absent, Finding::Agree),
-            ("completed", Some(422), executed(201), Finding::Disagree),
-            ("retryable", None, Answer::Absent, Finding::Agree),
-            ("retryable", None, executed(201), Finding::Disagree),
-            ("unknown", None, Answer::Absent, Finding::Disagree),
-            ("unknown", None, executed(201), Finding::Disagree),
-            ("dead", None, executed(201), Finding::Disagree),
-            ("completed", Some(201), Answer::Nothing, Finding::Unanswered),
-            ("unknown", None, Answer::Nothing, Finding::Unanswered),
+        for (state, status, answer, comparison) in [
+            (StateKind::Completed, Some(201), executed(201), Comparison::Agree),
+            (StateKind::Completed, Some(201), executed(200), Comparison::Disagree),
+            (StateKind::Completed, Some(201), ProbeAnswer::Absent, Comparison::Disagree),
+            (StateKind::Completed, Some(303), ProbeAnswer::Absent, Comparison::Disagree),
+            (StateKind::Completed, Some(422), ProbeAnswer::Absent, Comparison::Agree),
+            (StateKind::Completed, Some(422), executed(201), Comparison::Disagree),
+            (StateKind::Retryable, None, ProbeAnswer::Absent, Comparison::Agree),
+            (StateKind::Retryable, None, executed(201), Comparison::Disagree),
+            (StateKind::Unknown, None, ProbeAnswer::Absent, Comparison::Disagree),
+            (StateKind::Unknown, None, executed(201), Comparison::Disagree),
+            (StateKind::Dead, None, executed(201), Comparison::Disagree),
+            (StateKind::Completed, Some(201), ProbeAnswer::Nothing, Comparison::Unanswered),
+            (StateKind::Unknown, None, ProbeAnswer::Nothing, Comparison::Unanswered),
         ] {
-            assert_eq!(judge(&kept(state, status), &answer), finding, "{state} {status:?} {answer:?}");
+            assert_eq!(compare_states(&key(state, status), &answer), comparison, "{state} {status:?} {answer:?}");
         }
     }
 }

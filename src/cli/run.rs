@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{ConfigFile, Ended, load};
-use crate::app::reload::Source;
-use crate::config::{self, Overrides, Process};
+use super::{CommandError, ConfigFile, load};
+use crate::app::reload::ConfigSource;
+use crate::config::{self, Overrides, ProcessEnvironment};
 use crate::{app, telemetry};
 
-/// For what is logged last to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The time for the last log lines to be written.
+const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
-pub(super) struct Arguments {
+pub(super) struct RunArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
@@ -30,21 +30,21 @@ pub(super) struct Arguments {
     admin: Option<String>,
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<(), Ended> {
-    let Arguments { file, listen, upstream, store, admin } = arguments;
+pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
+    let RunArguments { file, listen, upstream, store, admin } = arguments;
     let overrides = Overrides { listen, upstream, store, admin };
     let (path, flags) = (file.config.clone(), overrides.clone());
-    let source = Source::new(path.clone(), move || config::load(path.as_deref(), &flags, &Process));
+    let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
-    telemetry::logs::start(&config.log).map_err(|error| Ended::Other(error.into()))?;
-    // The store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
-    // enough for what is batched, and with two of them each batch woke the other one to look for work.
+    telemetry::logs::start(&config.log).map_err(|error| CommandError::Other(error.into()))?;
+    // For the store's connections, the tasks and the operators' listener; requests have threads of their own. One thread is
+    // enough for batched calls; with two, each batch woke the other thread to look for work.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Ended::Other(error.into()))?;
-    let ended = runtime.block_on(app::run(config, source)).map_err(Ended::Failure);
+    let runtime = runtime.map_err(|error| CommandError::Other(error.into()))?;
+    let result = runtime.block_on(app::run(config, source)).map_err(CommandError::Failure);
     // A connection to a store that hangs must not keep the process from ending.
     runtime.shutdown_background();
-    // Nor must whoever reads the log, or does not.
-    telemetry::logs::flush(LAST_WORDS);
-    ended
+    // Nor must a reader of the log that does not read.
+    telemetry::logs::flush(LOG_FLUSH_MAX);
+    result
 }

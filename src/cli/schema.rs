@@ -1,8 +1,8 @@
 //! `oncegate schema`
 
-use super::{Ended, print};
+use super::{CommandError, print};
 use crate::config;
 
-pub(super) fn run() -> Result<(), Ended> {
+pub(super) fn run() -> Result<(), CommandError> {
     print(&format!("{:#}\n", config::schema()))
 }

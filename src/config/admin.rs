@@ -1,30 +1,33 @@
-//! `[admin]`, read and checked.
+//! Reads and checks `[admin]`.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
-use super::Admin;
-use super::reader::{Found, Section, Text};
+use super::AdminConfig;
+use super::reader::{Located, Section, Text};
+use super::value_parsers::socket_address;
 
-/// 96 bits, if they are random and in base 64: beyond guessing over a network, however long somebody tries.
+/// 96 bits, if they are random and in base64: nobody guesses them over a network.
 const TOKEN_LENGTH_MIN: usize = 16;
 
-/// What operators show. Never printed, and compared in a time that tells nothing.
+/// The token that operators present. Never printed, and compared in constant time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(Box<str>);
 
 impl AdminToken {
-    /// For whoever shows it.
+    /// The token itself, for a client that presents it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is it. The digests are compared to their ends: where they begin to differ tells nothing of the token.
-    pub fn is(&self, shown: &[u8]) -> bool {
-        let (own, shown) = (Sha256::digest(self.0.as_bytes()), Sha256::digest(shown));
-        own.iter().zip(shown.iter()).fold(0, |differ, (own, shown)| differ | (own ^ shown)) == 0
+    /// Whether a presented token is this one. The digests are compared to their ends: the time does not depend on where
+    /// they begin to differ.
+    pub fn matches(&self, presented: &[u8]) -> bool {
+        let (own, presented) = (Sha256::digest(self.0.as_bytes()), Sha256::digest(presented));
+        own.as_slice().ct_eq(presented.as_slice()).into()
     }
 }
 
@@ -34,42 +37,45 @@ impl fmt::Debug for AdminToken {
     }
 }
 
-/// Everything.
-pub(super) fn read(section: &Section<'_>, listen: &Option<Found<SocketAddr>>) -> Option<Admin> {
-    let found = address(section)?;
+/// Reads the whole table.
+pub(super) fn read(section: &Section<'_>, listen: &Option<Located<SocketAddr>>) -> Option<AdminConfig> {
+    let found = read_address(section)?;
     if let Some(listen) = listen
         && listen.value == found.value
         && listen.value.port() != 0
     {
-        section.reader().problem((&listen.place).max(&found.place), "`listen` and `admin.listen` are the same address");
+        section
+            .reader()
+            .problem((&listen.position).max(&found.position), "`listen` and `admin.listen` are the same address");
     }
-    let token = token(section)?;
+    let token = read_token(section)?;
     if token.is_none() && !found.value.ip().is_loopback() {
         let message = format!(
-            "`{}` is no loopback address, and there is no `admin.token`: whoever reaches this listener could do \
+            "`{}` is no loopback address, and there is no `admin.token`: anybody who reaches this listener could do \
              everything; set ONCEGATE_ADMIN_TOKEN or `admin.token` to what `openssl rand -base64 32` prints, or write \
              `127.0.0.1:8081`",
             found.value
         );
-        section.reader().problem(&found.place, message);
+        section.reader().problem(&found.position, message);
         return None;
     }
-    Some(Admin { listen: found.value, token })
+    Some(AdminConfig { listen: found.value, token })
 }
 
-/// The address alone.
-pub(super) fn address(section: &Section<'_>) -> Option<Found<SocketAddr>> {
-    section.parsed("listen", super::top::socket)
+/// Reads the address alone.
+pub(super) fn read_address(section: &Section<'_>) -> Option<Located<SocketAddr>> {
+    section.parsed("listen", socket_address)
 }
 
-/// The token alone; `Some(None)` where there is none: an empty text is what an unset variable leaves. Never shows it.
-pub(super) fn token(section: &Section<'_>) -> Option<Option<AdminToken>> {
-    let Text { value, place, .. } = section.text("token")?;
-    // What a field can carry as it is (RFC 6750 section 2.1).
-    let may_be_sent = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    let wrong = match value.len() {
+/// Reads the token alone; `Some(None)` where there is none: an unset variable leaves an empty text. Problems never show
+/// it.
+pub(super) fn read_token(section: &Section<'_>) -> Option<Option<AdminToken>> {
+    let Text { value, position, .. } = section.text("token")?;
+    // The characters of RFC 6750, section 2.1, which a field carries as they are.
+    let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    let problem = match value.len() {
         0 => return Some(None),
-        _ if !value.bytes().all(may_be_sent) => {
+        _ if !value.bytes().all(is_sendable) => {
             "has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`"
         }
         1..TOKEN_LENGTH_MIN => {
@@ -77,6 +83,6 @@ pub(super) fn token(section: &Section<'_>) -> Option<Option<AdminToken>> {
         }
         _ => return Some(Some(AdminToken(value.into()))),
     };
-    section.reader().problem(&place, wrong);
+    section.reader().problem(&position, problem);
     None
 }

@@ -1,10 +1,11 @@
-//! Where messages come from.
+//! The brokers that messages come from.
 
 use std::fmt;
 
 use http::uri::Authority;
+use percent_encoding::percent_decode_str;
 
-/// A RabbitMQ broker: where it is, as whom, and which of its virtual hosts.
+/// A RabbitMQ broker: its address, the user, and the virtual host.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Broker {
     /// Whether TLS is spoken (`amqps://`).
@@ -13,81 +14,76 @@ pub struct Broker {
     pub host: Box<str>,
     /// Its port.
     pub port: u16,
-    /// As whom; `guest` where none is written.
+    /// The user; `guest` where none is written.
     pub user: Box<str>,
-    /// Never shown.
+    /// The password; never shown.
     pub password: Box<str>,
-    /// `/` where none is written.
+    /// The virtual host; `/` where none is written.
     pub vhost: Box<str>,
 }
 
-const RIGHT: &str = "write `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS";
+const EXAMPLE: &str = "write `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS";
 
-/// A name that AMQP sends as a short string.
+/// The longest name: AMQP sends names as short strings.
 pub(super) const NAME_BYTES_MAX: usize = 255;
 
 impl Broker {
-    /// Reads `amqp://user:password@host:port/vhost` as RabbitMQ's URI specification has it: what is percent-encoded is
-    /// decoded, and everything but the host may be missing. A slash with nothing behind it is no other virtual host.
+    /// Reads `amqp://user:password@host:port/vhost` by RabbitMQ's URI specification: percent-encoding is decoded, and
+    /// every part but the host may be missing. A slash at the end means the default virtual host.
     ///
     /// # Errors
-    /// What would be right, beginning with a verb. Never has the text itself, which may hold a password.
+    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("is no URL of a broker: {RIGHT}"));
+            return Err(format!("is no URL of a broker: {EXAMPLE}"));
         };
-        let (tls, usual) = match scheme.to_ascii_lowercase().as_str() {
+        let (tls, default_port) = match scheme.to_ascii_lowercase().as_str() {
             "amqp" => (false, 5672),
             "amqps" => (true, 5671),
-            _ => return Err(format!("is of a kind that is not known: {RIGHT}")),
+            _ => return Err(format!("has an unknown scheme: {EXAMPLE}")),
         };
         if rest.contains(['?', '#']) {
-            return Err("has a query or a fragment, of which nothing is known here (`?` in a password is `%3F`)".into());
+            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
         }
         let (authority, vhost) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be read: {RIGHT}"))?;
+        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLE}"))?;
         let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
         let port = match authority.port_u16() {
-            None if !after_host.contains(':') => usual,
+            None if !after_host.contains(':') => default_port,
             Some(port) if port > 0 => port,
             _ => return Err("has a port that is not a number from 1 to 65535".into()),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
-            return Err(format!("has no host: {RIGHT}"));
+            return Err(format!("has no host: {EXAMPLE}"));
         }
         let part = |text: &str, default: &str| match text {
             "" => Ok(default.into()),
-            text => decoded(text).map(String::into_boxed_str),
+            text => percent_decode(text).map(String::into_boxed_str),
         };
         let vhost: Box<str> = part(vhost, "/")?;
         if vhost.len() > NAME_BYTES_MAX {
             return Err("has a virtual host with a name that is too long".into());
         }
-        // The broker's own default, which it accepts from its own machine alone.
+        // The broker's own default, which it accepts only from its own machine.
         let password = part(password, if user.is_empty() { "guest" } else { "" })?;
         Ok(Self { tls, host: host.into(), port, user: part(user, "guest")?, password, vhost })
     }
 }
 
-/// `%XX` anywhere, and UTF-8 in the end.
-fn decoded(text: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('%') {
-        bytes.extend_from_slice(before.as_bytes());
-        let hex = after.get(..2).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(byte.ok_or("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)")?);
-        rest = &after[2..];
+/// Decodes each `%XX`; the result is UTF-8.
+fn percent_decode(text: &str) -> Result<String, String> {
+    let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_hex) {
+        return Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into());
     }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8(bytes).map_err(|_| "has percent-encoded bytes that are no UTF-8".into())
+    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| "has percent-encoded bytes that are no UTF-8")?;
+    Ok(decoded.into_owned())
 }
 
-/// As it would be written, but for the password.
+/// The URL without the password.
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "amqps" } else { "amqp" };
@@ -110,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broker_is_a_host_and_what_is_not_written_is_usual() {
+    fn missing_parts_of_a_broker_have_their_defaults() {
         for (text, shown, password) in [
             ("amqp://rabbit", "amqp://guest@rabbit:5672", "guest"),
             ("amqp://rabbit/", "amqp://guest@rabbit:5672", "guest"),
@@ -127,11 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_broker_is_said_without_its_password() {
+    fn problems_of_a_broker_do_not_show_its_password() {
         for (text, why) in [
             ("", "no URL"),
             ("rabbit:5672", "no URL"),
-            ("http://u:hunter2@h", "not known"),
+            ("http://u:hunter2@h", "unknown scheme"),
             ("amqp://", "no host"),
             ("amqp://u:hunter2@", "no host"),
             ("amqp://u:hunter2@:5672", "no host"),

@@ -1,60 +1,61 @@
-//! `[[consumers]]`, read and checked.
+//! Reads and checks `[[consumers]]`.
 
 use std::sync::Arc;
 
 use http::{HeaderName, Method};
 
 use super::broker::{Broker, NAME_BYTES_MAX};
-use super::reader::{Found, Place, Section};
-use super::route::{Mode, Route};
+use super::reader::{Located, Section, SourcePosition};
+use super::route::{Route, RouteMode};
 use super::scope::{self, ScopeRule, ScopeSource};
-use crate::domain::filled_path::FilledPath;
-use crate::domain::template::Template;
+use super::value_parsers::header_name;
+use crate::domain::message_path::MessagePathTemplate;
+use crate::domain::path_template::PathTemplate;
 
 /// A queue whose messages are requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// Where the queue is.
+    /// The broker that has the queue.
     pub broker: Broker,
-    /// Its name; no other consumer has it.
+    /// The queue's name; no other consumer has it.
     pub queue: Box<str>,
-    /// The name of the route whose policy its messages take. It enforces, and guards POST.
+    /// The name of the route whose policy its messages have. The route enforces, and guards POST.
     pub route: Arc<str>,
-    /// Where a message's key is.
+    /// The place of a message's key.
     pub key: MessageKey,
-    /// So many of its messages are in hand at once, at most; at least one.
+    /// The most messages that are unacknowledged at once; at least one.
     pub prefetch: u16,
-    /// Where they are posted to: one of the route's own paths, whatever is filled in.
-    pub path: FilledPath,
-    /// Whose key it is, by fields of the message.
+    /// The path that they are posted to: one of the route's own, whatever the values.
+    pub path: MessagePathTemplate,
+    /// The headers of a message that tell callers apart.
     pub scope: ScopeRule,
-    /// Where messages go that will never do.
+    /// The exchange for messages that will never succeed.
     pub dead_letter_exchange: Option<Box<str>>,
 }
 
-/// Where a message's key is.
+/// The place of a message's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageKey {
     /// In one of its headers.
     Header(HeaderName),
-    /// It is the message's id.
+    /// The message's id.
     MessageId,
 }
 
 impl Consumer {
-    /// Whether it is about the same queue.
+    /// Whether both consume the same queue.
     pub fn is_of_same_queue(&self, other: &Self) -> bool {
-        let place = |consumer: &Self| {
+        let identity = |consumer: &Self| {
             let Broker { host, port, vhost, .. } = &consumer.broker;
             (host.to_ascii_lowercase(), *port, vhost.clone(), consumer.queue.clone())
         };
-        place(self) == place(other)
+        identity(self) == identity(other)
     }
 }
 
 impl MessageKey {
-    /// As it would be written.
-    pub fn shown(&self) -> String {
+    /// The text in the configuration.
+    pub fn to_text(&self) -> String {
         match self {
             Self::Header(name) => format!("header:{name}"),
             Self::MessageId => "message-id".into(),
@@ -62,59 +63,59 @@ impl MessageKey {
     }
 }
 
-/// All consumers; those in which something is wrong are missing. Of the routes, those that are right are known;
-/// `all_known` says whether that is all of them.
+/// Reads all consumers but those that have problems. `routes` are those without problems; `all_known` tells whether
+/// that is all of them.
 pub(super) fn read(top: &Section<'_>, routes: &[Route], all_known: bool) -> Vec<Consumer> {
     let mut consumers: Vec<Consumer> = Vec::new();
-    for section in top.tables("consumers", &top.nothing()) {
-        let Some((consumer, place)) = consumer(&section, routes, all_known) else { continue };
+    for section in top.tables("consumers", &top.empty()) {
+        let Some((consumer, position)) = read_consumer(&section, routes, all_known) else { continue };
         if consumers.iter().any(|other| other.is_of_same_queue(&consumer)) {
             section
                 .reader()
-                .problem(&place, "is another consumer's queue too: one is enough, with a larger `prefetch`");
+                .problem(&position, "is another consumer's queue too: one is enough, with a larger `prefetch`");
         }
         consumers.push(consumer);
     }
     consumers
 }
 
-fn consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<(Consumer, Place)> {
+fn read_consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<(Consumer, SourcePosition)> {
     let reader = section.reader();
     let broker = section.text("amqp").and_then(|text| match Broker::parse(&text.value) {
         Ok(broker) => Some(broker),
-        // Without the text, which may hold a password.
+        // The problem does not show the text, which may hold a password.
         Err(message) => {
-            reader.problem(&text.place, message);
+            reader.problem(&text.position, message);
             None
         }
     });
-    let queue = section.parsed("queue", |text| match name(text)? {
+    let queue = section.parsed("queue", |text| match parse_name(text)? {
         Some(queue) => Ok(queue),
-        None => Err("is no name of a queue: write the one that messages wait in".into()),
+        None => Err("is no name of a queue: write the name of the queue that has the messages".into()),
     });
-    let key = section.parsed("key", key);
-    let why = "the broker counts so, and to it 0 would be no limit";
+    let key = section.parsed("key", parse_key);
+    let why = "the broker has 16 bits for it, and takes 0 for no limit";
     let prefetch = section.integer("prefetch", 1..=usize::from(u16::MAX), why);
-    let scope = scope(section);
-    let dead_letter_exchange = section.parsed("dead_letter_exchange", name);
+    let scope = read_scope(section);
+    let dead_letter_exchange = section.parsed("dead_letter_exchange", parse_name);
     let route = section.text("route").and_then(|text| {
         let found = routes.iter().find(|route| *route.name == *text.value);
         if found.is_none() && all_known {
-            reader.problem(&text.place, format!("`{}` is no route's name: write the `name` of one", text.shown));
+            reader.problem(&text.position, format!("`{}` is no route's name: write the `name` of one", text.shown));
         }
-        Some((found?, text.place))
+        Some((found?, text.position))
     });
-    // By its own line, whether there is such a route or not.
+    // Parsed whether there is such a route or not.
     let path = section.parsed("path", |text| match text {
         "" => Ok(None),
-        text => FilledPath::parse(text).map(Some),
+        text => MessagePathTemplate::parse(text).map(Some),
     });
-    let (route, place) = route?;
-    if let Some(message) = cannot_take(route) {
-        reader.problem(&place, message);
+    let (route, position) = route?;
+    if let Some(message) = refusal_of_route(route) {
+        reader.problem(&position, message);
         return None;
     }
-    let path = posted_to(section, route, path?)?;
+    let path = resolve_path(section, route, path?)?;
     let queue = queue?;
     let consumer = Consumer {
         broker: broker?,
@@ -126,48 +127,52 @@ fn consumer(section: &Section<'_>, routes: &[Route], all_known: bool) -> Option<
         scope: scope?,
         dead_letter_exchange: dead_letter_exchange?.value,
     };
-    Some((consumer, queue.place))
+    Some((consumer, queue.position))
 }
 
-/// Why no message can be executed once by a route.
-fn cannot_take(route: &Route) -> Option<String> {
+/// The reason why a route cannot execute messages once, where there is one.
+fn refusal_of_route(route: &Route) -> Option<String> {
     let name = &route.name;
     if !route.methods.contains(&Method::POST) {
-        return Some(format!("`{name}` does not guard POST, which messages are"));
+        return Some(format!("`{name}` does not guard POST, the method of messages"));
     }
     match route.mode {
-        Mode::Enforce => None,
-        Mode::Observe | Mode::Off => Some(format!(
+        RouteMode::Enforce => None,
+        RouteMode::Observe | RouteMode::Off => Some(format!(
             "`{name}` does not enforce: a message would be executed as often as it is delivered; write \
              `mode = \"enforce\"` there"
         )),
     }
 }
 
-/// Where messages go: by the template, or to the one path that the route has.
-fn posted_to(section: &Section<'_>, route: &Route, path: Found<Option<FilledPath>>) -> Option<FilledPath> {
+/// The path of messages: the template, or the route's only path.
+fn resolve_path(
+    section: &Section<'_>,
+    route: &Route,
+    path: Located<Option<MessagePathTemplate>>,
+) -> Option<MessagePathTemplate> {
     let pattern = route.path.as_str();
     let problem = |message: String| {
-        section.reader().problem(&path.place, message);
+        section.reader().problem(&path.position, message);
         None
     };
     let Some(template) = &path.value else {
         return match pattern.contains('{') {
             true => problem(format!(
-                "is needed, as `{}` has many paths: write one like `{pattern}` with names of message headers",
+                "is needed, because `{}` has many paths: write one like `{pattern}` with names of message headers",
                 route.name
             )),
-            false => FilledPath::parse(pattern).ok(),
+            false => MessagePathTemplate::parse(pattern).ok(),
         };
     };
-    match Template::parse(template.as_str()) {
+    match PathTemplate::parse(template.as_str()) {
         Ok(shape) if shape.is_covered_by(&route.path) => path.value,
         _ => problem(format!("`{template}` leads to other paths than those of `{}`: `{pattern}`", route.name)),
     }
 }
 
-/// A short name; `None` for an empty text.
-fn name(text: &str) -> Result<Option<Box<str>>, String> {
+/// Parses a name of the broker's; `None` for an empty text.
+fn parse_name(text: &str) -> Result<Option<Box<str>>, String> {
     match text.len() {
         0 => Ok(None),
         1..=NAME_BYTES_MAX => Ok(Some(text.into())),
@@ -175,20 +180,22 @@ fn name(text: &str) -> Result<Option<Box<str>>, String> {
     }
 }
 
-fn key(text: &str) -> Result<MessageKey, String> {
+fn parse_key(text: &str) -> Result<MessageKey, String> {
     match text.split_once(':') {
         None if text == "message-id" => Ok(MessageKey::MessageId),
-        Some(("header", name)) => super::routes::header_name(name).map(MessageKey::Header),
-        _ => Err("is no place in a message that is known here: write `header:NAME` or `message-id`".into()),
+        Some(("header", name)) => header_name(name).map(MessageKey::Header),
+        _ => Err("is no known place in a message: write `header:NAME` or `message-id`".into()),
     }
 }
 
-fn scope(section: &Section<'_>) -> Option<ScopeRule> {
+fn read_scope(section: &Section<'_>) -> Option<ScopeRule> {
     let rule = scope::read(section)?;
     if rule.parts.iter().all(|part| matches!(part.source, ScopeSource::Header(_))) {
         return Some(rule);
     }
     let written = section.list("scope", |text| Ok::<_, String>(text.to_owned()))?;
-    section.reader().problem(&written.place, "has a part that a message does not have: write `header:NAME` or `none`");
+    section
+        .reader()
+        .problem(&written.position, "has a part that a message does not have: write `header:NAME` or `none`");
     None
 }

@@ -1,13 +1,13 @@
-//! A route's `delivery` and `retry`.
+//! Reads and checks a route's `delivery` and `retry`.
 
 use super::reader::Section;
-use super::routes::Context;
-use crate::domain::job::Retry;
+use super::route_context::RouteContext;
+use crate::domain::retry::RetryPolicy;
 
-/// Whether a request is answered at once or delivered later.
+/// When a request is sent to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// Later, all of them.
+pub enum DeliveryMode {
+    /// Later, for all requests.
     Async,
     /// Later, where the client says that it prefers that (`Prefer: respond-async`, RFC 7240 section 4.1).
     Prefer,
@@ -15,14 +15,14 @@ pub enum Delivery {
     Sync,
 }
 
-/// With the longest pause some weeks of them.
+/// With the default `cap` of 10 minutes, this is about ten weeks.
 const ATTEMPTS_MAX: usize = 10_000;
 
-pub(super) fn read(section: &Section<'_>, context: &Context) -> Option<(Delivery, Retry)> {
+pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<(DeliveryMode, RetryPolicy)> {
     let delivery = section.choice("delivery", |word| match word {
-        "async" => Some(Delivery::Async),
-        "prefer" => Some(Delivery::Prefer),
-        "sync" => Some(Delivery::Sync),
+        "async" => Some(DeliveryMode::Async),
+        "prefer" => Some(DeliveryMode::Prefer),
+        "sync" => Some(DeliveryMode::Sync),
         _ => None,
     });
     let table = section.table("retry");
@@ -33,15 +33,15 @@ pub(super) fn read(section: &Section<'_>, context: &Context) -> Option<(Delivery
     let (delivery, base, cap) = (delivery?, base?, cap?);
     if base.value > cap.value {
         let message = "`base` must not be over `cap`: the first pause would be longer than the longest";
-        table.reader().problem((&base.place).max(&cap.place), message);
+        table.reader().problem((&base.position).max(&cap.position), message);
         return None;
     }
-    if delivery.value != Delivery::Sync && context.secrets.as_ref()?.current().is_none() {
+    if delivery.value != DeliveryMode::Sync && context.secrets.as_ref()?.current().is_none() {
         let message = "needs a `secret` at the top of the file: what is queued is stored encrypted, and never without";
-        section.reader().problem(&delivery.place, message);
+        section.reader().problem(&delivery.position, message);
         return None;
     }
     let max_attempts = u32::try_from(max_attempts?.value).expect("its bound is far below");
     let give_up_after = give_up_after?.value;
-    Some((delivery.value, Retry { max_attempts, base: base.value, cap: cap.value, give_up_after }))
+    Some((delivery.value, RetryPolicy { max_attempts, base: base.value, cap: cap.value, give_up_after }))
 }

@@ -1,4 +1,4 @@
-//! A configuration as resolved, for people.
+//! The resolved configuration as text, for people.
 
 use std::fmt::Write;
 
@@ -6,15 +6,16 @@ use http::StatusCode;
 
 use super::units::{show_duration, show_size};
 use super::{
-    Config, Consumer, Delivery, ForwardKey, InFlight, KeySource, Reconcile, Route, ScopePart, ScopeRule, StoreDown,
+    Config, Consumer, DeliveryMode, ForwardKey, InFlightPolicy, KeySource, ReconcileConfig, Route, ScopePart,
+    ScopeRule, StoreDownPolicy,
 };
-use crate::domain::job::Retry;
-use crate::domain::policy::{OnUnknown, StatusTable, Verdict};
+use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
+use crate::domain::retry::RetryPolicy;
 
-/// What `oncegate check` prints: the proxy's own settings and each route as resolved. Never a secret or a
-/// password; the warnings are for the caller.
+/// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
+/// the warnings are left to the caller.
 pub fn describe(config: &Config) -> String {
-    let mut lines = Lines::default();
+    let mut lines = DescriptionTable::default();
     let tls = config.tls.as_ref().map(|tls| format!(" with TLS ({})", tls.certificate.display())).unwrap_or_default();
     let token = if config.admin.token.is_some() { " with a token" } else { "" };
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
@@ -32,7 +33,7 @@ pub fn describe(config: &Config) -> String {
     lines.text
 }
 
-fn describe_route(lines: &mut Lines, route: &Route) {
+fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
     lines.text.push('\n');
     lines.row("route", &route.name);
@@ -62,12 +63,14 @@ fn describe_route(lines: &mut Lines, route: &Route) {
             show_duration(route.upstream_idle_timeout)
         ),
     );
-    for (verdict, label) in
-        [(Verdict::Store, "  stored"), (Verdict::Release, "  released"), (Verdict::Unknown, "  unknown")]
-    {
+    for (verdict, label) in [
+        (ResponseVerdict::Store, "  stored"),
+        (ResponseVerdict::Release, "  released"),
+        (ResponseVerdict::Unknown, "  unknown"),
+    ] {
         lines.row(label, &statuses(&route.statuses, verdict));
     }
-    if route.store_down == StoreDown::Bypass {
+    if route.store_down == StoreDownPolicy::Bypass {
         lines.row("  store down", "forwarded unguarded");
     }
     let on_unknown = match route.on_unknown {
@@ -90,11 +93,11 @@ fn describe_route(lines: &mut Lines, route: &Route) {
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
 }
 
-fn describe_consumer(lines: &mut Lines, consumer: &Consumer) {
+fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {
     lines.text.push('\n');
     lines.row("consumer", &format!("{} of {}", consumer.queue, consumer.broker));
     lines.row("  as", &format!("POST {} ({})", consumer.path, consumer.route));
-    lines.row("  key", &consumer.key.shown());
+    lines.row("  key", &consumer.key.to_text());
     lines.row("  scope", &scope(&consumer.scope));
     lines.row("  at once", &consumer.prefetch.to_string());
     let dead = consumer.dead_letter_exchange.as_ref().map(|exchange| format!("to the exchange {exchange}"));
@@ -107,20 +110,20 @@ fn scope(rule: &ScopeRule) -> String {
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// `None` where each request is answered at once.
+/// The delivery policy; `None` where each request is answered at once.
 fn delivered(route: &Route) -> Option<String> {
     let who = match route.delivery {
-        Delivery::Async => "later",
-        Delivery::Prefer => "later, if the client prefers that",
-        Delivery::Sync => return None,
+        DeliveryMode::Async => "later",
+        DeliveryMode::Prefer => "later, if the client prefers that",
+        DeliveryMode::Sync => return None,
     };
-    let Retry { max_attempts, base, cap, give_up_after } = route.retry;
+    let RetryPolicy { max_attempts, base, cap, give_up_after } = route.retry;
     let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
     Some(format!("{who}; pauses from {base} to {cap}, given up after {max_attempts} attempts or {give_up_after}"))
 }
 
-fn reconciled(reconcile: &Reconcile) -> String {
-    let Reconcile { lookup, every, max_attempts, confirmations } = reconcile;
+fn reconciled(reconcile: &ReconcileConfig) -> String {
+    let ReconcileConfig { lookup, every, max_attempts, confirmations } = reconcile;
     format!(
         "by {lookup} every {}, given up after {max_attempts}, 404 believed after {confirmations} in a row",
         show_duration(*every)
@@ -157,18 +160,18 @@ fn ttl(route: &Route) -> String {
 fn in_flight(route: &Route) -> String {
     let wait = show_duration(route.wait_timeout);
     match route.in_flight {
-        InFlight::Accepted => "202".into(),
-        InFlight::Conflict => format!("409, or wait up to {wait} if the client prefers to"),
-        InFlight::Wait => format!("wait up to {wait}"),
+        InFlightPolicy::Accepted => "202".into(),
+        InFlightPolicy::Conflict => format!("409, or wait up to {wait} if the client prefers to"),
+        InFlightPolicy::Wait => format!("wait up to {wait}"),
     }
 }
 
-/// A verdict's statuses in short: whole classes, with the codes that differ.
-fn statuses(table: &StatusTable, verdict: Verdict) -> String {
+/// The statuses of a verdict in short: whole classes, with the codes that differ.
+fn statuses(table: &StatusTable, verdict: ResponseVerdict) -> String {
     let mut parts = Vec::new();
     for class in 2..=5 {
         let codes = class * 100..class * 100 + 100;
-        let has = |code: &u16| StatusCode::from_u16(*code).is_ok_and(|code| table.judge(code, false) == verdict);
+        let has = |code: &u16| StatusCode::from_u16(*code).is_ok_and(|code| table.verdict_on(code, false) == verdict);
         let (with, without): (Vec<u16>, Vec<u16>) = codes.partition(has);
         let row = |codes: &[u16]| codes.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
         match (with.len(), without.len()) {
@@ -183,12 +186,12 @@ fn statuses(table: &StatusTable, verdict: Verdict) -> String {
 
 /// Labels and values in two columns.
 #[derive(Default)]
-struct Lines {
+struct DescriptionTable {
     text: String,
 }
 
-impl Lines {
+impl DescriptionTable {
     fn row(&mut self, label: &str, value: &str) {
-        writeln!(self.text, "{label:<16}{value}").expect("a String takes everything");
+        writeln!(self.text, "{label:<16}{value}").expect("writing to a String does not fail");
     }
 }

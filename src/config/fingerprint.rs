@@ -1,11 +1,12 @@
-//! What makes two requests the same, from text to recipe.
+//! Reads and checks a route's `fingerprint`.
 
-use super::reader::Section;
-use super::routes::{Context, header_name};
-use crate::domain::canonical_json::{Pointer, Selection};
-use crate::domain::fingerprint::{BodyRule, Plan, Recipe};
+use super::reader::{Located, Section};
+use super::route_context::RouteContext;
+use super::value_parsers::{header_name, json_pointer};
+use crate::domain::fingerprint::{BodyRule, FingerprintRules, Recipe};
+use canonical_json::{Pointer, Selection};
 
-pub(super) fn read(section: &Section<'_>, context: &Context) -> Option<Recipe> {
+pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<Recipe> {
     let body = section.choice("body", |word| match word {
         "auto" => Some(BodyRule::Auto),
         "form" => Some(BodyRule::Form),
@@ -16,26 +17,21 @@ pub(super) fn read(section: &Section<'_>, context: &Context) -> Option<Recipe> {
     });
     let query = section.boolean("query");
     let headers = section.list("headers", header_name);
-    let include = section.list("include", pointer);
-    let exclude = section.list("exclude", pointer);
+    let include = section.list("include", json_pointer);
+    let exclude = section.list("exclude", json_pointer);
     let (body, include, exclude) = (body?, include?, exclude?);
     let selects = !include.value.is_empty() || !exclude.value.is_empty();
     if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Json) {
-        let place = (&body.place).max(&include.place).max(&exclude.place);
-        section.reader().problem(place, "selects from a JSON body, and `body` says that it is not taken for one");
+        let position = (&body.position).max(&include.position).max(&exclude.position);
+        section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
         return None;
     }
-    let pointers = |list: Vec<super::reader::Found<Pointer>>| list.into_iter().map(|found| found.value).collect();
-    let plan = Plan {
+    let pointers = |list: Vec<Located<Pointer>>| list.into_iter().map(|found| found.value).collect();
+    let rules = FingerprintRules {
         body: body.value,
         query: query?.value,
         headers: headers?.value.into_iter().map(|name| name.value).collect(),
         selection: Selection { include: pointers(include.value), exclude: pointers(exclude.value) },
     };
-    Some(Recipe::new(plan, context.secrets.as_ref()?.current()))
-}
-
-/// A JSON Pointer (RFC 6901).
-pub(super) fn pointer(text: &str) -> Result<Pointer, String> {
-    Pointer::parse(text).map_err(|_| "is no JSON Pointer: write one like `/order/id`, `~1` for a `/` in a name".into())
+    Some(Recipe::new(rules, context.secrets.as_ref()?.current()))
 }

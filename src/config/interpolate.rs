@@ -1,14 +1,14 @@
 //! `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the file's strings.
 //!
-//! Filled in after the file was parsed: nothing that a variable holds can become a key, a table or a second value.
+//! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value.
 
 use std::path::Path;
 
-use super::surroundings::Surroundings;
+use super::environment::Environment;
 
-/// The text with everything filled in, or what is wrong with it. Says names and paths, never what they hold.
-pub(super) fn interpolate(text: &str, surroundings: &dyn Surroundings) -> Result<String, Vec<String>> {
-    let (mut filled, mut wrong) = (String::new(), Vec::new());
+/// Interpolates a text, or returns all of its problems, which have names and paths and never their contents.
+pub(super) fn interpolate(text: &str, environment: &dyn Environment) -> Result<String, Vec<String>> {
+    let (mut filled, mut problems) = (String::new(), Vec::new());
     let mut rest = text;
     while let Some(start) = rest.find("${") {
         if let Some(before) = rest[..start].strip_suffix('$') {
@@ -20,26 +20,25 @@ pub(super) fn interpolate(text: &str, surroundings: &dyn Surroundings) -> Result
         filled.push_str(&rest[..start]);
         let inside = &rest[start + 2..];
         let Some(end) = inside.find('}') else {
-            wrong.push("a `${` has no `}`; for the two characters themselves write `$${`".into());
+            problems.push("a `${` has no `}`; for the two characters themselves write `$${`".into());
             rest = "";
             break;
         };
-        match look_up(&inside[..end], surroundings) {
+        match look_up(&inside[..end], environment) {
             Ok(value) => filled.push_str(&value),
-            Err(message) => wrong.push(message),
+            Err(message) => problems.push(message),
         }
         rest = &inside[end + 1..];
     }
     filled.push_str(rest);
-    if wrong.is_empty() { Ok(filled) } else { Err(wrong) }
+    if problems.is_empty() { Ok(filled) } else { Err(problems) }
 }
 
-fn look_up(inside: &str, surroundings: &dyn Surroundings) -> Result<String, String> {
+fn look_up(inside: &str, environment: &dyn Environment) -> Result<String, String> {
     if let Some(path) = inside.strip_prefix("file:") {
-        let mut text = surroundings
-            .read(Path::new(path))
-            .map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
-        // Editors and `echo` end a file with a newline that nobody means to be part of a secret.
+        let mut text =
+            environment.read(Path::new(path)).map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
+        // Editors and `echo` end a file with a newline, which is not part of the secret.
         for newline in ['\n', '\r'] {
             if text.ends_with(newline) {
                 text.pop();
@@ -56,11 +55,11 @@ fn look_up(inside: &str, surroundings: &dyn Surroundings) -> Result<String, Stri
             "`${…}` takes `${NAME}`, `${NAME:-default}` or `${file:/path}`; for a literal `${` write `$${`".into()
         );
     }
-    match (surroundings.variable(name), default) {
+    match (environment.variable(name), default) {
         (_, Some(default)) if default.contains("${") => {
             Err(format!("the default of `${{{name}:-…}}` cannot have another `${{` in it"))
         }
-        // As in a shell, `:-` takes an empty variable for an unset one: that is what `FOO=` in an env file means.
+        // As in a shell, `:-` treats an empty variable as unset: `FOO=` in an env file means that.
         (Some(value), Some(default)) if value.is_empty() => Ok(default.into()),
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.into()),
@@ -75,11 +74,11 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::surroundings::Written;
     use super::*;
+    use crate::config::environment::FakeEnvironment;
 
-    fn surroundings() -> Written {
-        Written::default()
+    fn environment() -> FakeEnvironment {
+        FakeEnvironment::default()
             .with_variable("HOST", "db.internal")
             .with_variable("EMPTY", "")
             .with_variable("SLY", "\"\nsecret = \"${HOST}")
@@ -105,13 +104,13 @@ mod tests {
             ("$HOST costs 5$ {x}", "$HOST costs 5$ {x}"),
             ("${SLY}", "\"\nsecret = \"${HOST}"),
         ] {
-            assert_eq!(interpolate(text, &surroundings()), Ok(filled.to_owned()), "{text:?}");
+            assert_eq!(interpolate(text, &environment()), Ok(filled.to_owned()), "{text:?}");
         }
     }
 
     #[test]
-    fn everything_that_cannot_be_filled_in_is_said_at_once() {
-        let wrong = interpolate("${A} ${HOST} ${file:/b} ${1} ${C:-${HOST}} ${", &surroundings())
+    fn all_problems_of_a_text_are_found_at_once() {
+        let wrong = interpolate("${A} ${HOST} ${file:/b} ${1} ${C:-${HOST}} ${", &environment())
             .expect_err("most of it is wrong");
         let begins =
             ["the environment has no `A`", "`${file:/b}` cannot be read", "`${…}` takes", "the default of `${C"];

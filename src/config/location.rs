@@ -1,52 +1,50 @@
-//! Where keys are kept.
+//! The kind and the address of the store.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::postgres_tls::PostgresTls;
 
-/// Which store, and where it is.
+/// The kind and the address of the store.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Location {
-    /// In this process: gone with it.
+pub enum StoreLocation {
+    /// In this process: lost with it.
     Memory,
-    /// A PostgreSQL server: the whole URL, password and all.
+    /// A PostgreSQL server: the whole URL, with the password.
     Postgres(String),
     /// A file, relative to the working directory.
     Sqlite(PathBuf),
 }
 
-impl Location {
+impl StoreLocation {
     /// Reads `sqlite:PATH`, `memory:`, `postgres://…` or `postgresql://…`.
     ///
     /// # Errors
-    /// What would be right, beginning with a verb. Never has the text itself, which may hold a password.
+    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         let right = "write `sqlite:PATH`, `postgres://user@host/database` or `memory:`";
         let Some((scheme, rest)) = text.split_once(':') else {
-            return Err(format!("does not say which kind of store: {right}"));
+            return Err(format!("has no scheme: {right}"));
         };
         match (scheme, rest) {
             ("memory", "") | ("sqlite", ":memory:") => Ok(Self::Memory),
-            ("memory", _) => Err("has something after `memory:`, where nothing can be said".into()),
-            ("sqlite", "") => Err("does not say which file: write `sqlite:oncegate.db`".into()),
+            ("memory", _) => Err("has something after `memory:`, which takes nothing".into()),
+            ("sqlite", "") => Err("names no file: write `sqlite:oncegate.db`".into()),
             ("sqlite", path) if path.starts_with("//") || path.contains('?') => {
                 Err("is no path: write `sqlite:oncegate.db` or `sqlite:/var/lib/oncegate/oncegate.db`, without options"
                     .into())
             }
             ("sqlite", path) => Ok(Self::Sqlite(path.into())),
             ("postgres" | "postgresql", rest) if rest.strip_prefix("//").is_some_and(|rest| !rest.is_empty()) => {
-                PostgresTls::take_out(text)?;
+                PostgresTls::extract(text)?;
                 Ok(Self::Postgres(text.into()))
             }
-            ("postgres" | "postgresql", _) => {
-                Err("does not say which server: write `postgres://user@host/database`".into())
-            }
-            _ => Err(format!("is of a kind that is not known: {right}")),
+            ("postgres" | "postgresql", _) => Err("names no server: write `postgres://user@host/database`".into()),
+            _ => Err(format!("has an unknown scheme: {right}")),
         }
     }
 
-    /// The kind of store, in a word.
+    /// The name of the kind of store.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -56,8 +54,8 @@ impl Location {
     }
 }
 
-/// As it would be written, but for the password.
-impl fmt::Display for Location {
+/// The URL in the configuration without the password.
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory:"),
@@ -67,14 +65,14 @@ impl fmt::Display for Location {
     }
 }
 
-impl fmt::Debug for Location {
+impl fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Shows what is known to be harmless, rather than hide what is known to be secret: an odd URL (a password with an
-/// unescaped `/`, say) then shows too little, never too much.
+/// The URL without its password. Only parts that are known to be harmless are shown, rather than known secrets hidden:
+/// of a malformed URL, say with an unescaped `/` in the password, too little is shown, and never too much.
 fn without_password(url: &str) -> String {
     const HARMLESS: [&str; 6] =
         ["application_name", "connect_timeout", "host", "sslmode", "sslrootcert", "target_session_attrs"];
@@ -117,14 +115,14 @@ mod tests {
     #[test]
     fn each_kind_of_store_has_its_spelling() {
         for (text, location) in [
-            ("memory:", Location::Memory),
-            ("sqlite::memory:", Location::Memory),
-            ("sqlite:oncegate.db", Location::Sqlite("oncegate.db".into())),
-            ("sqlite:/var/lib/o.db", Location::Sqlite("/var/lib/o.db".into())),
-            ("postgres://u@h/d", Location::Postgres("postgres://u@h/d".into())),
-            ("postgresql://h", Location::Postgres("postgresql://h".into())),
+            ("memory:", StoreLocation::Memory),
+            ("sqlite::memory:", StoreLocation::Memory),
+            ("sqlite:oncegate.db", StoreLocation::Sqlite("oncegate.db".into())),
+            ("sqlite:/var/lib/o.db", StoreLocation::Sqlite("/var/lib/o.db".into())),
+            ("postgres://u@h/d", StoreLocation::Postgres("postgres://u@h/d".into())),
+            ("postgresql://h", StoreLocation::Postgres("postgresql://h".into())),
         ] {
-            assert_eq!(Location::parse(text), Ok(location), "{text}");
+            assert_eq!(StoreLocation::parse(text), Ok(location), "{text}");
         }
         for text in [
             "",
@@ -136,7 +134,7 @@ mod tests {
             "postgres:",
             "mysql://h",
         ] {
-            assert!(Location::parse(text).is_err(), "{text}");
+            assert!(StoreLocation::parse(text).is_err(), "{text}");
         }
     }
 
@@ -156,7 +154,7 @@ mod tests {
             ("postgres://u:hun?ter2@h/d", "postgres://…"),
             ("postgres://u:hun:ter2@h/d", "postgres://u@h/d"),
         ] {
-            let location = Location::Postgres(url.into());
+            let location = StoreLocation::Postgres(url.into());
             assert_eq!(location.to_string(), shown);
             assert_eq!(format!("{location:?}"), shown);
         }

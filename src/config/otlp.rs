@@ -1,33 +1,33 @@
-//! Where traces go.
+//! The collector that traces go to.
 
 use http::uri::PathAndQuery;
 
 use super::reader::Section;
-use super::upstream::Upstream;
+use super::upstream::UpstreamTarget;
 
 /// An OpenTelemetry collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector {
-    /// [`Upstream::Http`] or [`Upstream::Https`].
-    pub upstream: Upstream,
-    /// Where OTLP over HTTP is posted to; `None` for OTLP over gRPC.
+pub struct OtlpCollector {
+    /// [`UpstreamTarget::Http`] or [`UpstreamTarget::Https`].
+    pub upstream: UpstreamTarget,
+    /// The path for OTLP over HTTP; `None` for OTLP over gRPC.
     pub path: Option<PathAndQuery>,
 }
 
-impl Collector {
+impl OtlpCollector {
     /// Reads `http://host:port` or `https://host:port`, with a path or without.
     ///
     /// # Errors
-    /// What would be right, beginning with a verb; never the text itself.
+    /// The problem, beginning with a verb; never has the text itself.
     pub fn parse(text: &str) -> Result<Self, String> {
         let right = "write `http://collector:4317` (gRPC) or `http://collector:4318/v1/traces` (HTTP)";
         let begins = text.find("://").map(|at| at + 3);
         let Some(path_at) = begins.map(|at| text[at..].find('/').map_or(text.len(), |path| at + path)) else {
-            return Err(format!("does not say how the collector is spoken to: {right}"));
+            return Err(format!("has no scheme: {right}"));
         };
         let (place, path) = text.split_at(path_at);
-        let upstream = match Upstream::parse(place) {
-            Ok(upstream @ (Upstream::Http(_) | Upstream::Https(..))) => upstream,
+        let upstream = match UpstreamTarget::parse(place) {
+            Ok(upstream @ (UpstreamTarget::Http(_) | UpstreamTarget::Https(..))) => upstream,
             Ok(_) | Err(_) => return Err(format!("is no collector's address: {right}")),
         };
         let path = match path {
@@ -39,12 +39,12 @@ impl Collector {
     }
 }
 
-/// `Some(None)` where none is written.
-pub(super) fn read(section: &Section<'_>) -> Option<Option<Collector>> {
+/// Reads `otlp`; `Some(None)` where none is written.
+pub(super) fn read(section: &Section<'_>) -> Option<Option<OtlpCollector>> {
     section
         .parsed("otlp", |text| match text {
             "" => Ok(None),
-            text => Collector::parse(text).map(Some),
+            text => OtlpCollector::parse(text).map(Some),
         })
         .map(|found| found.value)
 }
@@ -56,12 +56,12 @@ mod tests {
     #[test]
     fn a_path_makes_it_http_and_none_makes_it_grpc() {
         for text in ["http://collector:4317", "https://collector", "http://[::1]:4317/"] {
-            assert_eq!(Collector::parse(text).unwrap().path, None, "{text}");
+            assert_eq!(OtlpCollector::parse(text).unwrap().path, None, "{text}");
         }
-        let http = Collector::parse("https://collector:4318/v1/traces").unwrap();
+        let http = OtlpCollector::parse("https://collector:4318/v1/traces").unwrap();
         assert_eq!(http.path.unwrap(), "/v1/traces");
         for text in ["collector:4317", "unix:/run/c.sock", "h2c://c", "http://", "http://u:p@c", "http://c/a?b"] {
-            let error = Collector::parse(text).unwrap_err();
+            let error = OtlpCollector::parse(text).unwrap_err();
             assert!(error.contains("write `http://collector:4317`") && !error.contains("u:p"), "{text}: {error}");
         }
     }

@@ -1,26 +1,29 @@
-//! How a PostgreSQL server is spoken to: what its URL says about TLS, with libpq's meaning and stricter defaults.
+//! TLS towards PostgreSQL: the TLS parameters of its URL, with libpq's meaning and stricter defaults.
 //!
-//! The driver knows three of the modes and none of the files, so these parameters are taken out before it sees the URL.
+//! The driver knows three of the modes and none of the files, so these parameters are removed before it gets the URL.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// How much is asked of the server before anything else is said.
+use percent_encoding::percent_decode_str;
+
+/// The verification of the server, before anything else is sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SslMode {
     /// Cleartext.
     Disable,
-    /// TLS with whoever answers, or cleartext where the server has none.
+    /// TLS without verification, or cleartext where the server has no TLS.
     Prefer,
-    /// TLS with whoever answers.
+    /// TLS without verification.
     Require,
-    /// A certificate by one of the authorities, for whatever name.
+    /// A certificate by one of the authorities, for any name.
     VerifyCa,
     /// A certificate by one of the authorities, for the host's name as the URL has it.
     VerifyFull,
 }
 
-/// Whose word counts.
+/// The authorities that the server is verified with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Roots {
     /// The authorities in this PEM file.
@@ -29,7 +32,7 @@ pub enum Roots {
     System,
 }
 
-/// What the server is shown.
+/// The certificate that is presented to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// A PEM file: the certificate and its chain.
@@ -38,14 +41,14 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-/// What a URL says about TLS.
+/// The TLS parameters of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresTls {
-    /// The mode, with the defaults and `sslrootcert` taken into account: what is to be done.
+    /// The effective mode, by the defaults and `sslrootcert`.
     pub mode: SslMode,
-    /// Whether the URL says so itself.
+    /// Whether the URL has an `sslmode` itself.
     pub is_written: bool,
-    /// For the modes that verify.
+    /// The authorities, for the modes that verify.
     pub roots: Roots,
     /// A client's certificate, where there is one.
     pub identity: Option<Identity>,
@@ -54,30 +57,30 @@ pub struct PostgresTls {
 const MODES: &str = "write `disable`, `prefer`, `require`, `verify-ca` or `verify-full`";
 
 impl PostgresTls {
-    /// Takes TLS out of a `postgres://` URL: the URL without it, and what it said.
+    /// Splits a `postgres://` URL into the URL without its TLS parameters, and these.
     ///
-    /// Where it says nothing, a server on this machine (loopback or a socket) is `prefer`, and any other `verify-full`.
+    /// Without an `sslmode`, a server on this machine (loopback or a socket) has `prefer`, and any other `verify-full`.
     ///
     /// # Errors
-    /// What does not go together, beginning with a verb. Never has the URL, which may hold a password.
-    pub fn take_out(url: &str) -> Result<(String, Self), String> {
+    /// The problem, beginning with a verb. Never has the URL, which may hold a password.
+    pub fn extract(url: &str) -> Result<(String, Self), String> {
         let url = Url::split(url);
         let (mut mode, mut roots, mut certificate, mut key) = (None, None, None, None);
-        let mut left: Vec<&str> = Vec::new();
+        let mut others: Vec<&str> = Vec::new();
         for parameter in &url.parameters {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let place = match name {
+            let slot = match name {
                 "sslmode" => &mut mode,
                 "sslrootcert" => &mut roots,
                 "sslcert" => &mut certificate,
                 "sslkey" => &mut key,
                 _ => {
-                    left.push(parameter);
+                    others.push(parameter);
                     continue;
                 }
             };
-            let value = decoded(value).filter(|value| !value.is_empty());
-            *place = Some(value.ok_or_else(|| format!("has a `{name}` that says nothing"))?);
+            let value = percent_decode(value).filter(|value| !value.is_empty());
+            *slot = Some(value.ok_or_else(|| format!("has an empty `{name}`"))?);
         }
         let identity = match (certificate, key) {
             (None, None) => None,
@@ -88,29 +91,29 @@ impl PostgresTls {
         let roots = roots.map(|roots| if roots == "system" { Roots::System } else { Roots::File(roots.into()) });
         let is_written = mode.is_some();
         let mode = mode.map(|word| parse_mode(&word)).transpose()?;
-        let mode = match judge(mode, roots.as_ref(), url.is_of_this_machine())? {
-            // As in libpq: nobody stands between.
+        let mode = match effective_mode(mode, roots.as_ref(), url.is_on_this_machine())? {
+            // As in libpq: nobody can be in between.
             _ if url.is_socket() => SslMode::Disable,
             mode => mode,
         };
         let mut rest = url.before.to_owned();
-        if !left.is_empty() {
+        if !others.is_empty() {
             rest.push('?');
-            rest.push_str(&left.join("&"));
+            rest.push_str(&others.join("&"));
         }
         Ok((rest, Self { mode, is_written, roots: roots.unwrap_or(Roots::System), identity }))
     }
 }
 
-/// What may be said at start about a URL that is allowed and dangerous.
+/// The warning about a URL that is allowed and dangerous, where it is.
 pub(super) fn warning(url: &str) -> Option<String> {
-    let (_, tls) = PostgresTls::take_out(url).ok()?;
-    if Url::split(url).is_of_this_machine() {
+    let (_, tls) = PostgresTls::extract(url).ok()?;
+    if Url::split(url).is_on_this_machine() {
         return None;
     }
     let danger = match tls.mode {
-        SslMode::Disable => "whoever is on the network between can read and change what is stored",
-        SslMode::Require => "who answers is not looked at, and could be anybody on the network between",
+        SslMode::Disable => "anybody on the network in between can read and change all that is stored",
+        SslMode::Require => "the server is not verified, and could be anybody on the network in between",
         SslMode::Prefer | SslMode::VerifyCa | SslMode::VerifyFull => return None,
     };
     let word = if tls.mode == SslMode::Disable { "disable" } else { "require" };
@@ -124,23 +127,23 @@ fn parse_mode(word: &str) -> Result<SslMode, String> {
         "require" => Ok(SslMode::Require),
         "verify-ca" => Ok(SslMode::VerifyCa),
         "verify-full" => Ok(SslMode::VerifyFull),
-        _ => Err(format!("has an `sslmode` that is not known: {MODES}")),
+        _ => Err(format!("has an unknown `sslmode`: {MODES}")),
     }
 }
 
-fn judge(mode: Option<SslMode>, roots: Option<&Roots>, of_this_machine: bool) -> Result<SslMode, String> {
+fn effective_mode(mode: Option<SslMode>, roots: Option<&Roots>, on_this_machine: bool) -> Result<SslMode, String> {
     match (mode, roots) {
-        (None, None) if of_this_machine => Ok(SslMode::Prefer),
-        // Who names authorities wants them asked.
+        (None, None) if on_this_machine => Ok(SslMode::Prefer),
+        // A URL that names authorities wants the server verified.
         (None, _) => Ok(SslMode::VerifyFull),
-        (Some(SslMode::Prefer), _) if !of_this_machine => Err(
-            "has `sslmode=prefer` for a host that is not this machine, where whoever stands between could switch TLS \
+        (Some(SslMode::Prefer), _) if !on_this_machine => {
+            Err("has `sslmode=prefer` for a host that is not this machine, where anybody in between could switch TLS \
                  off: write `sslmode=verify-full`, or `sslmode=disable` if you trust the network"
-                .into(),
-        ),
-        // As in libpq: anybody can have a certificate by one of the public authorities.
+                .into())
+        }
+        // As in libpq: anybody can get a certificate from one of the public authorities.
         (Some(SslMode::Require | SslMode::VerifyCa), Some(Roots::System)) => {
-            Err("has `sslrootcert=system` with an `sslmode` that does not look at names: write `sslmode=verify-full`"
+            Err("has `sslrootcert=system` with an `sslmode` that does not verify names: write `sslmode=verify-full`"
                 .into())
         }
         (Some(SslMode::VerifyCa), None) => {
@@ -152,7 +155,7 @@ fn judge(mode: Option<SslMode>, roots: Option<&Roots>, of_this_machine: bool) ->
     }
 }
 
-/// A URL as the driver takes it apart.
+/// A URL as the driver splits it.
 struct Url<'a> {
     before: &'a str,
     hosts: &'a str,
@@ -162,7 +165,7 @@ struct Url<'a> {
 impl<'a> Url<'a> {
     fn split(url: &'a str) -> Self {
         let scheme = url.find("://").map_or(0, |at| at + 3);
-        // A password may have anything in it, up to the first `@`.
+        // A password may have any character in it, up to the first `@`.
         let begin = url[scheme..].find('@').map_or(scheme, |at| scheme + at + 1);
         let end = url[begin..].find('?').map_or(url.len(), |at| begin + at);
         let hosts = url[begin..end].split('/').next().unwrap_or_default();
@@ -170,26 +173,26 @@ impl<'a> Url<'a> {
         Self { before: &url[..end], hosts, parameters }
     }
 
-    /// Whether all its hosts are sockets in the file system.
+    /// Whether all its hosts are Unix sockets.
     fn is_socket(&self) -> bool {
         let hosts = self.hosts.split(',').filter(|host| !host.is_empty());
-        let said = self.parameters.iter().filter_map(|parameter| parameter.strip_prefix("host="));
-        let mut hosts = hosts.chain(said.flat_map(|hosts| hosts.split(','))).peekable();
-        hosts.peek().is_some() && hosts.all(|host| decoded(host).is_some_and(|host| host.starts_with('/')))
+        let named = self.parameters.iter().filter_map(|parameter| parameter.strip_prefix("host="));
+        let mut hosts = hosts.chain(named.flat_map(|hosts| hosts.split(','))).peekable();
+        hosts.peek().is_some() && hosts.all(|host| percent_decode(host).is_some_and(|host| host.starts_with('/')))
     }
 
-    /// Whether all its hosts are on this machine. Without any there is none elsewhere.
-    fn is_of_this_machine(&self) -> bool {
-        let said = |wanted: &'static str| {
+    /// Whether all its hosts are on this machine; also where it has none.
+    fn is_on_this_machine(&self) -> bool {
+        let values = |wanted: &'static str| {
             let parameters = self.parameters.iter().filter_map(|parameter| parameter.split_once('='));
             parameters.filter(move |(name, _)| *name == wanted).flat_map(|(_, value)| value.split(','))
         };
-        // Where there is one, it is what is connected to, and the host's name is only its name.
-        if said("hostaddr").next().is_some() {
-            return said("hostaddr").all(is_local);
+        // With a `hostaddr`, the driver connects to that, and `host` is only the name to verify.
+        if values("hostaddr").next().is_some() {
+            return values("hostaddr").all(is_local);
         }
         let hosts = self.hosts.split(',').filter(|host| !host.is_empty());
-        hosts.map(without_port).chain(said("host")).all(is_local)
+        hosts.map(without_port).chain(values("host")).all(is_local)
     }
 }
 
@@ -201,29 +204,14 @@ fn without_port(host: &str) -> &str {
 }
 
 fn is_local(host: &str) -> bool {
-    let host = decoded(host).unwrap_or_default();
+    let host = percent_decode(host).unwrap_or_default();
     let is_loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     host.starts_with('/') || host.eq_ignore_ascii_case("localhost") || is_loopback
 }
 
-/// `None` for what is no text.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let number = after.get(..2).and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
-        match (first, number) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8(bytes).ok()
+/// A value without its percent-encoding; `None` if it is no UTF-8.
+fn percent_decode(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]
@@ -231,7 +219,7 @@ mod tests {
     use super::*;
 
     fn mode(url: &str) -> SslMode {
-        PostgresTls::take_out(url).unwrap_or_else(|message| panic!("{url}: {message}")).1.mode
+        PostgresTls::extract(url).unwrap_or_else(|message| panic!("{url}: {message}")).1.mode
     }
 
     #[test]
@@ -264,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_not_know_is_taken_out_and_nothing_else() {
-        let (rest, tls) = PostgresTls::take_out(
+    fn tls_parameters_are_removed_and_no_others() {
+        let (rest, tls) = PostgresTls::extract(
             "postgres://u:p@a,b/d?sslmode=verify-full&target_session_attrs=read-write&sslrootcert=%2Fetc%2Fca.pem\
              &sslcert=c.pem&connect_timeout=3&sslkey=k.pem",
         )
@@ -274,22 +262,22 @@ mod tests {
         assert_eq!(tls.roots, Roots::File("/etc/ca.pem".into()));
         assert_eq!(tls.identity, Some(Identity { certificate: "c.pem".into(), key: "k.pem".into() }));
         assert!(tls.is_written);
-        let (rest, tls) = PostgresTls::take_out("postgres://u@h/d?sslmode=disable").expect("it is right");
+        let (rest, tls) = PostgresTls::extract("postgres://u@h/d?sslmode=disable").expect("it is right");
         assert_eq!((&*rest, tls.roots, tls.identity), ("postgres://u@h/d", Roots::System, None));
     }
 
     #[test]
-    fn what_would_not_keep_its_word_is_refused_with_what_would() {
+    fn a_contradictory_url_is_refused_with_a_remedy() {
         for (url, why) in [
             ("postgres://u:hunter2@db/d?sslmode=prefer", "write `sslmode=verify-full`"),
             ("postgres://u:hunter2@db/d?sslmode=allow", "`verify-ca` or `verify-full`"),
             ("postgres://u:hunter2@db/d?sslmode=verify-ca", "without an `sslrootcert`"),
-            ("postgres://u:hunter2@db/d?sslmode=require&sslrootcert=system", "does not look at names"),
+            ("postgres://u:hunter2@db/d?sslmode=require&sslrootcert=system", "does not verify names"),
             ("postgres://u:hunter2@db/d?sslcert=c.pem", "without an `sslkey`"),
             ("postgres://u:hunter2@db/d?sslkey=k.pem", "without an `sslcert`"),
-            ("postgres://u:hunter2@db/d?sslmode=", "says nothing"),
+            ("postgres://u:hunter2@db/d?sslmode=", "an empty `sslmode`"),
         ] {
-            let message = PostgresTls::take_out(url).expect_err(url);
+            let message = PostgresTls::extract(url).expect_err(url);
             assert!(message.contains(why) && !message.contains("hunter2"), "{url}: {message}");
         }
     }

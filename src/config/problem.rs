@@ -1,24 +1,24 @@
-//! What is wrong with a configuration, and where.
+//! The problems of a configuration, and their positions.
 
 use std::fmt;
 
-/// One thing that is wrong, and what would be right.
+/// One problem of a configuration, and its remedy.
 ///
-/// Ordered by where it stands, so that a list of problems reads like the file.
+/// Ordered by position, so that a list of problems reads like the file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The file as it was named on the command line; `None` for a flag or a variable.
     pub file: Option<Box<str>>,
-    /// Line and column, both from 1, the column in characters; `None` where no text stands behind the problem.
+    /// Line and column, both from 1, the column in characters; `None` where the problem is not in the file's text.
     pub position: Option<(usize, usize)>,
     /// The key (`routes[0].ttl`), flag (`--listen`) or variable (`ONCEGATE_LISTEN`); empty if the file is no TOML.
     pub path: String,
-    /// What would be right. Never has a value that came out of the environment or another file, nor one that may hold
-    /// a password.
+    /// The problem and its remedy. Never has a value that came out of the environment or another file, nor one that may
+    /// hold a password.
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             f.write_str(file)?;
@@ -34,19 +34,19 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration, in the order of the file, none twice. Never empty.
+/// All problems of a configuration, in the order of the file, without duplicates. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub(super) Vec<Problem>);
+pub struct ConfigProblems(pub(super) Vec<ConfigProblem>);
 
-impl Problems {
-    /// One after the other.
-    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+impl ConfigProblems {
+    /// The problems, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigProblem> {
         self.0.iter()
     }
 }
 
-/// One line each.
-impl fmt::Display for Problems {
+/// One line for each problem.
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             if index > 0 {
@@ -58,10 +58,10 @@ impl fmt::Display for Problems {
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}
 
-/// Line and column of a byte of the text, both from 1, the column in characters as editors count them.
-pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
+/// The line and column of a byte of the text, both from 1, the column in characters as editors count them.
+pub(super) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let mut offset = offset.min(text.len());
     while !text.is_char_boundary(offset) {
         offset -= 1;
@@ -78,16 +78,16 @@ mod tests {
     #[test]
     fn a_position_counts_lines_and_characters_from_one() {
         let text = "a\nb\u{e9}c\n";
-        assert_eq!(position(text, 0), (1, 1));
-        assert_eq!(position(text, 2), (2, 1));
-        assert_eq!(position(text, 5), (2, 3));
-        assert_eq!(position(text, 4), (2, 2), "inside a character is at its beginning");
-        assert_eq!(position(text, 99), (3, 1));
+        assert_eq!(line_and_column(text, 0), (1, 1));
+        assert_eq!(line_and_column(text, 2), (2, 1));
+        assert_eq!(line_and_column(text, 5), (2, 3));
+        assert_eq!(line_and_column(text, 4), (2, 2), "inside a character is at its beginning");
+        assert_eq!(line_and_column(text, 99), (3, 1));
     }
 
     #[test]
-    fn a_problem_prints_where_what_and_why() {
-        let mut problem = Problem {
+    fn a_problem_prints_its_file_position_key_and_message() {
+        let mut problem = ConfigProblem {
             file: Some("oncegate.toml".into()),
             position: Some((12, 8)),
             path: "routes[1].tll".into(),

@@ -1,9 +1,9 @@
-//! Reads a parsed file key by key, and keeps every problem with its place.
+//! Reads a parsed file key by key, and collects every problem with its position.
 //!
-//! A [`Section`] is a table as its reader sees it: what flags and variables say, then the file's own table, then the
-//! table of defaults behind it, then the default of [`super::keys`]. All take the same way, so a default is checked like
-//! a written value. A getter that returns `None` has already said what is wrong: readers go on to the next key, and give
-//! up only when everything has been read.
+//! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
+//! table, the file's defaults for it, the default of [`super::key_docs`]. All values are parsed by the same code, so a
+//! default is checked like a written value. A getter that returns `None` has noted the problem already: its caller goes
+//! on to the next key, and gives up only when everything has been read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,75 +12,75 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+use super::environment::Environment;
 use super::interpolate::interpolate;
-use super::keys::{self, KeyDoc, Kind};
+use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
-use super::problem::{Problem, Problems, position};
-use super::surroundings::Surroundings;
+use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::{units, wording};
 
-/// A file that is being read.
-pub(super) struct Reader<'a> {
-    /// `None` if flags and variables are all there is.
+/// The reader of one file.
+pub(super) struct ConfigReader<'a> {
+    /// The file's name; `None` where the values come from flags and variables alone.
     file: Option<&'a str>,
     text: &'a str,
-    surroundings: &'a dyn Surroundings,
-    /// A set: a wrong value in `[defaults]` is met by every route, and said once.
-    problems: RefCell<BTreeSet<Problem>>,
+    environment: &'a dyn Environment,
+    /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
+    problems: RefCell<BTreeSet<ConfigProblem>>,
 }
 
-/// Where a value stands. The greater of two places is the one to blame when their values do not go together: the more
-/// particular, or else the later one.
+/// The position of a value. Where two values contradict each other, the problem is reported at the greater position:
+/// the more specific one, or else the later one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct SourcePosition {
     rank: Rank,
     offset: usize,
     path: String,
 }
 
-/// How particular a value is.
+/// The specificity of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     BuiltIn,
     Defaults,
     Own,
-    Outside,
+    External,
 }
 
-impl Place {
-    /// Whether somebody wrote the value, rather than leave it at its default.
+impl SourcePosition {
+    /// Whether the value was written, rather than left at its default.
     pub(super) fn is_written(&self) -> bool {
         self.rank != Rank::BuiltIn
     }
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
-pub(super) struct Found<T> {
+pub(super) struct Located<T> {
     pub value: T,
-    pub place: Place,
+    pub position: SourcePosition,
 }
 
-/// A text, filled in.
+/// A text, interpolated.
 pub(super) struct Text {
     pub value: String,
-    /// As it may be shown in a problem: before anything was filled in.
+    /// The text as a problem may show it: before interpolation.
     pub shown: String,
-    pub place: Place,
+    pub position: SourcePosition,
 }
 
-/// A table, and whatever stands in for the keys that it lacks.
+/// A table, and the fallbacks for the keys that it lacks.
 pub(super) struct Section<'a> {
-    reader: &'a Reader<'a>,
+    reader: &'a ConfigReader<'a>,
     keys: &'static [KeyDoc],
-    /// Where a key is missed.
-    place: Place,
-    outside: Vec<Outside>,
+    /// The position at which a missing key is reported.
+    position: SourcePosition,
+    external: Vec<ExternalValue>,
     layers: Vec<Layer<'a>>,
 }
 
-/// What a flag or a variable says about a key.
-pub(super) struct Outside {
+/// The value that a flag or a variable gives a key.
+pub(super) struct ExternalValue {
     pub key: &'static str,
     /// The name of the flag or variable.
     pub from: &'static str,
@@ -95,53 +95,53 @@ struct Layer<'a> {
 }
 
 enum Raw<'a> {
-    Outside(String),
+    External(String),
     Toml(DeValue<'a>),
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(file: Option<&'a str>, text: &'a str, surroundings: &'a dyn Surroundings) -> Self {
-        Self { file, text, surroundings, problems: RefCell::default() }
+impl<'a> ConfigReader<'a> {
+    pub(super) fn new(file: Option<&'a str>, text: &'a str, environment: &'a dyn Environment) -> Self {
+        Self { file, text, environment, problems: RefCell::default() }
     }
 
-    /// The file's top table, all of whose keys, at any depth, are checked to be known.
+    /// The file's top table. Checks that all keys, at any depth, are known.
     pub(super) fn top(&'a self, table: &'a DeTable<'a>) -> Section<'a> {
-        self.check_names("", table, keys::TOP);
-        let place = Place { rank: Rank::Own, offset: 0, path: String::new() };
+        self.check_names("", table, key_docs::TOP);
+        let position = SourcePosition { rank: Rank::Own, offset: 0, path: String::new() };
         let layers = vec![Layer { rank: Rank::Own, path: String::new(), table }];
-        Section { reader: self, keys: keys::TOP, place, outside: Vec::new(), layers }
+        Section { reader: self, keys: key_docs::TOP, position, external: Vec::new(), layers }
     }
 
-    pub(super) fn surroundings(&self) -> &'a dyn Surroundings {
-        self.surroundings
+    pub(super) fn environment(&self) -> &'a dyn Environment {
+        self.environment
     }
 
     /// Notes a problem.
-    pub(super) fn problem(&self, place: &Place, message: impl Into<String>) {
-        let file = self.file.filter(|_| place.rank != Rank::Outside);
-        self.problems.borrow_mut().insert(Problem {
+    pub(super) fn problem(&self, position: &SourcePosition, message: impl Into<String>) {
+        let file = self.file.filter(|_| position.rank != Rank::External);
+        self.problems.borrow_mut().insert(ConfigProblem {
             file: file.map(Into::into),
-            position: file.filter(|_| place.is_written()).map(|_| position(self.text, place.offset)),
-            path: place.path.clone(),
+            position: file.filter(|_| position.is_written()).map(|_| line_and_column(self.text, position.offset)),
+            path: position.path.clone(),
             message: message.into(),
         });
     }
 
-    /// Parses a text; the message says what is wrong with it, beginning with a verb.
-    pub(super) fn parse<T>(&self, text: Text, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Found<T>> {
+    /// Parses a text; the error is the problem, beginning with a verb.
+    pub(super) fn parse<T>(&self, text: Text, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Located<T>> {
         match parse(&text.value) {
-            Ok(value) => Some(Found { value, place: text.place }),
+            Ok(value) => Some(Located { value, position: text.position }),
             Err(message) => {
-                self.problem(&text.place, format!("`{}` {message}", text.shown));
+                self.problem(&text.position, format!("`{}` {message}", text.shown));
                 None
             }
         }
     }
 
-    /// Everything that was wrong; `None` if nothing was.
-    pub(super) fn into_problems(self) -> Option<Problems> {
+    /// All problems; `None` if there are none.
+    pub(super) fn into_problems(self) -> Option<ConfigProblems> {
         let problems = self.problems.into_inner();
-        (!problems.is_empty()).then(|| Problems(problems.into_iter().collect()))
+        (!problems.is_empty()).then(|| ConfigProblems(problems.into_iter().collect()))
     }
 
     fn check_names(&self, before: &str, table: &DeTable<'_>, keys: &'static [KeyDoc]) {
@@ -150,38 +150,38 @@ impl<'a> Reader<'a> {
             let path = join(before, name);
             match (keys.iter().find(|known| known.name == name).map(|known| known.kind), value.get_ref()) {
                 (None, _) => {
-                    let place = Place { rank: Rank::Own, offset: key.span().start, path };
-                    self.problem(&place, wording::unknown_key(name, keys));
+                    let position = SourcePosition { rank: Rank::Own, offset: key.span().start, path };
+                    self.problem(&position, wording::unknown_key(name, keys));
                 }
-                (Some(Kind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
-                (Some(Kind::Tables(keys)), DeValue::Array(tables)) => {
+                (Some(ValueKind::Table(keys)), DeValue::Table(table)) => self.check_names(&path, table, keys),
+                (Some(ValueKind::Tables(keys)), DeValue::Array(tables)) => {
                     for (index, table) in tables.iter().enumerate() {
                         if let DeValue::Table(table) = table.get_ref() {
                             self.check_names(&format!("{path}[{index}]"), table, keys);
                         }
                     }
                 }
-                // What is wrong with the value is for its reader to say.
+                // The code that reads the value reports its problems.
                 (Some(_), _) => {}
             }
         }
     }
 
-    fn wrong_kind<T>(&self, place: &Place, kind: Kind, value: &DeValue<'_>) -> Option<T> {
-        self.problem(place, wording::wrong_kind(kind, value));
+    fn wrong_kind<T>(&self, position: &SourcePosition, kind: ValueKind, value: &DeValue<'_>) -> Option<T> {
+        self.problem(position, wording::wrong_kind(kind, value));
         None
     }
 
-    fn text(&self, place: Place, raw: Raw<'_>, kind: Kind) -> Option<Text> {
+    fn text(&self, position: SourcePosition, raw: Raw<'_>, kind: ValueKind) -> Option<Text> {
         let written = match raw {
-            Raw::Outside(value) => return Some(Text { shown: value.clone(), value, place }),
+            Raw::External(value) => return Some(Text { shown: value.clone(), value, position }),
             Raw::Toml(DeValue::String(written)) => written.into_owned(),
-            Raw::Toml(other) => return self.wrong_kind(&place, kind, &other),
+            Raw::Toml(other) => return self.wrong_kind(&position, kind, &other),
         };
-        match interpolate(&written, self.surroundings) {
-            Ok(value) => Some(Text { value, shown: written, place }),
+        match interpolate(&written, self.environment) {
+            Ok(value) => Some(Text { value, shown: written, position }),
             Err(messages) => {
-                messages.into_iter().for_each(|message| self.problem(&place, message));
+                messages.into_iter().for_each(|message| self.problem(&position, message));
                 None
             }
         }
@@ -189,20 +189,20 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Puts what flags and variables say before what the file says.
-    pub(super) fn with_outside(mut self, outside: Vec<Outside>) -> Self {
-        self.outside = outside;
+    /// Puts the values of flags and variables before those of the file.
+    pub(super) fn with_external(mut self, external: Vec<ExternalValue>) -> Self {
+        self.external = external;
         self
     }
 
-    pub(super) fn reader(&self) -> &'a Reader<'a> {
+    pub(super) fn reader(&self) -> &'a ConfigReader<'a> {
         self.reader
     }
 
-    /// A table in this one. Each of its keys is looked for in every layer: what a route does not write in its `key`
-    /// comes from the `key` of `[defaults]`.
+    /// A table in this one. Each of its keys is looked up in every layer: a route whose `key` lacks a field takes that
+    /// field from the `key` of `[defaults]`.
     pub(super) fn table(&self, name: &str) -> Section<'a> {
-        let Kind::Table(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as a table") };
+        let ValueKind::Table(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as a table") };
         let mut layers = Vec::new();
         for layer in &self.layers {
             let Some(value) = layer.table.get(name) else { continue };
@@ -210,117 +210,117 @@ impl<'a> Section<'a> {
             match value.get_ref() {
                 DeValue::Table(table) => layers.push(Layer { rank: layer.rank, path, table }),
                 other => {
-                    let place = Place { rank: layer.rank, offset: value.span().start, path };
-                    self.reader.wrong_kind::<()>(&place, Kind::Table(keys), other);
+                    let position = SourcePosition { rank: layer.rank, offset: value.span().start, path };
+                    self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), other);
                 }
             }
         }
-        let place = Place { path: join(&self.place.path, name), ..self.place.clone() };
-        Section { reader: self.reader, keys, place, outside: Vec::new(), layers }
+        let position = SourcePosition { path: join(&self.position.path, name), ..self.position.clone() };
+        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
     }
 
-    /// A section that has nothing, to stand behind tables without defaults of the file's own.
-    pub(super) fn nothing(&self) -> Section<'a> {
-        let place = Place { rank: Rank::BuiltIn, offset: 0, path: String::new() };
-        Section { reader: self.reader, keys: &[], place, outside: Vec::new(), layers: Vec::new() }
+    /// An empty section: the fallback of tables for which the file has no defaults.
+    pub(super) fn empty(&self) -> Section<'a> {
+        let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: String::new() };
+        Section { reader: self.reader, keys: &[], position, external: Vec::new(), layers: Vec::new() }
     }
 
-    /// How many tables a list has, right or wrong.
+    /// The number of tables in a list, with and without problems.
     pub(super) fn count(&self, name: &str) -> usize {
         let lists = self.layers.iter().filter_map(|layer| layer.table.get(name)?.get_ref().as_array());
         lists.map(|list| list.len()).sum()
     }
 
-    /// The tables of a list, each with `behind` behind it.
-    pub(super) fn tables(&self, name: &str, behind: &Section<'a>) -> Vec<Section<'a>> {
-        let Kind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
+    /// The tables of a list, each with `fallback` behind it.
+    pub(super) fn tables(&self, name: &str, fallback: &Section<'a>) -> Vec<Section<'a>> {
+        let ValueKind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
         let mut sections = Vec::new();
         for layer in &self.layers {
             let Some(list) = layer.table.get(name) else { continue };
             let path = join(&layer.path, name);
-            let place = Place { rank: layer.rank, offset: list.span().start, path: path.clone() };
+            let position = SourcePosition { rank: layer.rank, offset: list.span().start, path: path.clone() };
             let DeValue::Array(list) = list.get_ref() else {
-                self.reader.wrong_kind::<()>(&place, Kind::Tables(keys), list.get_ref());
+                self.reader.wrong_kind::<()>(&position, ValueKind::Tables(keys), list.get_ref());
                 continue;
             };
             for (index, item) in list.iter().enumerate() {
                 let path = format!("{path}[{index}]");
-                let place = Place { rank: layer.rank, offset: item.span().start, path };
+                let position = SourcePosition { rank: layer.rank, offset: item.span().start, path };
                 let DeValue::Table(table) = item.get_ref() else {
-                    self.reader.wrong_kind::<()>(&place, Kind::Table(keys), item.get_ref());
+                    self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), item.get_ref());
                     continue;
                 };
-                let mut layers = vec![Layer { rank: layer.rank, path: place.path.clone(), table }];
-                layers.extend(behind.layers.iter().cloned());
-                sections.push(Section { reader: self.reader, keys, place, outside: Vec::new(), layers });
+                let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
+                layers.extend(fallback.layers.iter().cloned());
+                sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
             }
         }
         sections
     }
 
-    /// This section as what stands behind others.
+    /// Turns this section into the fallback of others.
     pub(super) fn into_defaults(mut self) -> Self {
         self.layers.iter_mut().for_each(|layer| layer.rank = Rank::Defaults);
         self
     }
 
-    /// A table that nobody wrote, with `self` behind it.
-    pub(super) fn behind_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
-        let place = Place { rank: Rank::BuiltIn, offset: 0, path: path.into() };
+    /// A built-in table, with this section as its fallback.
+    pub(super) fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
+        let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };
         let mut layers = vec![Layer { rank: Rank::BuiltIn, path: path.into(), table }];
         layers.extend(self.layers.iter().cloned());
-        Section { reader: self.reader, keys, place, outside: Vec::new(), layers }
+        Section { reader: self.reader, keys, position, external: Vec::new(), layers }
     }
 
-    pub(super) fn boolean(&self, name: &str) -> Option<Found<bool>> {
+    pub(super) fn boolean(&self, name: &str) -> Option<Located<bool>> {
         match self.find(name)? {
-            (place, Raw::Toml(DeValue::Boolean(value))) => Some(Found { value, place }),
-            (place, Raw::Toml(other)) => self.reader.wrong_kind(&place, Kind::Boolean, &other),
-            (place, Raw::Outside(_)) => unreachable!("only texts come from outside, not {place:?}"),
+            (position, Raw::Toml(DeValue::Boolean(value))) => Some(Located { value, position }),
+            (position, Raw::Toml(other)) => self.reader.wrong_kind(&position, ValueKind::Boolean, &other),
+            (position, Raw::External(_)) => unreachable!("flags and variables give only texts, not {position:?}"),
         }
     }
 
-    /// A whole number in a range; `why` tells the reason for the range's end.
-    pub(super) fn integer(&self, name: &str, range: RangeInclusive<usize>, why: &str) -> Option<Found<usize>> {
-        let (place, number) = match self.find(name)? {
-            (place, Raw::Toml(DeValue::Integer(number))) => (place, number),
-            (place, Raw::Toml(other)) => return self.reader.wrong_kind(&place, Kind::Integer, &other),
-            (place, Raw::Outside(_)) => unreachable!("only texts come from outside, not {place:?}"),
+    /// A whole number in a range; `why` is the reason for the range's bounds.
+    pub(super) fn integer(&self, name: &str, range: RangeInclusive<usize>, why: &str) -> Option<Located<usize>> {
+        let (position, number) = match self.find(name)? {
+            (position, Raw::Toml(DeValue::Integer(number))) => (position, number),
+            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, ValueKind::Integer, &other),
+            (position, Raw::External(_)) => unreachable!("flags and variables give only texts, not {position:?}"),
         };
         let value = usize::from_str_radix(number.as_str(), number.radix()).ok();
         if let Some(value) = value.filter(|value| range.contains(value)) {
-            return Some(Found { value, place });
+            return Some(Located { value, position });
         }
-        self.reader.problem(&place, format!("must be {} to {}: {why}", range.start(), range.end()));
+        self.reader.problem(&position, format!("must be {} to {}: {why}", range.start(), range.end()));
         None
     }
 
     /// A duration, which may be zero.
-    pub(super) fn duration(&self, name: &str) -> Option<Found<Duration>> {
-        self.parsed(name, units::duration)
+    pub(super) fn duration(&self, name: &str) -> Option<Located<Duration>> {
+        self.parsed(name, units::parse_duration)
     }
 
-    /// A duration that would switch something off if it were zero.
-    pub(super) fn duration_above_zero(&self, name: &str) -> Option<Found<Duration>> {
-        self.parsed(name, |text| match units::duration(text)? {
+    /// A duration that must not be zero.
+    pub(super) fn duration_above_zero(&self, name: &str) -> Option<Located<Duration>> {
+        self.parsed(name, |text| match units::parse_duration(text)? {
             Duration::ZERO => Err("is too short: this must take more than no time".into()),
             duration => Ok(duration),
         })
     }
 
     pub(super) fn text(&self, name: &str) -> Option<Text> {
-        let (place, raw) = self.find(name)?;
-        self.reader.text(place, raw, self.doc(name).kind)
+        let (position, raw) = self.find(name)?;
+        self.reader.text(position, raw, self.doc(name).kind)
     }
 
-    /// A text, parsed; the message of the error says what is wrong with it, beginning with a verb.
-    pub(super) fn parsed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Found<T>> {
+    /// A text, parsed; the error is the problem, beginning with a verb.
+    pub(super) fn parsed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<Located<T>> {
         self.reader.parse(self.text(name)?, parse)
     }
 
     /// One of the words that the key is declared with.
-    pub(super) fn choice<T>(&self, name: &str, meaning: impl FnOnce(&str) -> Option<T>) -> Option<Found<T>> {
-        let Kind::Choice(words) = self.doc(name).kind else { unreachable!("`{name}` is declared as a choice") };
+    pub(super) fn choice<T>(&self, name: &str, meaning: impl FnOnce(&str) -> Option<T>) -> Option<Located<T>> {
+        let ValueKind::Choice(words) = self.doc(name).kind else { unreachable!("`{name}` is declared as a choice") };
         let text = self.text(name)?;
         let hint = if text.shown == text.value { nearest(&text.value, words.iter().copied()) } else { None };
         self.reader.parse(text, |text| {
@@ -334,55 +334,55 @@ impl<'a> Section<'a> {
         &self,
         name: &str,
         mut parse: impl FnMut(&str) -> Result<T, String>,
-    ) -> Option<Found<Vec<Found<T>>>> {
+    ) -> Option<Located<Vec<Located<T>>>> {
         let texts = self.texts(name)?;
         let expected = texts.value.len();
         let values: Vec<_> = texts.value.into_iter().filter_map(|text| self.reader.parse(text?, &mut parse)).collect();
-        (values.len() == expected).then_some(Found { value: values, place: texts.place })
+        (values.len() == expected).then_some(Located { value: values, position: texts.position })
     }
 
-    /// A list of texts; `None` for each that could not be filled in.
-    pub(super) fn texts(&self, name: &str) -> Option<Found<Vec<Option<Text>>>> {
-        let (place, list) = match self.find(name)? {
-            (place, Raw::Toml(DeValue::Array(list))) => (place, list),
-            (place, Raw::Toml(other)) => return self.reader.wrong_kind(&place, Kind::Texts, &other),
-            (place, Raw::Outside(_)) => unreachable!("no list comes from outside, not {place:?}"),
+    /// A list of texts; `None` for each that could not be interpolated.
+    pub(super) fn texts(&self, name: &str) -> Option<Located<Vec<Option<Text>>>> {
+        let (position, list) = match self.find(name)? {
+            (position, Raw::Toml(DeValue::Array(list))) => (position, list),
+            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, ValueKind::Texts, &other),
+            (position, Raw::External(_)) => unreachable!("flags and variables give no list: {position:?}"),
         };
         let mut texts = Vec::new();
         for (index, item) in list.into_iter().enumerate() {
-            let offset = if place.is_written() { item.span().start } else { 0 };
-            let place = Place { rank: place.rank, offset, path: format!("{}[{index}]", place.path) };
-            texts.push(self.reader.text(place, Raw::Toml(item.into_inner()), Kind::Text));
+            let offset = if position.is_written() { item.span().start } else { 0 };
+            let position = SourcePosition { rank: position.rank, offset, path: format!("{}[{index}]", position.path) };
+            texts.push(self.reader.text(position, Raw::Toml(item.into_inner()), ValueKind::Text));
         }
-        Some(Found { value: texts, place })
+        Some(Located { value: texts, position })
     }
 
-    fn find(&self, name: &str) -> Option<(Place, Raw<'a>)> {
+    fn find(&self, name: &str) -> Option<(SourcePosition, Raw<'a>)> {
         let doc = self.doc(name);
-        if let Some(outside) = self.outside.iter().find(|outside| outside.key == name) {
-            let place = Place { rank: Rank::Outside, offset: 0, path: outside.from.into() };
-            return Some((place, Raw::Outside(outside.value.clone())));
+        if let Some(external) = self.external.iter().find(|external| external.key == name) {
+            let position = SourcePosition { rank: Rank::External, offset: 0, path: external.from.into() };
+            return Some((position, Raw::External(external.value.clone())));
         }
         for layer in &self.layers {
             if let Some(value) = layer.table.get(name) {
                 let path = join(&layer.path, name);
-                let place = Place { rank: layer.rank, offset: value.span().start, path };
-                return Some((place, Raw::Toml(value.get_ref().clone())));
+                let position = SourcePosition { rank: layer.rank, offset: value.span().start, path };
+                return Some((position, Raw::Toml(value.get_ref().clone())));
             }
         }
-        let path = join(&self.place.path, name);
+        let path = join(&self.position.path, name);
         let Some(default) = doc.default else {
-            let place = Place { path, ..self.place.clone() };
-            self.reader.problem(&place, format!("is missing: {}", doc.about));
+            let position = SourcePosition { path, ..self.position.clone() };
+            self.reader.problem(&position, format!("is missing: {}", doc.about));
             return None;
         };
-        let default = DeValue::parse(default).expect("defaults are TOML: each is parsed by a test");
-        Some((Place { rank: Rank::BuiltIn, offset: 0, path }, Raw::Toml(default.into_inner())))
+        let default = DeValue::parse(default).expect("defaults are TOML: a test parses each");
+        Some((SourcePosition { rank: Rank::BuiltIn, offset: 0, path }, Raw::Toml(default.into_inner())))
     }
 
     fn doc(&self, name: &str) -> &'static KeyDoc {
         let doc = self.keys.iter().find(|key| key.name == name);
-        doc.unwrap_or_else(|| unreachable!("`{name}` is asked for and not declared"))
+        doc.unwrap_or_else(|| unreachable!("`{name}` is read and not declared"))
     }
 }
 

@@ -1,30 +1,30 @@
-//! A route's `reconcile`.
+//! Reads and checks a route's `reconcile`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lookup::Lookup;
 use super::reader::Section;
+use super::reconcile_url::ReconcileUrl;
 
-/// How the service is asked what became of attempts with an unknown outcome.
+/// The way in which the service is asked about unknown outcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reconcile {
-    /// Whom, and what for.
-    pub lookup: Arc<Lookup>,
-    /// Between the first two questions; doubled after each.
+pub struct ReconcileConfig {
+    /// The URL to ask.
+    pub lookup: Arc<ReconcileUrl>,
+    /// The pause between the first two questions; doubled after each.
     pub every: Duration,
-    /// So many questions without a verdict, and it is given up; at least `confirmations`.
+    /// The number of questions without a verdict after which the key is given up; at least `confirmations`.
     pub max_attempts: u32,
-    /// So many times in a row the service must know of nothing, to be believed; at least one.
+    /// The number of 404 responses in a row after which "not executed" is accepted; at least one.
     pub confirmations: u32,
 }
 
-/// More than a year of questions.
+/// With pauses of up to an hour, this is more than a year.
 const ATTEMPTS_MAX: usize = 10_000;
 
-/// How long past a lease an attempt counts as over, and how it is asked about, where it is.
-pub(super) fn read(section: &Section<'_>) -> Option<(Duration, Option<Reconcile>)> {
-    let lookup = lookup(section);
+/// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is.
+pub(super) fn read(section: &Section<'_>) -> Option<(Duration, Option<ReconcileConfig>)> {
+    let lookup = read_url(section);
     let after = section.duration("after");
     let every = section.duration_above_zero("every");
     let max_attempts = section.integer("max_attempts", 1..=ATTEMPTS_MAX, "it counts questions");
@@ -32,28 +32,28 @@ pub(super) fn read(section: &Section<'_>) -> Option<(Duration, Option<Reconcile>
     let (max_attempts, confirmations) = (max_attempts?, confirmations?);
     if confirmations.value > max_attempts.value {
         let message = format!(
-            "`confirmations` ({}) must not be over `max_attempts` ({}): so many answers would never come",
+            "`confirmations` ({}) must not be over `max_attempts` ({}): so many answers could never come",
             confirmations.value, max_attempts.value
         );
-        section.reader().problem((&confirmations.place).max(&max_attempts.place), message);
+        section.reader().problem((&confirmations.position).max(&max_attempts.position), message);
         return None;
     }
     let count = |value: usize| u32::try_from(value).expect("its bound is far below");
     let (every, max_attempts, confirmations) = (every?.value, count(max_attempts.value), count(confirmations.value));
-    let reconcile = lookup?.map(|lookup| Reconcile { lookup, every, max_attempts, confirmations });
+    let reconcile = lookup?.map(|lookup| ReconcileConfig { lookup, every, max_attempts, confirmations });
     Some((after?.value, reconcile))
 }
 
-/// Never shows the text, which may hold a password.
-fn lookup(section: &Section<'_>) -> Option<Option<Arc<Lookup>>> {
+/// Reads the URL. Problems never show the text, which may hold a password.
+fn read_url(section: &Section<'_>) -> Option<Option<Arc<ReconcileUrl>>> {
     let text = section.text("url")?;
     if text.value.is_empty() {
         return Some(None);
     }
-    match Lookup::parse(&text.value) {
+    match ReconcileUrl::parse(&text.value) {
         Ok(lookup) => Some(Some(Arc::new(lookup))),
         Err(message) => {
-            section.reader().problem(&text.place, message);
+            section.reader().problem(&text.position, message);
             None
         }
     }

@@ -5,96 +5,97 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
-use super::delivery::Delivery;
-use super::reconcile::Reconcile;
+use super::delivery::DeliveryMode;
+use super::reconcile::ReconcileConfig;
 use super::scope::ScopeRule;
-use super::upstream::Upstream;
-use crate::domain::canonical_json::Pointer;
+use super::upstream::UpstreamTarget;
 use crate::domain::fingerprint::Recipe;
-use crate::domain::job::Retry;
-use crate::domain::key;
-use crate::domain::pattern::Pattern;
-use crate::domain::policy::{OnUnknown, StatusTable};
+use crate::domain::key::{KeyLimits, KeySyntax};
+use crate::domain::path_pattern::PathPattern;
+use crate::domain::response_policy::{OnUnknown, StatusTable};
+use crate::domain::retry::RetryPolicy;
+use canonical_json::Pointer;
 
-/// A route as resolved: what it does not write itself comes from `[defaults]`, or is the default.
+/// A resolved route: values that the route does not have come from `[defaults]`, or are the defaults.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// In logs, metrics and the operators' tools; no two routes have the same.
+    /// The name in logs, metrics and the operators' tools; no two routes have the same.
     pub name: Arc<str>,
-    /// Which paths it guards.
-    pub path: Pattern,
+    /// The paths that it guards.
+    pub path: PathPattern,
     /// The methods that are guarded; each once, at least one.
     pub methods: Vec<Method>,
     /// The only host whose requests it guards, in lower case and without a port.
     pub host: Option<Box<str>>,
-    /// Whether it guards, or only looks.
-    pub mode: Mode,
-    /// Where its requests go.
-    pub upstream: Arc<Upstream>,
-    /// Where a request's key is, and what it may look like.
+    /// Whether it guards, observes or does neither.
+    pub mode: RouteMode,
+    /// The service that its requests go to.
+    pub upstream: Arc<UpstreamTarget>,
+    /// The place and the syntax of a request's key.
     pub key: KeyRule,
-    /// Whose key it is.
+    /// The parts of a request that tell callers apart.
     pub scope: ScopeRule,
-    /// Within what a key is unique.
-    pub space: Space,
-    /// What makes two requests the same.
+    /// The space in which a key is unique.
+    pub space: KeySpace,
+    /// The recipe of a request's fingerprint.
     pub recipe: Recipe,
-    /// What a duplicate gets while the first attempt runs.
-    pub in_flight: InFlight,
-    /// How long a duplicate may wait.
+    /// The response to a duplicate while the first attempt runs.
+    pub in_flight: InFlightPolicy,
+    /// The longest wait of a duplicate.
     pub wait_timeout: Duration,
-    /// For a connection to the upstream.
+    /// The time limit for connecting to the upstream.
     pub connect_timeout: Duration,
-    /// For the whole response, from the attempt's start.
+    /// The time limit for the whole response, from the attempt's start.
     pub upstream_timeout: Duration,
-    /// How long an unused connection to the upstream is kept.
+    /// The time for which an unused connection to the upstream is kept.
     pub upstream_idle_timeout: Duration,
-    /// What a response's status says about its attempt.
+    /// The verdict on an attempt by its response's status.
     pub statuses: StatusTable,
-    /// What a retry of an unknown outcome gets.
+    /// The response to a retry of an unknown outcome.
     pub on_unknown: OnUnknown,
-    /// How long past an attempt's deadline nothing of it can be running any more: a lease, and `reconcile.after`.
+    /// The time past its deadline after which nothing of an attempt can be running any more: a lease, and
+    /// `reconcile.after`.
     pub quiet_after: Duration,
-    /// How the service is asked what became of an attempt, where it is.
-    pub reconcile: Option<Reconcile>,
-    /// How long a key is remembered from its completion.
+    /// The reconciliation of unknown outcomes, if the route has one.
+    pub reconcile: Option<ReconcileConfig>,
+    /// The time for which a key is remembered, from its completion.
     pub ttl: Duration,
-    /// How long past its TTL a completed key is remembered, to refuse late retries; `None` to forget it.
+    /// The time past its TTL for which a completed key is remembered, to refuse late retries; `None` to forget it.
     pub remember: Option<Duration>,
-    /// What becomes of a request whose key the store cannot reserve.
-    pub store_down: StoreDown,
-    /// How old a request may be, by its own word.
+    /// The handling of a request whose key the store cannot reserve.
+    pub store_down: StoreDownPolicy,
+    /// The greatest age of a request, by its own date fields.
     pub max_age: Option<Duration>,
     /// Whether a request is answered at once or delivered later.
-    pub delivery: Delivery,
-    /// How long it is tried then.
-    pub retry: Retry,
+    pub delivery: DeliveryMode,
+    /// The number and the duration of its tries.
+    pub retry: RetryPolicy,
     /// The key as the service sees it.
     pub forward_key: ForwardKey,
-    /// In bytes; a larger request is refused.
+    /// The largest request body, in bytes; a larger one is refused.
     pub max_request_body: usize,
-    /// In bytes; a larger response is not kept.
+    /// The largest response body that is kept, in bytes.
     pub max_response_body: usize,
     /// Response fields that are not kept for replays.
     pub drop_headers: Vec<HeaderName>,
 }
 
-/// Where a request's key is, and what it may look like.
+/// The place and the syntax of a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// Where to look; the first that is present counts. At least one.
+    /// The places to look; the first that is present counts. At least one.
     pub sources: Vec<KeySource>,
     /// Refuse a request without a key, rather than pass it unguarded.
     pub required: bool,
-    /// What a key looks like.
-    pub syntax: key::Syntax,
-    /// How long it may be.
-    pub limits: key::Limits,
+    /// The syntax of a key.
+    pub syntax: KeySyntax,
+    /// The shortest and the longest key.
+    pub limits: KeyLimits,
 }
 
-/// Within what a key is unique.
+/// The space in which a key is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum KeySpace {
     /// The method and the path as sent, without the query.
     Path,
     /// The route.
@@ -128,17 +129,17 @@ impl KeyRule {
 
 /// Whether a route guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It does.
+pub enum RouteMode {
+    /// It guards.
     Enforce,
-    /// It looks on, and counts what would have happened.
+    /// It forwards, and counts what guarding would have done.
     Observe,
-    /// Its requests stream through.
+    /// It forwards its requests as streams.
     Off,
 }
 
-impl Mode {
-    /// As it is written.
+impl RouteMode {
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -148,9 +149,9 @@ impl Mode {
     }
 }
 
-/// What a duplicate gets while the first attempt runs.
+/// The response to a duplicate while the first attempt runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlight {
+pub enum InFlightPolicy {
     /// 202.
     Accepted,
     /// 409.
@@ -162,18 +163,18 @@ pub enum InFlight {
 /// The key as the service sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForwardKey {
-    /// With this step behind it, as a key of its own.
+    /// The key with this step appended, as a key of its own.
     Derive(Box<str>),
-    /// Not at all: for services whose own client library re-sends what has one.
+    /// No key: for services whose own client library re-sends requests that have one.
     None,
-    /// As the client sent it.
+    /// The key as the client sent it.
     Same,
 }
 
-/// What becomes of a request whose key the store cannot reserve.
+/// The handling of a request whose key the store cannot reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreDown {
-    /// It is forwarded, and nothing guards it.
+pub enum StoreDownPolicy {
+    /// It is forwarded unguarded.
     Bypass,
     /// 503.
     Reject,

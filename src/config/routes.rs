@@ -1,142 +1,144 @@
-//! `[[routes]]` and `[defaults]`, read and checked.
+//! Reads and checks `[[routes]]` and `[defaults]`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use http::uri::Authority;
-use http::{HeaderName, Method};
 use toml::de::DeTable;
 
-use super::keys;
-use super::reader::{Found, Section};
-use super::route::{InFlight, Mode, Route, Space, StoreDown};
-use super::upstream::Upstream;
-use super::{Pass, delivery, fingerprint, key, reconcile, scope, statuses, units};
-use crate::domain::fingerprint::Secrets;
-use crate::domain::pattern::Pattern;
-use crate::domain::policy::OnUnknown;
+use super::key_docs;
+use super::reader::{Located, Section};
+use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
+use super::route_context::RouteContext;
+use super::upstream::UpstreamTarget;
+use super::value_parsers::{header_name, upstream_target};
+use super::{PassThroughConfig, delivery, fingerprint, key, reconcile, scope, statuses, units};
+use crate::domain::path_pattern::PathPattern;
+use crate::domain::response_policy::OnUnknown;
 
-/// What routes take from the rest of the file; `None` where that was wrong.
-pub(super) struct Context {
-    pub upstream: Option<Arc<Upstream>>,
-    pub secrets: Option<Secrets>,
-    pub lease_expiry: Option<Duration>,
-}
-
-/// The route of a file that has none, as it would be written.
+/// The route of a file without routes, as TOML.
 pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
 
-/// Bodies are held in memory, several of them at a time, and written to a database.
+/// Many bodies are in memory at once, and each is written to a database.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// Shorter, and a retry would meet a forgotten key.
+/// With a shorter one, a retry would find its key forgotten.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// A year and its leap day: a store only grows with it.
+/// A year and its leap day: a longer one only makes the store larger.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// What holds without a route, and all routes; those in which something is wrong are missing. `built_in` is
-/// [`BUILT_IN`], parsed.
-pub(super) fn read<'a>(top: &Section<'a>, built_in: &'a DeTable<'a>, context: &Context) -> (Option<Pass>, Vec<Route>) {
+/// Reads the settings of unguarded requests, and all routes but those that have problems. `built_in` is [`BUILT_IN`],
+/// parsed.
+pub(super) fn read<'a>(
+    top: &Section<'a>,
+    built_in: &'a DeTable<'a>,
+    context: &RouteContext,
+) -> (Option<PassThroughConfig>, Vec<Route>) {
     let defaults = top.table("defaults").into_defaults();
-    // By themselves too, for what is wrong in a field that every route writes anew.
-    let pass = fields(&defaults, context).zip(context.upstream.clone()).map(|(fields, upstream)| Pass {
-        upstream,
-        connect_timeout: fields.connect_timeout,
-        upstream_idle_timeout: fields.upstream_idle_timeout,
-    });
+    // Read once without a route, for problems in a field that every route overrides.
+    let pass =
+        read_fields(&defaults, context).zip(context.upstream.clone()).map(|(fields, upstream)| PassThroughConfig {
+            upstream,
+            connect_timeout: fields.connect_timeout,
+            upstream_idle_timeout: fields.upstream_idle_timeout,
+        });
     let mut sections = top.tables("routes", &defaults);
     if sections.is_empty() {
-        sections.push(defaults.behind_built_in(keys::ROUTE, "routes[0]", built_in));
+        sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
     }
-    let mut known = Known::default();
+    let mut signatures = RouteSignatures::default();
     let mut routes = Vec::new();
     for section in &sections {
-        let head = head(section);
-        let fields = fields(section, context);
-        if let (Some(name), Some(path), Some(methods), Some(fields)) = (&head.name, &head.path, &head.methods, fields) {
+        let signature = read_signature(section);
+        let fields = read_fields(section, context);
+        if let (Some(name), Some(path), Some(methods), Some(fields)) =
+            (&signature.name, &signature.path, &signature.methods, fields)
+        {
             let (name, path) = (name.value.clone(), path.value.clone());
             routes.push(Route { name, path, methods: methods.clone(), ..fields });
         }
-        known.add(section, head);
+        signatures.add(section, signature);
     }
     (pass, routes)
 }
 
-/// What makes a route and may clash with others, whether the rest of it is right or wrong.
-struct Head {
+/// The part of a route that may conflict with other routes, whatever problems the rest of it has.
+struct RouteSignature {
     host: Option<Box<str>>,
-    name: Option<Found<Arc<str>>>,
-    path: Option<Found<Pattern>>,
+    name: Option<Located<Arc<str>>>,
+    path: Option<Located<PathPattern>>,
     methods: Option<Vec<Method>>,
 }
 
-fn head(section: &Section<'_>) -> Head {
-    Head {
-        // Once more below: what is wrong with it is said once.
-        host: section.parsed("host", host).and_then(|host| host.value),
+fn read_signature(section: &Section<'_>) -> RouteSignature {
+    RouteSignature {
+        // It is read again with the other fields: its problem is reported once.
+        host: section.parsed("host", parse_host).and_then(|host| host.value),
         name: section.parsed("name", parse_name),
-        path: section.parsed("path", Pattern::parse),
-        methods: methods(section),
+        path: section.parsed("path", PathPattern::parse),
+        methods: read_methods(section),
     }
 }
 
-impl Head {
-    fn named(&self) -> String {
+impl RouteSignature {
+    fn quoted_name(&self) -> String {
         self.name.as_ref().map_or("another route".into(), |name| format!("`{}`", name.value))
     }
 }
 
-/// The heads of the routes so far.
+/// The signatures of the routes so far.
 #[derive(Default)]
-struct Known(Vec<Head>);
+struct RouteSignatures(Vec<RouteSignature>);
 
-impl Known {
-    /// Adds a head, if it can stand beside those before it.
-    fn add(&mut self, section: &Section<'_>, head: Head) {
+impl RouteSignatures {
+    /// Adds a signature, and reports its conflicts with those before it.
+    fn add(&mut self, section: &Section<'_>, signature: RouteSignature) {
         for other in &self.0 {
-            if let (Some(one), Some(name)) = (&other.name, &head.name)
+            if let (Some(one), Some(name)) = (&other.name, &signature.name)
                 && one.value == name.value
             {
-                section.reader().problem(&name.place, format!("is another route's name too: `{}`", name.value));
+                section.reader().problem(&name.position, format!("is another route's name too: `{}`", name.value));
             }
-            if other.host == head.host
+            if other.host == signature.host
                 && let (Some(one), Some(theirs), Some(path), Some(methods)) =
-                    (&other.path, &other.methods, &head.path, &head.methods)
+                    (&other.path, &other.methods, &signature.path, &signature.methods)
                 && let Some(method) = methods.iter().find(|method| theirs.contains(method))
                 && one.value.is_same_as(&path.value)
             {
-                let message = format!("{} and {} both match {method} at this path", other.named(), head.named());
-                section.reader().problem(&path.place, message);
+                let message =
+                    format!("{} and {} both match {method} at this path", other.quoted_name(), signature.quoted_name());
+                section.reader().problem(&path.position, message);
             }
         }
-        self.0.push(head);
+        self.0.push(signature);
     }
 }
 
-/// All of a route but its head, whose fields are left empty.
-fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
-    let upstream = upstream(section, context);
+/// Reads all of a route but its signature, whose fields are left empty.
+fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
+    let upstream = read_upstream(section, context);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section);
     let space = section.choice("space", |word| match word {
-        "path" => Some(Space::Path),
-        "route" => Some(Space::Route),
-        "service" => Some(Space::Service),
+        "path" => Some(KeySpace::Path),
+        "route" => Some(KeySpace::Route),
+        "service" => Some(KeySpace::Service),
         _ => None,
     });
     let recipe = fingerprint::read(&section.table("fingerprint"), context);
-    let host = section.parsed("host", host);
+    let host = section.parsed("host", parse_host);
     let mode = section.choice("mode", |word| match word {
-        "enforce" => Some(Mode::Enforce),
-        "observe" => Some(Mode::Observe),
-        "off" => Some(Mode::Off),
+        "enforce" => Some(RouteMode::Enforce),
+        "observe" => Some(RouteMode::Observe),
+        "off" => Some(RouteMode::Off),
         _ => None,
     });
     let in_flight = section.choice("in_flight", |word| match word {
-        "accepted" => Some(InFlight::Accepted),
-        "conflict" => Some(InFlight::Conflict),
-        "wait" => Some(InFlight::Wait),
+        "accepted" => Some(InFlightPolicy::Accepted),
+        "conflict" => Some(InFlightPolicy::Conflict),
+        "wait" => Some(InFlightPolicy::Wait),
         _ => None,
     });
     let wait_timeout = section.duration_above_zero("wait_timeout");
@@ -147,28 +149,28 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     });
     let remember = section.duration_above_zero("remember");
     let store_down = section.choice("store_down", |word| match word {
-        "bypass" => Some(StoreDown::Bypass),
-        "reject" => Some(StoreDown::Reject),
+        "bypass" => Some(StoreDownPolicy::Bypass),
+        "reject" => Some(StoreDownPolicy::Reject),
         _ => None,
     });
     let max_age = section.parsed("max_age", |text| match text {
         "" => Ok(None),
-        text => units::duration(text).map(Some),
+        text => units::parse_duration(text).map(Some),
     });
-    let forward_key = section.parsed("forward_key", key::forwarded);
+    let forward_key = section.parsed("forward_key", key::parse_forward_key);
     let connect_timeout = section.duration_above_zero("connect_timeout");
     let upstream_timeout = section.duration_above_zero("upstream_timeout");
     let upstream_idle_timeout = section.duration_above_zero("upstream_idle_timeout");
     if let (Some(connect), Some(whole)) = (&connect_timeout, &upstream_timeout)
         && connect.value >= whole.value
-        && connect.place.is_written()
+        && connect.position.is_written()
     {
         let (connect_shown, whole_shown) = (units::show_duration(connect.value), units::show_duration(whole.value));
         let message = format!(
-            "`connect_timeout` ({connect_shown}) must be shorter than `upstream_timeout` ({whole_shown}): where both \
-             ran out at once, nobody could tell that nothing was sent"
+            "`connect_timeout` ({connect_shown}) must be shorter than `upstream_timeout` ({whole_shown}): if both ran \
+             out at once, it would not be known whether the request was sent"
         );
-        section.reader().problem((&connect.place).max(&whole.place), message);
+        section.reader().problem((&connect.position).max(&whole.position), message);
     }
     let statuses = statuses::read(section);
     let on_unknown = section.choice("on_unknown", |word| match word {
@@ -178,8 +180,8 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         _ => None,
     });
     let ttl = section.parsed("ttl", parse_ttl);
-    let max_request_body = section.parsed("max_request_body", body_size);
-    let max_response_body = section.parsed("max_response_body", body_size);
+    let max_request_body = section.parsed("max_request_body", parse_body_size);
+    let max_response_body = section.parsed("max_response_body", parse_body_size);
     let drop_headers = section.table("replay").list("drop_headers", header_name);
     let reconcile = reconcile::read(&section.table("reconcile"));
     let delivery = delivery::read(section, context);
@@ -187,7 +189,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     let (delivery, retry) = delivery?;
     Some(Route {
         name: "".into(),
-        path: Pattern::default(),
+        path: PathPattern::default(),
         methods: Vec::new(),
         host: host?.value,
         mode: mode?.value,
@@ -198,7 +200,7 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
         recipe: recipe?,
         in_flight: in_flight?.value,
         wait_timeout: wait_timeout?.value,
-        // A default gives way to what somebody wrote.
+        // A default gives way to a written value.
         connect_timeout: connect_timeout?.value.min(upstream_timeout.as_ref()?.value.mul_f64(0.9)),
         upstream_timeout: upstream_timeout?.value,
         upstream_idle_timeout: upstream_idle_timeout?.value,
@@ -219,20 +221,20 @@ fn fields(section: &Section<'_>, context: &Context) -> Option<Route> {
     })
 }
 
-/// How long a key is remembered: from a second to a year.
+/// Parses how long a key is remembered: from a second to a year.
 ///
 /// # Errors
-/// What is wrong with it, beginning with a verb.
+/// The problem, beginning with a verb.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {
-    match units::duration(text)? {
+    match units::parse_duration(text)? {
         ttl if ttl < TTL_MIN => Err("is too short: a retry would find its key forgotten; write `1s` at least".into()),
         ttl if ttl > TTL_MAX => Err("is too long: write `366d` at most".into()),
         ttl => Ok(ttl),
     }
 }
 
-/// A host, as requests name it, in lower case; a port makes no difference there, nor does a dot at the end.
-fn host(text: &str) -> Result<Option<Box<str>>, String> {
+/// Parses a host, in lower case and without a dot at its end. Requests are matched without their port.
+fn parse_host(text: &str) -> Result<Option<Box<str>>, String> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -251,7 +253,7 @@ fn parse_name(text: &str) -> Result<Arc<str>, String> {
     Err("is no name: write 1 to 64 letters, digits, `_`, `.` and `-`, as in `create-payment`".into())
 }
 
-fn methods(section: &Section<'_>) -> Option<Vec<Method>> {
+fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
     let methods = section.list("methods", |text| {
         if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
             return Err("is not in capitals: methods are case-sensitive".into());
@@ -265,47 +267,32 @@ fn methods(section: &Section<'_>) -> Option<Vec<Method>> {
             Err(_) => Err("is no method: write one like `POST`".into()),
         }
     })?;
-    let mut seen = Vec::new();
+    let mut distinct = Vec::new();
     for method in &methods.value {
-        if seen.contains(&method.value) {
-            section.reader().problem(&method.place, "stands here a second time");
+        if distinct.contains(&method.value) {
+            section.reader().problem(&method.position, "is listed a second time");
             return None;
         }
-        seen.push(method.value.clone());
+        distinct.push(method.value.clone());
     }
-    if seen.is_empty() {
-        section.reader().problem(&methods.place, "is empty: a route without methods guards nothing");
+    if distinct.is_empty() {
+        section.reader().problem(&methods.position, "is empty: a route without methods guards nothing");
         return None;
     }
-    Some(seen)
+    Some(distinct)
 }
 
-/// The route's own, else the one at the top.
-fn upstream(section: &Section<'_>, context: &Context) -> Option<Arc<Upstream>> {
+/// Reads the route's own upstream, or takes the one at the top.
+fn read_upstream(section: &Section<'_>, context: &RouteContext) -> Option<Arc<UpstreamTarget>> {
     let text = section.text("upstream")?;
     if text.value.is_empty() {
         return context.upstream.clone();
     }
-    parse_upstream(section, text)
+    upstream_target(section, text)
 }
 
-/// Never shows the text, which may hold a password.
-pub(super) fn parse_upstream(section: &Section<'_>, text: super::reader::Text) -> Option<Arc<Upstream>> {
-    match Upstream::parse(&text.value) {
-        Ok(upstream) => Some(Arc::new(upstream)),
-        Err(message) => {
-            section.reader().problem(&text.place, message);
-            None
-        }
-    }
-}
-
-pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
-    text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
-}
-
-fn body_size(text: &str) -> Result<usize, String> {
-    match units::size(text)? {
+fn parse_body_size(text: &str) -> Result<usize, String> {
+    match units::parse_size(text)? {
         0 => Err("leaves no room for any body".into()),
         bytes if bytes > BODY_BYTES_MAX => {
             Err("is too much: bodies are held in memory and stored whole; write `64MiB` at most".into())

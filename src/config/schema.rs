@@ -1,21 +1,21 @@
-//! The file's JSON Schema (2020-12), made from [`keys`].
+//! The file's JSON Schema (2020-12), made from [`key_docs`].
 //!
-//! It holds what a single key may be, for editors and validators. What goes beyond that (bounds, keys that do not go
-//! together, whether a `${NAME}` is set) is said by `oncegate check`, which is always the last word: whatever is right for
-//! it is valid here.
+//! It describes each key by itself, for editors and validators. `oncegate check` checks the rest (bounds, keys that
+//! contradict each other, whether a `${NAME}` is set) and is authoritative: every file that it accepts is valid by the
+//! schema.
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{self, KeyDoc, Kind};
+use super::key_docs::{self, KeyDoc, ValueKind};
 use super::units;
 
-/// A text with something to fill in, whatever that will be.
+/// A text with a `${…}`, whatever its value will be.
 const INTERPOLATED: &str = r"\$\{";
 
 /// The schema of a whole file.
 pub fn schema() -> Value {
-    // At the top nothing is required: flags and variables may stand in for a key that has no default.
-    let mut schema = table(keys::TOP, false);
+    // At the top nothing is required: flags and variables may give the keys that have no default.
+    let mut schema = table(key_docs::TOP, false);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("oncegate.toml");
     schema["description"] = json!("The configuration of Oncegate, a proxy that makes requests safe to retry.");
@@ -34,22 +34,22 @@ fn table(keys: &[KeyDoc], is_whole: bool) -> Value {
 
 fn property(key: &KeyDoc) -> Value {
     let mut property = match key.kind {
-        Kind::Boolean => json!({ "type": "boolean" }),
-        // A list of words that editors complete, or anything that will become one of them.
-        Kind::Choice(words) => {
+        ValueKind::Boolean => json!({ "type": "boolean" }),
+        // A list of words that editors complete, or a text that is interpolated to one of them.
+        ValueKind::Choice(words) => {
             json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": INTERPOLATED }] })
         }
-        Kind::Duration => quantity(units::duration_names()),
-        Kind::Integer => json!({ "type": "integer" }),
-        Kind::Size => quantity(units::size_names()),
-        Kind::Table(keys) => table(keys, false),
-        Kind::Tables(keys) => json!({ "type": "array", "items": table(keys, true) }),
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueKind::Duration => quantity(units::duration_units()),
+        ValueKind::Integer => json!({ "type": "integer" }),
+        ValueKind::Size => quantity(units::size_units()),
+        ValueKind::Table(keys) => table(keys, false),
+        ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys, true) }),
+        ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
     };
     property["description"] = json!(key.about);
-    // A table's own default says no more than those of its keys.
-    if let (Some(default), false) = (key.default, matches!(key.kind, Kind::Table(_) | Kind::Tables(_))) {
+    // A table's own default repeats those of its keys.
+    if let (Some(default), false) = (key.default, matches!(key.kind, ValueKind::Table(_) | ValueKind::Tables(_))) {
         property["default"] = toml(default);
     }
     property
@@ -63,7 +63,7 @@ fn quantity<'a>(units: impl Iterator<Item = &'a str>) -> Value {
 
 fn toml(default: &str) -> Value {
     let table: Map<String, Value> =
-        toml::from_str(&format!("default = {default}")).expect("defaults are TOML: each is parsed by a test");
+        toml::from_str(&format!("default = {default}")).expect("defaults are TOML: a test parses each");
     table.into_values().next().expect("it has this one key")
 }
 
@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
 
-    /// What is wrong with a value, by the keywords that are used here; any other is a bug of this test.
-    fn wrong(at: &str, schema: &Value, value: &Value) -> Vec<String> {
+    /// The problems of a value, by the keywords that are used here; any other is a bug of this test.
+    fn violations(at: &str, schema: &Value, value: &Value) -> Vec<String> {
         let mut found = Vec::new();
         for (keyword, rule) in schema.as_object().expect("a schema is an object") {
             let holds = match keyword.as_str() {
@@ -84,11 +84,11 @@ mod tests {
                     let names = value.as_object().into_iter().flat_map(Map::keys);
                     names.into_iter().all(|name| schema["properties"].get(name).is_some())
                 }
-                "anyOf" => rule.as_array().unwrap().iter().any(|schema| wrong(at, schema, value).is_empty()),
+                "anyOf" => rule.as_array().unwrap().iter().any(|schema| violations(at, schema, value).is_empty()),
                 "enum" => rule.as_array().unwrap().contains(value),
                 "items" => {
                     for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-                        found.extend(wrong(&format!("{at}[{index}]"), rule, item));
+                        found.extend(violations(&format!("{at}[{index}]"), rule, item));
                     }
                     true
                 }
@@ -99,7 +99,7 @@ mod tests {
                 "properties" => {
                     for (name, rule) in rule.as_object().unwrap() {
                         let value = value.get(name).into_iter();
-                        found.extend(value.flat_map(|value| wrong(&format!("{at}.{name}"), rule, value)));
+                        found.extend(value.flat_map(|value| violations(&format!("{at}.{name}"), rule, value)));
                     }
                     true
                 }
@@ -110,9 +110,9 @@ mod tests {
                     "integer" => value.is_i64(),
                     "object" => value.is_object(),
                     "string" => value.is_string(),
-                    other => panic!("{at}: an unforeseen type {other}"),
+                    other => panic!("{at}: an unexpected type {other}"),
                 },
-                other => panic!("{at}: an unforeseen keyword {other}"),
+                other => panic!("{at}: an unexpected keyword {other}"),
             };
             if !holds {
                 found.push(format!("{at} {keyword}"));
@@ -121,8 +121,8 @@ mod tests {
         found
     }
 
-    fn wrong_file(text: &str) -> Vec<String> {
-        wrong("", &schema(), &toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+    fn violations_of_file(text: &str) -> Vec<String> {
+        violations("", &schema(), &toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
     }
 
     #[test]
@@ -130,8 +130,8 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|ending| ending == "toml") {
-                assert_eq!(wrong_file(&std::fs::read_to_string(&path).unwrap()), [""; 0], "{}", path.display());
+            if path.extension().is_some_and(|outcome| outcome == "toml") {
+                assert_eq!(violations_of_file(&std::fs::read_to_string(&path).unwrap()), [""; 0], "{}", path.display());
             }
         }
     }
@@ -143,7 +143,7 @@ mod tests {
             tables.fold(0, |count, property| {
                 assert!(property["description"].as_str().is_some_and(|about| !about.is_empty()), "{property}");
                 if let Some(default) = property.get("default") {
-                    assert_eq!(wrong("", property, default), [""; 0], "{property}");
+                    assert_eq!(violations("", property, default), [""; 0], "{property}");
                 }
                 count + 1 + walk(property) + walk(&property["items"])
             })
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_filled_in_is_valid_where_a_text_stands() {
+    fn an_interpolated_text_is_valid_where_a_text_is() {
         let route = "[[routes]]\nname = '${N}'\npath = '${P:-/x}'";
         for file in [
             "upstream = '${U}'",
@@ -165,12 +165,12 @@ mod tests {
             &format!("{route}\nmax_request_body = '${{SIZE}}'\nkey.syntax = '${{SYNTAX}}'"),
             "",
         ] {
-            assert_eq!(wrong_file(file), [""; 0], "{file}");
+            assert_eq!(violations_of_file(file), [""; 0], "{file}");
         }
     }
 
     #[test]
-    fn what_no_value_could_make_right_is_not() {
+    fn a_file_that_no_value_could_make_right_is_invalid() {
         let route = "[[routes]]\nname = 'a'\npath = '/a'";
         for (file, place) in [
             ("upstreem = 'http://a'", " additionalProperties"),
@@ -188,7 +188,7 @@ mod tests {
             (&format!("{route}\nmethods = 'POST'"), ".routes[0].methods type"),
             (&format!("{route}\nkey.requird = true"), ".routes[0].key additionalProperties"),
         ] {
-            assert!(wrong_file(file).contains(&place.to_owned()), "{file}: {:?}", wrong_file(file));
+            assert!(violations_of_file(file).contains(&place.to_owned()), "{file}: {:?}", violations_of_file(file));
         }
     }
 }

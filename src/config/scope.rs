@@ -1,21 +1,21 @@
-//! Who is calling: the parts of a request that tell callers apart.
+//! Reads and checks `scope`: the parts of a request that tell callers apart.
 
 use http::HeaderName;
 
-use super::reader::{Found, Section};
+use super::reader::{Located, Section};
 
-/// Whose key it is.
+/// The parts of a request that tell callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRule {
     /// Empty for `none`: all callers share their keys.
     pub parts: Vec<ScopePart>,
-    /// Whether these are the parts of the default. Under it a keyed request that has a Cookie and neither of the two
-    /// default fields is refused: its caller is told by the cookie, which this scope does not look at.
+    /// Whether these are the parts of the default. Under it, a keyed request that has a Cookie and neither of the two
+    /// default fields is refused: the cookie identifies its caller, and this scope does not read it.
     pub is_default: bool,
 }
 
 impl ScopeRule {
-    /// The fields that its parts are in.
+    /// The names of the fields that its parts are in.
     pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
         self.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
@@ -26,49 +26,49 @@ impl ScopeRule {
     }
 }
 
-/// One thing that tells callers apart.
+/// One part of a request that tells callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopePart {
-    /// Where it is in a request.
+    /// Its place in a request.
     pub source: ScopeSource,
     /// Whether a request may lack it.
     pub optional: bool,
-    /// As it is written, without `?`, a field's name in lower case. Goes into the scope's hash.
+    /// The part as it is written, without `?`, a field's name in lower case. It is part of the scope's hash.
     pub name: Box<str>,
 }
 
-/// Where a part of the scope is in a request.
+/// The place of a part of the scope in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeSource {
     /// The `Authorization` field.
     Authorization,
     /// A cookie of this name.
     Cookie(Box<str>),
-    /// A field that somebody trusted has set.
+    /// A field that a trusted proxy has set.
     Header(HeaderName),
     /// A parameter of the query.
     Query(Box<str>),
 }
 
-/// `None` stands for the word `none`.
-type Entry = Option<ScopePart>;
+/// An entry of the list; `None` for the word `none`.
+type ScopeEntry = Option<ScopePart>;
 
 pub(super) fn read(section: &Section<'_>) -> Option<ScopeRule> {
     let entries = section.list("scope", parse)?;
     let reader = section.reader();
     if entries.value.is_empty() {
-        reader.problem(&entries.place, "is empty: write [\"none\"] if all callers are to share their keys");
+        reader.problem(&entries.position, "is empty: write [\"none\"] if all callers are to share their keys");
         return None;
     }
     let is_none = entries.value.iter().any(|entry| entry.value.is_none());
     if is_none && entries.value.len() > 1 {
-        reader.problem(&entries.place, "has `none` beside others: `none` means that nothing tells callers apart");
+        reader.problem(&entries.position, "has `none` beside others: `none` means that nothing tells callers apart");
         return None;
     }
     for (index, entry) in entries.value.iter().enumerate() {
-        let source = |entry: &Found<Entry>| entry.value.as_ref().map(|part| part.source.clone());
+        let source = |entry: &Located<ScopeEntry>| entry.value.as_ref().map(|part| part.source.clone());
         if entries.value[..index].iter().any(|before| source(before) == source(entry)) {
-            reader.problem(&entry.place, "stands here a second time");
+            reader.problem(&entry.position, "is listed a second time");
             return None;
         }
     }
@@ -77,14 +77,14 @@ pub(super) fn read(section: &Section<'_>) -> Option<ScopeRule> {
     Some(ScopeRule { parts, is_default })
 }
 
-/// The parts that `keys` declares as default, to know them again when they are written out.
+/// The parts of the default that `key_docs` declares, to recognize them where they are written.
 fn default_parts() -> Vec<ScopePart> {
     let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
     let api_key = ScopeSource::Header(HeaderName::from_static("x-api-key"));
     vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
 }
 
-fn parse(text: &str) -> Result<Entry, String> {
+fn parse(text: &str) -> Result<ScopeEntry, String> {
     let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
     let right = "write `authorization`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
@@ -95,11 +95,11 @@ fn parse(text: &str) -> Result<Entry, String> {
         ("authorization", "") if text == kind => ScopeSource::Authorization,
         ("header" | "cookie" | "query", "") => return Err(format!("lacks the name: {right}")),
         ("header", name) => match name.parse() {
-            Ok(http::header::AUTHORIZATION) => return Err("is to be written as `authorization`".into()),
+            Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
             Ok(name) => ScopeSource::Header(name),
             Err(_) => return Err("names a field that HTTP does not allow".into()),
         },
-        // RFC 6265: a cookie's name is a token, as a field's name is.
+        // A cookie's name is a token (RFC 6265), as a field's name is.
         ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
         ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
         ("query", name) => ScopeSource::Query(name.into()),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_is_refused() {
+    fn an_unknown_part_is_refused() {
         for text in [
             "",
             "?",

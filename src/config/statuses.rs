@@ -1,39 +1,39 @@
-//! The three lists of statuses, from text to table.
+//! Reads and checks the three lists of statuses of a route.
 
-use super::reader::{Found, Section};
-use crate::domain::policy::{StatusEntry, StatusList, StatusTable, Verdict};
+use super::reader::{Located, Section};
+use crate::domain::response_policy::{ResponseVerdict, StatusEntry, StatusList, StatusTable};
 
-const LISTS: [(&str, Verdict); 3] = [
-    ("store_statuses", Verdict::Store),
-    ("release_statuses", Verdict::Release),
-    ("unknown_statuses", Verdict::Unknown),
+const LISTS: [(&str, ResponseVerdict); 3] = [
+    ("store_statuses", ResponseVerdict::Store),
+    ("release_statuses", ResponseVerdict::Release),
+    ("unknown_statuses", ResponseVerdict::Unknown),
 ];
 
 pub(super) fn read(section: &Section<'_>) -> Option<StatusTable> {
     let lists = LISTS.map(|(name, verdict)| (name, verdict, section.list(name, parse)));
-    let mut entries: Vec<(&str, &Found<StatusEntry>)> = Vec::new();
+    let mut entries: Vec<(&str, &Located<StatusEntry>)> = Vec::new();
     for (name, _, list) in &lists {
-        let written = list.iter().filter(|list| list.place.is_written());
+        let written = list.iter().filter(|list| list.position.is_written());
         entries.extend(written.flat_map(|list| &list.value).map(|entry| (*name, entry)));
     }
-    // A problem is at the second of the two, by their places: the lists may be written in any order.
-    entries.sort_by(|(_, one), (_, other)| one.place.cmp(&other.place));
+    // The problem is at the second of the two positions: the lists may be written in any order.
+    entries.sort_by(|(_, one), (_, other)| one.position.cmp(&other.position));
     for (index, (list, entry)) in entries.iter().enumerate() {
         let twice = entries[..index].iter().find(|(other, before)| other != list && before.value == entry.value);
         if let Some((other, _)) = twice {
-            let message = format!("{} stands in `{other}` too: a status can mean one thing", show(entry.value));
-            section.reader().problem(&entry.place, message);
+            let message = format!("{} is in `{other}` too: a status can be in one list only", show(entry.value));
+            section.reader().problem(&entry.position, message);
         }
     }
     let lists: Option<Vec<_>> = lists
         .into_iter()
         .map(|(_, verdict, list)| {
             let list = list?;
-            let written = list.place.is_written();
+            let written = list.position.is_written();
             Some(StatusList { verdict, entries: list.value.into_iter().map(|entry| entry.value).collect(), written })
         })
         .collect();
-    // Fails for an entry in two written lists alone, which was found above.
+    // It fails only for an entry in two written lists, which is reported above.
     StatusTable::new(&lists?).ok()
 }
 

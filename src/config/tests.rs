@@ -6,29 +6,29 @@ use http::StatusCode;
 use proptest::prelude::*;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{KeyDoc, Kind, TOP};
-use super::surroundings::Written;
+use super::environment::FakeEnvironment;
+use super::key_docs::{KeyDoc, TOP, ValueKind};
 use super::*;
 
 const UPSTREAM: &str = "upstream = 'http://127.0.0.1:3000'\n";
 
-fn load_in(surroundings: Written, text: &str) -> Result<Config, Problems> {
-    load(Some("oncegate.toml".as_ref()), &Overrides::default(), &surroundings.with_file("oncegate.toml", text))
+fn load_in(environment: FakeEnvironment, text: &str) -> Result<Config, ConfigProblems> {
+    load(Some("oncegate.toml".as_ref()), &Overrides::default(), &environment.with_file("oncegate.toml", text))
 }
 
 /// A file with an upstream, which is on its first line.
 fn config(text: &str) -> Config {
-    load_in(Written::default(), &format!("{UPSTREAM}{text}")).unwrap_or_else(|problems| panic!("{problems}"))
+    load_in(FakeEnvironment::default(), &format!("{UPSTREAM}{text}")).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// As printed, without the file's name.
-fn problems_in(surroundings: Written, text: &str) -> Vec<String> {
-    let problems = load_in(surroundings, text).expect_err(text);
+fn problems_in(environment: FakeEnvironment, text: &str) -> Vec<String> {
+    let problems = load_in(environment, text).expect_err(text);
     problems.iter().map(|problem| problem.to_string().replace("oncegate.toml:", "")).collect()
 }
 
 fn problems(text: &str) -> Vec<String> {
-    problems_in(Written::default(), &format!("{UPSTREAM}{text}"))
+    problems_in(FakeEnvironment::default(), &format!("{UPSTREAM}{text}"))
 }
 
 /// Exactly one problem, which begins like this.
@@ -51,7 +51,7 @@ fn same(config: &Config) -> String {
     for route in &config.routes {
         for code in 200..600 {
             let code = StatusCode::from_u16(code).expect("in range");
-            text += &format!("{:?}{:?}", route.statuses.judge(code, false), route.statuses.judge(code, true));
+            text += &format!("{:?}{:?}", route.statuses.verdict_on(code, false), route.statuses.verdict_on(code, true));
         }
     }
     text
@@ -65,7 +65,8 @@ fn every_file_in_config_loads() {
         let path = entry.expect("it can be listed").path();
         if path.extension().is_some_and(|extension| extension == "toml") {
             let text = std::fs::read_to_string(&path).expect("it can be read");
-            load_in(Written::default(), &text).unwrap_or_else(|problems| panic!("{}: {problems}", path.display()));
+            load_in(FakeEnvironment::default(), &text)
+                .unwrap_or_else(|problems| panic!("{}: {problems}", path.display()));
             count += 1;
         }
     }
@@ -75,9 +76,9 @@ fn every_file_in_config_loads() {
 #[test]
 fn the_reference_is_the_defaults() {
     let overrides = Overrides { upstream: Some("http://127.0.0.1:3000".into()), ..Overrides::default() };
-    let defaults = load(None, &overrides, &Written::default()).expect("the defaults are a configuration");
+    let defaults = load(None, &overrides, &FakeEnvironment::default()).expect("the defaults are a configuration");
     let text = std::fs::read_to_string(repository_file("reference.toml")).expect("it can be read");
-    let reference = load_in(Written::default(), &text).expect("it loads");
+    let reference = load_in(FakeEnvironment::default(), &text).expect("it loads");
     assert_eq!(same(&reference), same(&defaults));
 }
 
@@ -91,9 +92,9 @@ fn the_reference_has_every_key_in_order() {
             assert!(name.span().start >= last, "{path} stands too early");
             last = name.span().start;
             match (key.kind, value.get_ref()) {
-                (Kind::Table(_), DeValue::Table(_)) if key.name == "defaults" => {}
-                (Kind::Table(keys), DeValue::Table(table)) => check(&path, table, keys),
-                (Kind::Tables(keys), DeValue::Array(tables)) => {
+                (ValueKind::Table(_), DeValue::Table(_)) if key.name == "defaults" => {}
+                (ValueKind::Table(keys), DeValue::Table(table)) => check(&path, table, keys),
+                (ValueKind::Tables(keys), DeValue::Array(tables)) => {
                     check(&path, tables[0].get_ref().as_table().expect("a table"), keys);
                 }
                 _ => {}
@@ -117,7 +118,7 @@ fn whole_reference() -> String {
 fn an_upstream_is_all_that_is_needed() {
     let config = config("");
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.store.location, Location::Sqlite("oncegate.db".into()));
+    assert_eq!(config.store.location, StoreLocation::Sqlite("oncegate.db".into()));
     assert!(config.warnings.is_empty());
     let [route] = config.routes.as_slice() else { panic!("{:?}", config.routes) };
     assert_eq!((&*route.name, route.path.as_str()), ("default", "/{*rest}"));
@@ -128,10 +129,10 @@ fn an_upstream_is_all_that_is_needed() {
 }
 
 #[test]
-fn nothing_at_all_lacks_an_upstream() {
-    let problems = load(None, &Overrides::default(), &Written::default()).expect_err("no upstream");
+fn no_file_and_no_flag_lack_an_upstream() {
+    let problems = load(None, &Overrides::default(), &FakeEnvironment::default()).expect_err("no upstream");
     assert!(problems.to_string().starts_with("upstream: is missing: the service"), "{problems}");
-    let problems = problems_in(Written::default(), "listen = '127.0.0.1:1'");
+    let problems = problems_in(FakeEnvironment::default(), "listen = '127.0.0.1:1'");
     assert!(problems.len() == 1 && problems[0].starts_with("1:1: upstream: is missing"), "{problems:?}");
 }
 
@@ -139,10 +140,10 @@ fn nothing_at_all_lacks_an_upstream() {
 fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
     let file = "listen = '127.0.0.1:1'\nupstream = 'http://file'\n[store]\nurl = 'sqlite:file'\n[admin]\nlisten = '[::1]:1'\n\
                 [telemetry]\nlog = 'warn'";
-    let written = || Written::default().with_file("f", file);
-    let from = |overrides: &Overrides, surroundings: Written| {
-        let config = load(Some("f".as_ref()), overrides, &surroundings).expect("it loads");
-        let Config { listen, pass: Pass { upstream, .. }, store, admin, log, .. } = config;
+    let written = || FakeEnvironment::default().with_file("f", file);
+    let from = |overrides: &Overrides, environment: FakeEnvironment| {
+        let config = load(Some("f".as_ref()), overrides, &environment).expect("it loads");
+        let Config { listen, pass: PassThroughConfig { upstream, .. }, store, admin, log, .. } = config;
         format!("{listen} {upstream} {} {} {}", store.location, admin.listen, log.filter)
     };
     let nothing = Overrides::default();
@@ -167,17 +168,17 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
-fn what_flags_and_variables_say_is_checked_and_blamed_on_them() {
+fn values_of_flags_and_variables_are_checked_and_named_in_problems() {
     let overrides = Overrides { listen: Some(":8080".into()), ..Overrides::default() };
-    let surroundings = Written::default()
+    let environment = FakeEnvironment::default()
         .with_variable("ONCEGATE_UPSTREAM", "ftp://a")
         .with_variable("ONCEGATE_STORE_URL", "mysql://u:hunter2@h");
-    let problems = load(None, &overrides, &surroundings).expect_err("all wrong").to_string();
+    let problems = load(None, &overrides, &environment).expect_err("all wrong").to_string();
     let lines: Vec<_> = problems.lines().collect();
     assert_eq!(lines.len(), 3, "{problems}");
     assert!(lines[0].starts_with("--listen: `:8080` is no address and port"), "{problems}");
-    assert!(lines[1].starts_with("ONCEGATE_STORE_URL: is of a kind"), "{problems}");
-    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: is of a kind that is not known"), "{problems}");
+    assert!(lines[1].starts_with("ONCEGATE_STORE_URL: has an unknown scheme"), "{problems}");
+    assert!(lines[2].starts_with("ONCEGATE_UPSTREAM: has an unknown scheme"), "{problems}");
     assert!(!problems.contains("hunter2"));
 }
 
@@ -189,7 +190,7 @@ fn all_problems_of_a_file_are_found_at_once_in_its_order() {
         "1:1: upstream: is missing",
         "1:10: listen: must be a text in quotes; this is a number",
         "2:1: upstrem: unknown key; did you mean `upstream`?",
-        "4:7: store.url: is of a kind that is not known",
+        "4:7: store.url: has an unknown scheme",
         "6:8: routes[0].name: `a b` is no name",
         "7:8: routes[0].path: `v1` must begin with `/`",
         "8:1: routes[0].tll: unknown key; did you mean `ttl`?",
@@ -197,7 +198,7 @@ fn all_problems_of_a_file_are_found_at_once_in_its_order() {
         "10:1: routes[1].path: is missing",
         "12:9: routes[1].key.headr: unknown key; did you mean `header`?",
     ];
-    let problems = problems_in(Written::default(), text);
+    let problems = problems_in(FakeEnvironment::default(), text);
     assert_eq!(problems.len(), begins.len(), "{problems:#?}");
     for (problem, begin) in problems.iter().zip(begins) {
         assert!(problem.starts_with(begin), "{problem}\n  {begin}");
@@ -205,12 +206,13 @@ fn all_problems_of_a_file_are_found_at_once_in_its_order() {
 }
 
 #[test]
-fn what_is_no_toml_is_one_problem_with_its_place_and_without_the_line() {
+fn a_file_that_is_no_toml_is_one_problem_with_its_position_and_without_the_line() {
     let problems = problems("secret = 'hunter2 hunter2 hunter2\n");
     assert!(problems.len() == 1 && problems[0].starts_with("2:"), "{problems:?}");
     assert!(!problems[0].contains("hunter2"), "{problems:?}");
     one_problem("service = 'a'\nservice = 'b'", "3:1: ");
-    let problems = load(Some("none.toml".as_ref()), &Overrides::default(), &Written::default()).expect_err("no file");
+    let problems =
+        load(Some("none.toml".as_ref()), &Overrides::default(), &FakeEnvironment::default()).expect_err("no file");
     assert!(problems.to_string().starts_with("none.toml: cannot be read: "), "{problems}");
 }
 
@@ -227,7 +229,7 @@ fn an_unknown_key_that_belongs_elsewhere_is_sent_there() {
 }
 
 proptest! {
-    /// Whatever is done to a file, what comes back is a configuration or problems that name the file.
+    /// A file that is changed in any way is read as a configuration, or refused with problems that name the file.
     #[test]
     fn a_garbled_file_is_answered_with_problems(
         wounds in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, "[ -~\n]{0,6}"), 1..6)
@@ -240,7 +242,7 @@ proptest! {
             text.splice(start..end, instead.chars());
         }
         let text: String = text.into_iter().collect();
-        if let Err(problems) = load_in(Written::default(), &text) {
+        if let Err(problems) = load_in(FakeEnvironment::default(), &text) {
             prop_assert!(problems.iter().count() > 0);
             for problem in problems.iter() {
                 prop_assert!(problem.file.is_some() && !problem.message.is_empty());
@@ -260,13 +262,16 @@ fn tables_written_as_something_else_are_told_how() {
 
 #[test]
 fn strings_are_filled_in_and_never_shown() {
-    let surroundings =
-        || Written::default().with_variable("PASSWORD", "hunter2").with_file("/run/secrets/s", "hunter2+hunter2+\n");
+    let environment = || {
+        FakeEnvironment::default()
+            .with_variable("PASSWORD", "hunter2")
+            .with_file("/run/secrets/s", "hunter2+hunter2+\n")
+    };
     let text =
         format!("{UPSTREAM}secret = '${{file:/run/secrets/s}}'\n[store]\nurl = 'postgres://u:${{PASSWORD}}@h/d'");
-    let config = load_in(surroundings(), &text).expect("it loads");
+    let config = load_in(environment(), &text).expect("it loads");
     assert!(config.secrets.current().is_some());
-    assert_eq!(config.store.location, Location::Postgres("postgres://u:hunter2@h/d".into()));
+    assert_eq!(config.store.location, StoreLocation::Postgres("postgres://u:hunter2@h/d".into()));
     assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
 
     let mut text = "service = '${NONE}'\n".to_owned();
@@ -291,7 +296,7 @@ fn strings_are_filled_in_and_never_shown() {
         text += &format!("{key} = {value}\n");
     }
     text += "[[routes]]\nname = '${PASSWORD} '\npath = '${PASSWORD}'";
-    let problems = problems_in(surroundings(), &text);
+    let problems = problems_in(environment(), &text);
     assert_eq!(problems.len(), 19, "{problems:#?}");
     assert!(problems[0].starts_with("1:11: service: the environment has no `NONE`"), "{problems:#?}");
     assert!(problems[1].starts_with("2:10: listen: `${PASSWORD}` is no address"), "{problems:#?}");
@@ -304,7 +309,7 @@ fn a_secret_is_long_enough_and_its_successor_is_there() {
     one_problem("previous_secrets = ['0123456789abcdef']", "2:20: previous_secrets: needs a `secret`");
     one_problem("secret = '0123456789abcdef'\nprevious_secrets = ['a']", "3:21: previous_secrets[0]: is too short");
     assert!(config("previous_secrets = ['${OLD:-}']").secrets.current().is_none());
-    let environment = Written::default().with_variable("ONCEGATE_SECRET", "0123456789abcdef");
+    let environment = FakeEnvironment::default().with_variable("ONCEGATE_SECRET", "0123456789abcdef");
     let config = load_in(environment, UPSTREAM).expect("it loads");
     assert_eq!(config.routes[0].recipe.to_stored().len(), "1 hmac=00000000".len());
 }
@@ -316,23 +321,25 @@ fn the_listeners_are_apart_and_the_admins_is_loopback_or_has_a_token() {
         "3:10: admin.listen: `0.0.0.0:8081` is no loopback address, and there is no `admin.token`",
     );
     let open = "[admin]\nlisten = '0.0.0.0:8081'\ntoken = '";
-    assert!(config(&format!("{open}0123456789abcdef'")).admin.token.is_some_and(|token| token.is(b"0123456789abcdef")));
+    assert!(
+        config(&format!("{open}0123456789abcdef'")).admin.token.is_some_and(|token| token.matches(b"0123456789abcdef"))
+    );
     one_problem(&format!("{open}0123456789abcde'"), "4:9: admin.token: is too short to be secret: 16 characters");
     one_problem(&format!("{open}0123456789 abcdef'"), "4:9: admin.token: has characters that cannot be sent");
-    let outside = Written::default().with_variable("ONCEGATE_ADMIN_TOKEN", "fedcba9876543210");
+    let outside = FakeEnvironment::default().with_variable("ONCEGATE_ADMIN_TOKEN", "fedcba9876543210");
     let config_outside = load_in(outside, &format!("{UPSTREAM}{open}0123456789abcdef'")).expect("it loads");
     let token = config_outside.admin.token.expect("there is one");
-    assert!(token.is(b"fedcba9876543210") && !token.is(b"0123456789abcdef"), "the variable counts for more");
+    assert!(token.matches(b"fedcba9876543210") && !token.matches(b"0123456789abcdef"), "the variable counts for more");
     assert!(!format!("{token:?}").contains("fedc"));
     one_problem("listen = '127.0.0.1:8081'", "2:10: listen: `listen` and `admin.listen` are the same address");
     config("listen = '127.0.0.1:0'\nadmin.listen = '127.0.0.1:0'");
 }
 
 #[test]
-fn what_is_delivered_later_is_described_as_such() {
+fn asynchronous_delivery_is_described() {
     let described = |lines: &str| {
         let text = format!("{UPSTREAM}secret = 'a secret of some length'\n[defaults]\n{lines}");
-        describe(&load_in(Written::default(), &text).expect("it loads"))
+        describe(&load_in(FakeEnvironment::default(), &text).expect("it loads"))
     };
     let later = described("delivery = 'async'\nretry = { max_attempts = 3, give_up_after = '1h' }");
     assert!(later.contains("later; pauses from 1s to 10m, given up after 3 attempts or 1h"), "{later}");
@@ -387,10 +394,10 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ),
         ("[defaults]\nmethods = ['post']", "3:12: defaults.methods[0]: `post` is not in capitals"),
         ("[defaults]\nmethods = ['HEAD']", "3:12: defaults.methods[0]: `HEAD` changes nothing"),
-        ("[defaults]\nmethods = ['PUT', 'PUT']", "3:19: defaults.methods[1]: stands here a second time"),
+        ("[defaults]\nmethods = ['PUT', 'PUT']", "3:19: defaults.methods[1]: is listed a second time"),
         ("[defaults]\nmethods = []", "3:11: defaults.methods: is empty"),
         ("[defaults]\nscope = ['none', 'authorization']", "3:9: defaults.scope: has `none` beside others"),
-        ("[defaults]\nscope = ['cookie:a', 'cookie:a?']", "3:22: defaults.scope[1]: stands here a second time"),
+        ("[defaults]\nscope = ['cookie:a', 'cookie:a?']", "3:22: defaults.scope[1]: is listed a second time"),
         ("[defaults]\nscope = []", "3:9: defaults.scope: is empty"),
         ("[defaults]\nstore_statuses = [200]", "3:19: defaults.store_statuses[0]: must be a text in quotes"),
         ("[defaults]\nstore_statuses = ['1xx']", "3:19: defaults.store_statuses[0]: `1xx` is no final status"),
@@ -398,7 +405,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",
         ),
-        ("[defaults]\nupstream = 'ftp://a'", "3:12: defaults.upstream: is of a kind that is not known"),
+        ("[defaults]\nupstream = 'ftp://a'", "3:12: defaults.upstream: has an unknown scheme"),
     ] {
         one_problem(text, begins);
     }
@@ -409,23 +416,26 @@ mod routes;
 
 #[test]
 fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {
-    let find = |text: &str, surroundings: Written| {
-        let found = admin_token(Some("f".as_ref()), &surroundings.with_file("f", text));
+    let find = |text: &str, environment: FakeEnvironment| {
+        let found = admin_token(Some("f".as_ref()), &environment.with_file("f", text));
         found.map(|token| token.map(|token| token.reveal().to_owned()))
     };
     let file = "secret = '${NOT_THERE}'\nadmin.listen = 'nowhere'\nadmin.token = '${file:/run/t}'";
     let token = "0123456789abcdef";
-    assert_eq!(find("", Written::default()), Ok(None));
-    assert_eq!(find(file, Written::default().with_file("/run/t", "0123456789abcdef\n")), Ok(Some(token.into())));
-    let variable = Written::default().with_variable("ONCEGATE_ADMIN_TOKEN", token);
+    assert_eq!(find("", FakeEnvironment::default()), Ok(None));
+    assert_eq!(
+        find(file, FakeEnvironment::default().with_file("/run/t", "0123456789abcdef\n")),
+        Ok(Some(token.into()))
+    );
+    let variable = FakeEnvironment::default().with_variable("ONCEGATE_ADMIN_TOKEN", token);
     assert_eq!(find("", variable), Ok(Some(token.into())));
-    let problems = find(file, Written::default()).expect_err("the file is not there");
+    let problems = find(file, FakeEnvironment::default()).expect_err("the file is not there");
     assert!(problems.to_string().starts_with("f:3:15: admin.token"), "{problems}");
 }
 
 #[test]
 fn the_services_name_is_found_in_a_file_that_is_otherwise_wrong() {
-    let find = |text: &str| service_name("f".as_ref(), &Written::default().with_file("f", text));
+    let find = |text: &str| service_name("f".as_ref(), &FakeEnvironment::default().with_file("f", text));
     assert_eq!(find("secret = '${NOT_THERE}'\nupstreem = 'x'").as_deref(), Ok("default"));
     assert_eq!(find("secret = '${NOT_THERE}'\nservice = '${NAME:-bank}'").as_deref(), Ok("bank"));
     let problems = find("service = 'The Bank'").expect_err("that is no name");
@@ -434,18 +444,18 @@ fn the_services_name_is_found_in_a_file_that_is_otherwise_wrong() {
 
 #[test]
 fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
-    let find = |text: &str, flag: Option<&str>, surroundings: Written| {
+    let find = |text: &str, flag: Option<&str>, environment: FakeEnvironment| {
         let overrides = Overrides { admin: flag.map(str::to_owned), ..Overrides::default() };
-        let found = admin_listen(Some("f".as_ref()), &overrides, &surroundings.with_file("f", text));
+        let found = admin_listen(Some("f".as_ref()), &overrides, &environment.with_file("f", text));
         found.map(|address| address.to_string())
     };
     let file = "secret = '${NOT_THERE}'\nupstreem = 'x'\nadmin.listen = '127.0.0.1:${PORT:-9}'";
-    assert_eq!(find("", None, Written::default()), Ok("127.0.0.1:8081".into()));
-    assert_eq!(find(file, None, Written::default()), Ok("127.0.0.1:9".into()));
-    assert_eq!(find(file, None, Written::default().with_variable("PORT", "7")), Ok("127.0.0.1:7".into()));
-    let outside = Written::default().with_variable("ONCEGATE_ADMIN_LISTEN", "127.0.0.1:6");
+    assert_eq!(find("", None, FakeEnvironment::default()), Ok("127.0.0.1:8081".into()));
+    assert_eq!(find(file, None, FakeEnvironment::default()), Ok("127.0.0.1:9".into()));
+    assert_eq!(find(file, None, FakeEnvironment::default().with_variable("PORT", "7")), Ok("127.0.0.1:7".into()));
+    let outside = FakeEnvironment::default().with_variable("ONCEGATE_ADMIN_LISTEN", "127.0.0.1:6");
     assert_eq!(find(file, None, outside), Ok("127.0.0.1:6".into()));
-    assert_eq!(find(file, Some("127.0.0.1:5"), Written::default()), Ok("127.0.0.1:5".into()));
-    let problems = find("admin.listen = 'x'", None, Written::default()).expect_err("that is no address");
+    assert_eq!(find(file, Some("127.0.0.1:5"), FakeEnvironment::default()), Ok("127.0.0.1:5".into()));
+    let problems = find("admin.listen = 'x'", None, FakeEnvironment::default()).expect_err("that is no address");
     assert!(problems.to_string().starts_with("f:1:16: admin.listen"), "{problems}");
 }

@@ -1,4 +1,4 @@
-//! Where requests go.
+//! The services that requests go to.
 
 use std::fmt;
 use std::path::Path;
@@ -7,29 +7,29 @@ use std::sync::Arc;
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
 
-/// A service behind the proxy: where it is, and what it speaks.
+/// The address and the protocol of a service behind the proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Upstream {
-    /// HTTP/2 over cleartext TCP, known beforehand (RFC 9113 section 3.3).
+pub enum UpstreamTarget {
+    /// HTTP/2 over cleartext TCP, by prior knowledge (RFC 9113, section 3.3).
     H2c(Authority),
     /// HTTP/1.1 over cleartext TCP.
     Http(Authority),
-    /// HTTP/1.1 over TLS, with a service that must be vouched for by this name.
+    /// HTTP/1.1 over TLS, with a service whose certificate must be for this name.
     Https(Authority, ServerName<'static>),
-    /// HTTP/1.1 through this socket in the file system.
+    /// HTTP/1.1 over this Unix socket.
     Unix(Arc<Path>),
 }
 
-const RIGHT: &str = "write `http://host:port`, `https://host:port`, `h2c://host:port` or `unix:/path/to.sock`";
+const EXAMPLES: &str = "write `http://host:port`, `https://host:port`, `h2c://host:port` or `unix:/path/to.sock`";
 
-impl Upstream {
+impl UpstreamTarget {
     /// Reads `http://host:port`, `https://host:port`, `h2c://host:port` (the port may be missing) or `unix:PATH`.
     ///
     /// # Errors
-    /// What would be right, beginning with a verb. Never has the text itself, which may hold a password.
+    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            // `unix:///run/app.sock` is how some spell `unix:/run/app.sock`.
+            // Some write `unix:///run/app.sock` for `unix:/run/app.sock`.
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path.starts_with('/') && !path.ends_with('/') {
                 true => Ok(Self::Unix(Path::new(path).into())),
@@ -37,37 +37,36 @@ impl Upstream {
             };
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("does not say how the service is spoken to: {RIGHT}"));
+            return Err(format!("has no scheme: {EXAMPLES}"));
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "http" => authority(rest).map(Self::Http),
-            "h2c" => authority(rest).map(Self::H2c),
-            "https" => https(rest),
-            _ => Err(format!("is of a kind that is not known: {RIGHT}")),
+            "http" => parse_authority(rest).map(Self::Http),
+            "h2c" => parse_authority(rest).map(Self::H2c),
+            "https" => parse_https(rest),
+            _ => Err(format!("has an unknown scheme: {EXAMPLES}")),
         }
     }
 }
 
-fn https(text: &str) -> Result<Upstream, String> {
-    let authority = authority(text)?;
-    // An IPv6 address stands in brackets in a URL, and without them in a certificate.
+fn parse_https(text: &str) -> Result<UpstreamTarget, String> {
+    let authority = parse_authority(text)?;
+    // An IPv6 address has brackets in a URL, and none in a certificate.
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(host.to_owned());
-    let name =
-        name.map_err(|_| "has a host that no certificate can be made out for: write a DNS name or an address")?;
-    Ok(Upstream::Https(authority, name))
+    let name = name.map_err(|_| "has a host that no certificate can name: write a DNS name or an address")?;
+    Ok(UpstreamTarget::Https(authority, name))
 }
 
-fn authority(text: &str) -> Result<Authority, String> {
+fn parse_authority(text: &str) -> Result<Authority, String> {
     let text = text.strip_suffix('/').unwrap_or(text);
     if text.contains(['/', '?', '#']) {
-        return Err(format!("has a path or a query; the request's own is kept, so {RIGHT}"));
+        return Err(format!("has a path or a query; the request's own is kept, so {EXAMPLES}"));
     }
     if text.contains('@') {
-        return Err(format!("has a user name or password, which would be sent nowhere: {RIGHT}"));
+        return Err(format!("has a user name or password, which is never sent: {EXAMPLES}"));
     }
-    let authority: Authority = text.parse().map_err(|_| format!("has no host that can be read: {RIGHT}"))?;
-    // `host:`, `host:http` and `host:99999` all count as hosts without a port there.
+    let authority: Authority = text.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLES}"))?;
+    // The parser takes `host:`, `host:http` and `host:99999` for hosts without a port.
     let after_host = text.rsplit_once(']').map_or(text, |(_, after)| after);
     match authority.port_u16() {
         None if !after_host.contains(':') => {}
@@ -75,13 +74,13 @@ fn authority(text: &str) -> Result<Authority, String> {
         _ => return Err("has a port that is not a number from 1 to 65535".into()),
     }
     match authority.host().is_empty() {
-        true => Err(format!("has no host: {RIGHT}")),
+        true => Err(format!("has no host: {EXAMPLES}")),
         false => Ok(authority),
     }
 }
 
-/// As it would be written.
-impl fmt::Display for Upstream {
+/// The URL in the configuration.
+impl fmt::Display for UpstreamTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::H2c(authority) => write!(f, "h2c://{authority}"),
@@ -110,24 +109,24 @@ mod tests {
             ("unix:/run/app.sock", "unix:/run/app.sock"),
             ("unix:///run/app.sock", "unix:/run/app.sock"),
         ] {
-            assert_eq!(Upstream::parse(text).map(|upstream| upstream.to_string()), Ok(shown.into()));
+            assert_eq!(UpstreamTarget::parse(text).map(|upstream| upstream.to_string()), Ok(shown.into()));
         }
     }
 
     #[test]
-    fn what_is_wrong_with_an_upstream_is_said_and_what_would_be_right() {
+    fn a_malformed_upstream_is_refused_with_the_reason() {
         for (text, why) in [
             ("https://pay%20ments", "host"),
             ("https://-.-", "certificate"),
-            ("ftp://x", "not known"),
+            ("ftp://x", "unknown scheme"),
             ("unix:app.sock", "whole path"),
             ("unix:/", "whole path"),
             ("unix:", "whole path"),
-            ("", "does not say how"),
-            ("127.0.0.1:3000", "does not say how"),
+            ("", "no scheme"),
+            ("127.0.0.1:3000", "no scheme"),
             ("http://", "no host"),
             ("http://:3000", "host"),
-            ("http://a b", "no host that can be read"),
+            ("http://a b", "no host that can be parsed"),
             ("http://a:", "port"),
             ("http://a:0", "port"),
             ("http://a:99999", "port"),
@@ -138,7 +137,7 @@ mod tests {
             ("http://a#x", "query"),
             ("http://user:hunter2@a", "password"),
         ] {
-            let message = Upstream::parse(text).expect_err(text);
+            let message = UpstreamTarget::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");
             assert!(!message.contains("hunter2"));
         }

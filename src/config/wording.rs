@@ -1,40 +1,40 @@
-//! How problems that any key can have are put.
+//! The texts of problems that any key can have.
 
 use toml::de::DeValue;
 
-use super::keys::{self, KeyDoc, Kind};
+use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 
-/// For a value of another kind than its key's.
-pub(super) fn wrong_kind(kind: Kind, value: &DeValue<'_>) -> String {
+/// The problem of a value of another kind than its key's.
+pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
     let number = matches!(value, DeValue::Integer(_) | DeValue::Float(_));
     let right = match kind {
-        Kind::Boolean => "`true` or `false`, without quotes",
-        Kind::Choice(words) => &format!("{} (in quotes)", one_of(words)),
-        Kind::Duration if number => "in quotes and have a unit, like \"30s\"",
-        Kind::Duration => "a duration, like \"30s\"",
-        Kind::Integer => "a whole number, without quotes",
-        Kind::Size if number => "in quotes and have a unit, like \"64KiB\"",
-        Kind::Size => "a size, like \"64KiB\"",
-        Kind::Table(_) => "a table",
-        Kind::Tables(_) => "written as `[[…]]`, with two brackets on each side",
-        Kind::Text => "a text in quotes",
-        Kind::Texts => "a list of texts, like [\"a\", \"b\"]",
+        ValueKind::Boolean => "`true` or `false`, without quotes",
+        ValueKind::Choice(words) => &format!("{} (in quotes)", one_of(words)),
+        ValueKind::Duration if number => "in quotes and have a unit, like \"30s\"",
+        ValueKind::Duration => "a duration, like \"30s\"",
+        ValueKind::Integer => "a whole number, without quotes",
+        ValueKind::Size if number => "in quotes and have a unit, like \"64KiB\"",
+        ValueKind::Size => "a size, like \"64KiB\"",
+        ValueKind::Table(_) => "a table",
+        ValueKind::Tables(_) => "written as `[[…]]`, with two brackets on each side",
+        ValueKind::Text => "a text in quotes",
+        ValueKind::Texts => "a list of texts, like [\"a\", \"b\"]",
     };
     format!("must be {right}; this is {}", with_article(value))
 }
 
-/// For a key that its table does not have: the one that was meant, or all there are and where it belongs.
+/// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
 pub(super) fn unknown_key(name: &str, keys: &[KeyDoc]) -> String {
     let names = || keys.iter().map(|key| key.name);
     if let Some(near) = nearest(name, names()) {
         return format!("unknown key; did you mean `{near}`?");
     }
-    let home = keys::home(name).map_or(String::new(), |home| format!(" (`{name}` is written {home})"));
-    format!("unknown key; known here are {}{home}", names().collect::<Vec<_>>().join(", "))
+    let table = key_docs::table_with(name).map_or(String::new(), |table| format!(" (`{name}` is written {table})"));
+    format!("unknown key; known here are {}{table}", names().collect::<Vec<_>>().join(", "))
 }
 
-/// `a`, `b` or `c`.
+/// Joins words to "`a`, `b` or `c`".
 pub(super) fn one_of(words: &[&str]) -> String {
     let quoted: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
     match quoted.split_last() {

@@ -1,4 +1,4 @@
-//! One consumer's connection to its broker, made again whenever it is lost.
+//! One consumer's connection to its broker. A lost connection is opened again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lapin::options::{
 };
 use lapin::types::FieldTable;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, ErrorKind, ExchangeKind};
+use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, ExchangeKind};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
@@ -20,38 +20,42 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::bury::Exchange;
-use super::delivery::{self, Hands};
-use super::patience::{jittered, reconnect};
-use super::wire;
+use super::acknowledge::{self, SessionContext};
+use super::amqp_connector;
+use super::broker_error::broker_message;
+use super::dead_letter::DeadLetterExchange;
+use super::disposition::reconnect_pause;
 use crate::config::{Broker, Consumer};
 use crate::gate::Gate;
+use crate::jitter::jittered;
 use crate::tls::Trust;
 
-/// From the name's lookup to a channel that delivers. A broker that is starting lets one wait about as long.
-const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// A broker that says nothing for twice as long is gone (AMQP 0-9-1 section 4.2.7).
+/// The time from the DNS lookup to a channel that delivers. A broker that is starting needs about as long.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// The heartbeat interval. A broker that is silent for twice as long is gone (AMQP 0-9-1 section 4.2.7).
 const HEARTBEAT_SECONDS: u16 = 15;
-/// For the last words to a broker, which need not hear them.
-const FAREWELL_MAX: Duration = Duration::from_secs(2);
+/// The time limit for cancelling and closing, which the broker need not receive.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a session came to its end, or did not begin.
-struct Lost {
-    why: String,
+/// The reason why a session ended or did not begin.
+struct SessionError {
+    cause: String,
     /// Whether messages were being delivered.
-    has_worked: bool,
+    was_consuming: bool,
 }
 
-/// Consumes until `stop`, over as many connections as it takes.
+/// Consumes until `stop`, over as many connections as that takes.
 pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, stop: CancellationToken) {
     let mut failures: u32 = 0;
     loop {
-        let Err(Lost { why, has_worked }) = session(&consumer, &gate, &trust, &stop).await else { return };
-        failures = if has_worked { 1 } else { failures.saturating_add(1) };
-        let pause = jittered(reconnect(failures));
+        let Err(SessionError { cause, was_consuming }) = run_session(&consumer, &gate, &trust, &stop).await else {
+            return;
+        };
+        failures = if was_consuming { 1 } else { failures.saturating_add(1) };
+        let pause = jittered(reconnect_pause(failures));
         let (broker, queue) = (&consumer.broker, &consumer.queue);
-        tracing::warn!(%broker, %queue, failures, again_in_ms = pause.as_millis(), cause = why,
-            "messages are not consumed at the moment; the broker is tried again");
+        tracing::warn!(%broker, %queue, failures, again_in_ms = pause.as_millis(), cause,
+            "messages are not consumed at the moment: the connection to the broker failed and is tried again");
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
@@ -59,28 +63,28 @@ pub(super) async fn run(consumer: Arc<Consumer>, gate: Arc<Gate>, trust: Trust, 
     }
 }
 
-/// One connection, from its making to its loss, or to the drain's end.
-async fn session(
+/// Runs one session: from opening its connection to losing it, or to the end of the drain.
+async fn run_session(
     consumer: &Arc<Consumer>,
     gate: &Arc<Gate>,
     trust: &Trust,
     stop: &CancellationToken,
-) -> Result<(), Lost> {
-    let begin = |why: String| Lost { why, has_worked: false };
-    // Whatever this comes to, nothing of its connection is left behind.
+) -> Result<(), SessionError> {
+    let not_started = |cause: String| SessionError { cause, was_consuming: false };
+    // However the session ends, its connection is closed.
     let cut = CancellationToken::new();
-    let _cut_at_last = cut.clone().drop_guard();
+    let _cut_at_end = cut.clone().drop_guard();
     let ready = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        ready = timeout(CONNECT_MAX, Ready::make(consumer, trust, &cut)) => ready,
+        ready = timeout(CONNECT_TIMEOUT, OpenConsumer::open(consumer, trust, &cut)) => ready,
     };
-    let Ready { connection, channel, mut deliveries, exchange, broker } = match ready {
-        Err(_) => return Err(begin(format!("no answer in {} s", CONNECT_MAX.as_secs()))),
-        Ok(ready) => ready.map_err(begin)?,
+    let OpenConsumer { connection, channel, mut deliveries, exchange, broker } = match ready {
+        Err(_) => return Err(not_started(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs()))),
+        Ok(ready) => ready.map_err(not_started)?,
     };
     tracing::info!(broker = %consumer.broker, queue = %consumer.queue, route = %consumer.route,
         prefetch = consumer.prefetch, "messages are consumed");
-    let hands = Arc::new(Hands {
+    let session = Arc::new(SessionContext {
         consumer: Arc::clone(consumer),
         gate: Arc::clone(gate),
         exchange,
@@ -93,76 +97,77 @@ async fn session(
         tokio::select! {
             biased;
             () = stop.cancelled() => break Ok(()),
-            () = hands.lost.cancelled() => break Err("the channel for dead letters broke".to_owned()),
+            () = session.lost.cancelled() => break Err("the channel for dead letters failed".to_owned()),
             next = deliveries.next() => match next {
-                // As many as there are at once by the broker's count: no more are delivered.
-                Some(Ok(delivery)) => drop(work.spawn(delivery::settle(Arc::clone(&hands), delivery))),
-                Some(Err(error)) => break Err(told(&error)),
-                None => break Err("the broker has ended the delivery: is the queue gone?".to_owned()),
+                // The broker's prefetch count bounds the number of these tasks.
+                Some(Ok(delivery)) => drop(work.spawn(acknowledge::handle(Arc::clone(&session), delivery))),
+                Some(Err(error)) => break Err(broker_message(&error)),
+                None => break Err("the broker has cancelled the consumer: is the queue gone?".to_owned()),
             }
         }
     };
     work.close();
     if ended.is_ok() {
         let cancelled = channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default());
-        let _ = timeout(FAREWELL_MAX, cancelled).await;
-        // What was delivered before the broker heard of it, and nobody has in hand yet.
+        let _ = timeout(CLOSE_TIMEOUT, cancelled).await;
+        // Messages that arrived before the broker cancelled the consumer, and that no task has taken yet.
         while let Ok(Some(Ok(delivery))) = timeout(Duration::ZERO, deliveries.next()).await {
             let _ = delivery.acker.nack(BasicNackOptions { requeue: true, ..Default::default() }).await;
         }
         work.wait().await;
-        // The broker takes back by itself whatever it has not heard of.
-        let _ = timeout(FAREWELL_MAX, connection.close(200, "draining".into())).await;
+        // The broker requeues unsettled messages by itself.
+        let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "draining".into())).await;
         tracing::info!(broker = %consumer.broker, queue = %consumer.queue, "messages are no longer consumed");
         return Ok(());
     }
-    // Held messages are the broker's again. Running ones come to their end, which their next delivery finds stored.
-    hands.lost.cancel();
-    let _ = timeout(FAREWELL_MAX, connection.close(200, "starting anew".into())).await;
+    // The broker requeues held messages. Running ones run to their end, and their next delivery finds the stored outcome.
+    session.lost.cancel();
+    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "reconnecting".into())).await;
     if stop.is_cancelled() {
         work.wait().await;
     }
-    ended.map_err(|why| Lost { why, has_worked: true })
+    ended.map_err(|cause| SessionError { cause, was_consuming: true })
 }
 
-/// All that it takes to consume.
-struct Ready {
+/// An open connection on which a consumer is registered.
+struct OpenConsumer {
     connection: Connection,
     channel: Channel,
     deliveries: lapin::Consumer,
-    exchange: Option<Exchange>,
+    exchange: Option<DeadLetterExchange>,
     broker: IpAddr,
 }
 
-impl Ready {
-    async fn make(consumer: &Consumer, trust: &Trust, cut: &CancellationToken) -> Result<Self, String> {
+impl OpenConsumer {
+    async fn open(consumer: &Consumer, trust: &Trust, cut: &CancellationToken) -> Result<Self, String> {
         let (connection, broker) = connect(&consumer.broker, trust, cut).await?;
         let exchange = match &consumer.dead_letter_exchange {
             None => None,
             Some(name) => {
-                let channel = confirming(&connection, name).await;
-                let channel = channel.map_err(|error| format!("dead_letter_exchange `{name}`: {}", told(&error)))?;
-                Some(Exchange { channel, name: (&**name).into() })
+                let channel = open_confirming_channel(&connection, name).await;
+                let channel =
+                    channel.map_err(|error| format!("dead_letter_exchange `{name}`: {}", broker_message(&error)))?;
+                Some(DeadLetterExchange { channel, name: (&**name).into() })
             }
         };
-        let channel = connection.create_channel().await.map_err(|error| told(&error))?;
+        let channel = connection.create_channel().await.map_err(|error| broker_message(&error))?;
         let qos = channel.basic_qos(consumer.prefetch, BasicQosOptions::default());
-        qos.await.map_err(|error| told(&error))?;
+        qos.await.map_err(|error| broker_message(&error))?;
         let queue = &*consumer.queue;
         let consumed = channel.basic_consume(
             queue.into(),
-            // The broker makes one up.
+            // Empty: the broker chooses the consumer tag.
             "".into(),
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let deliveries = consumed.await.map_err(|error| told(&error))?;
+        let deliveries = consumed.await.map_err(|error| broker_message(&error))?;
         Ok(Self { connection, channel, deliveries, exchange, broker })
     }
 }
 
-/// A channel that says what it has taken, once it is sure that the exchange is there.
-async fn confirming(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
+/// Opens a channel with publisher confirms, after checking that the exchange exists.
+async fn open_confirming_channel(connection: &Connection, exchange: &str) -> Result<Channel, lapin::Error> {
     let channel = connection.create_channel().await?;
     let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
     channel.exchange_declare(exchange.into(), ExchangeKind::Direct, options, FieldTable::default()).await?;
@@ -170,15 +175,15 @@ async fn confirming(connection: &Connection, exchange: &str) -> Result<Channel, 
     Ok(channel)
 }
 
-/// Tries each of the name's addresses in turn; the one that was reached is where its messages come from.
+/// Connects to the first of the name's addresses that answers. Returns that address with the connection.
 async fn connect(broker: &Broker, trust: &Trust, cut: &CancellationToken) -> Result<(Connection, IpAddr), String> {
     let addresses = lookup_host((&*broker.host, broker.port)).await;
-    let addresses: Vec<_> = addresses.map_err(|error| format!("its name cannot be looked up: {error}"))?.collect();
-    let mut last = "its name has no address".to_owned();
+    let addresses: Vec<_> = addresses.map_err(|error| format!("its host name cannot be looked up: {error}"))?.collect();
+    let mut last = "its host name has no address".to_owned();
     for address in addresses {
         match connect_to(broker, trust, address, cut).await {
             Ok(connection) => return Ok((connection, address.ip())),
-            Err(why) => last = why,
+            Err(cause) => last = cause,
         }
     }
     Err(last)
@@ -191,10 +196,13 @@ async fn connect_to(
     cut: &CancellationToken,
 ) -> Result<Connection, String> {
     let name = || ServerName::try_from(broker.host.to_string());
-    let name =
-        broker.tls.then(name).transpose().map_err(|_| "its name is none that a certificate can have".to_owned())?;
-    let tls = name.map(|name| (TlsConnector::from(Arc::new(for_amqp(trust))), name));
-    let wire = wire::runtime(tls, cut.clone());
+    let name = broker
+        .tls
+        .then(name)
+        .transpose()
+        .map_err(|_| "its host name is none that a certificate can have".to_owned())?;
+    let tls = name.map(|name| (TlsConnector::from(Arc::new(tls_config(trust))), name));
+    let runtime = amqp_connector::create_runtime(tls, cut.clone());
     let uri = AMQPUri {
         scheme: if broker.tls { AMQPScheme::AMQPS } else { AMQPScheme::AMQP },
         authority: AMQPAuthority {
@@ -206,22 +214,14 @@ async fn connect_to(
         query: AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..Default::default() },
     };
     let properties = ConnectionProperties::default().with_connection_name("oncegate".into());
-    let make = async move |_, wire: wire::Runtime| Ok(AsyncTcpStream::connect(&wire, address).await?);
-    Connection::connector(uri, wire, make, properties).await.map_err(|error| told(&error))
+    let connect =
+        async move |_, runtime: amqp_connector::Runtime| Ok(AsyncTcpStream::connect(&runtime, address).await?);
+    Connection::connector(uri, runtime, connect, properties).await.map_err(|error| broker_message(&error))
 }
 
-/// AMQP has no name among the protocols that TLS can choose from.
-fn for_amqp(trust: &Trust) -> ClientConfig {
+/// Returns the TLS configuration without ALPN: AMQP has no protocol name there.
+fn tls_config(trust: &Trust) -> ClientConfig {
     let mut config = ClientConfig::clone(&trust.config());
     config.alpn_protocols.clear();
     config
-}
-
-/// What the broker says, in its own words, without the library's around them.
-pub(super) fn told(error: &lapin::Error) -> String {
-    match error.kind() {
-        ErrorKind::ProtocolError(error) => error.get_message().to_string(),
-        ErrorKind::IOError(error) => error.to_string(),
-        _ => error.to_string(),
-    }
 }

@@ -1,195 +1,177 @@
-//! Who may execute: instances, attempts and their tokens.
+//! One attempt: the request to reserve it, the lease that it runs under, and its settlement.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::Delivery;
-use super::record::{Ask, RecordId};
+use bytes::Bytes;
+
+use super::fingerprint::{Fingerprint, Recipe};
+use super::ids::{InstanceId, RecordId, Token};
+use super::key::Key;
+use super::record::Record;
 use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
+use super::retry::DeliveryAttempt;
+use super::scope::Scope;
+use super::state::StateKind;
 
-/// One running proxy process. Its lease, and with it the right to start attempts, lives in the store under this number.
-///
-/// Drawn at random at start and never reused: a restarted process is another instance.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct InstanceId(i64);
-
-impl InstanceId {
-    /// An identity out of random bits. The sign bit is dropped, so that the number reads the same in every store.
-    pub fn from_random(bits: u64) -> Self {
-        Self((bits >> 1).cast_signed())
-    }
-
-    /// As it stands in the store.
-    pub fn from_stored(number: i64) -> Self {
-        Self(number)
-    }
-
-    /// As it stands in the store.
-    pub fn get(self) -> i64 {
-        self.0
-    }
+/// A request to the store: reserve this key for this attempt, unless the key is taken.
+#[derive(Clone, Debug)]
+pub struct ReserveRequest {
+    /// The hash of `service`, `scope`, `space` and `key`.
+    pub id: RecordId,
+    /// The service's name, which keeps services that share a store apart.
+    pub service: Arc<str>,
+    /// The caller, as a hash.
+    pub scope: Scope,
+    /// The space in which the key is unique.
+    pub space: Bytes,
+    /// The client's name for the operation.
+    pub key: Key,
+    /// The path as sent, with its query, where the service is asked about attempts with it.
+    pub path: Option<Bytes>,
+    /// The route's name, for operators and metrics.
+    pub route: Arc<str>,
+    /// The recipe of `fingerprint`.
+    pub recipe: Recipe,
+    /// The request's fingerprint, by which retries are compared.
+    pub fingerprint: Fingerprint,
+    /// The instance whose lease the attempt would run under.
+    pub instance: InstanceId,
+    /// The attempt's token, if the reservation succeeds.
+    pub token: Token,
+    /// The attempt's time limit, from its reservation by the store's clock.
+    pub time_limit: Duration,
 }
 
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// The fencing token of one attempt: 128 random bits.
-///
-/// Every attempt replaces its predecessor's token in the record, so holding the record's token is being its newest
-/// attempt. Attempt numbers would not do: after a failover that lost a commit a number can come again, a token cannot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token([u8; 16]);
-
-impl Token {
-    /// A token out of 16 random bytes; they must come from the operating system's generator.
-    pub fn from_random(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// As it stands in the store; `None` if the length is wrong.
-    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
-    }
-
-    /// Whether the two are one, in a time that tells nothing of where they differ.
-    pub fn is(&self, other: &Self) -> bool {
-        self.0.iter().zip(&other.0).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
-    }
-
-    /// As it stands in the store.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-/// Tokens are capabilities: they are not printed, not even by `{:?}`.
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
-/// The right to run one attempt. Not `Clone`, and ending the attempt takes it: an attempt cannot be settled in two ways.
+/// The store's answer to a [`ReserveRequest`].
 #[derive(Debug)]
-pub struct Lease {
-    /// What was asked, and is now had: whose attempt it is and, by its token, which one beyond doubt.
-    pub ask: Arc<Ask>,
-    /// Which attempt, for people and for the upstream: 1 for the first.
+pub enum ReserveResult {
+    /// The key was free and is now reserved, durably, for this attempt.
+    Fresh(AttemptLease),
+    /// The key has a record already.
+    Taken(Record),
+}
+
+/// The right to run one attempt. Not `Clone`, and ending the attempt consumes it: an attempt cannot be settled in two
+/// ways.
+#[derive(Debug)]
+pub struct AttemptLease {
+    /// The request that was granted; its token identifies the attempt.
+    pub reserve_request: Arc<ReserveRequest>,
+    /// The attempt's number, for people and for the upstream: 1 for the first.
     pub attempt: u32,
-    /// How far an attempt before it has come, by its service's word.
+    /// The last recovery point that the service has reported for an earlier attempt.
     pub recovery_point: Option<RecoveryPoint>,
-    /// Where it delivers what was accepted, and nobody waits for its answer.
-    pub delivery: Option<Delivery>,
+    /// The delivery that this attempt is, where the request was accepted for asynchronous delivery and no client waits.
+    pub delivery: Option<DeliveryAttempt>,
 }
 
-impl Lease {
-    /// The whole response is in; it is to be replayed for `ttl`.
+impl AttemptLease {
+    /// Settles with the whole response, which is replayed for `ttl`.
     pub fn complete(self, response: StoredResponse, ttl: Duration) -> Settlement {
-        self.end(Ending::Completed { response, ttl, remember: None })
+        self.end(AttemptOutcome::Completed { response, ttl, remember: None })
     }
 
-    /// The attempt is known not to have executed (or its status is one to release); forgotten after `ttl`.
+    /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`.
     pub fn release(self, ttl: Duration) -> Settlement {
-        self.end(Ending::Retryable { ttl })
+        self.end(AttemptOutcome::Retryable { ttl })
     }
 
-    /// The upstream may have acted; nobody knows.
+    /// Settles an attempt that may have executed.
     pub fn unknown(self) -> Settlement {
-        self.end(Ending::Unknown)
+        self.end(AttemptOutcome::Unknown)
     }
 
-    /// However it ended.
-    pub fn end(self, ending: Ending) -> Settlement {
-        Settlement { id: self.ask.id, token: self.ask.token, ending, again: None, lease: Some(Arc::new(self)) }
+    /// Settles with any outcome.
+    pub fn end(self, outcome: AttemptOutcome) -> Settlement {
+        Settlement {
+            id: self.reserve_request.id,
+            token: self.reserve_request.token,
+            outcome,
+            retry_in: None,
+            lease: Some(Arc::new(self)),
+        }
     }
 }
 
-/// How an attempt ended, to be written to the store. It may be written any number of times: the token makes it one.
+/// The outcome of an attempt, to be written to the store. It may be written any number of times: the token makes it
+/// idempotent.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// Whose attempt.
+    /// The record's id.
     pub id: RecordId,
-    /// Which attempt.
+    /// The attempt's token.
     pub token: Token,
-    /// How it ended.
-    pub ending: Ending,
-    /// When the next delivery is due, where there is one: what was accepted is queued again where others are retryable.
-    pub again: Option<Duration>,
-    /// What it ran under, as its row was made of that; `None` for what is only known by its name.
-    lease: Option<Arc<Lease>>,
+    /// The attempt's outcome.
+    pub outcome: AttemptOutcome,
+    /// The pause before the next delivery, where there is one: an accepted key is queued again where others are
+    /// retryable.
+    pub retry_in: Option<Duration>,
+    /// The lease that the attempt ran under, from which a lost row is restored; `None` where only id and token are
+    /// known.
+    lease: Option<Arc<AttemptLease>>,
 }
 
 impl Settlement {
-    /// A reservation that nobody waited for: of what stands in the store only its name is known, and that nothing was sent.
-    pub fn of_stray(id: RecordId, token: Token, ttl: Duration) -> Self {
-        Self { id, token, ending: Ending::Retryable { ttl }, again: None, lease: None }
+    /// Releases an orphaned reservation: it was stored after its request had given up, and nothing was sent.
+    pub fn for_orphan(id: RecordId, token: Token, ttl: Duration) -> Self {
+        Self { id, token, outcome: AttemptOutcome::Retryable { ttl }, retry_in: None, lease: None }
     }
 
-    /// What stands in flight although its end was stored: a failover has lost that. Only its name is known, and that the
-    /// service may have acted.
-    pub fn of_lost(id: RecordId, token: Token) -> Self {
-        Self { id, token, ending: Ending::Unknown, again: None, lease: None }
+    /// Marks an attempt unknown whose stored outcome a failover has lost: its row is in flight again, and the service
+    /// may have acted.
+    pub fn for_lost_outcome(id: RecordId, token: Token) -> Self {
+        Self { id, token, outcome: AttemptOutcome::Unknown, retry_in: None, lease: None }
     }
 
-    /// What the service itself says that its attempt came to, beside the response that it gives or has given.
-    pub fn of_service(id: RecordId, token: Token, ending: Ending) -> Self {
-        Self { id, token, ending, again: None, lease: None }
+    /// Settles an attempt by its service's own report.
+    pub fn from_service(id: RecordId, token: Token, outcome: AttemptOutcome) -> Self {
+        Self { id, token, outcome, retry_in: None, lease: None }
     }
 
-    /// The attempt whose row is to be written anew should the store have none. Either it had one before the first byte was
-    /// sent, and a store without it has lost what it acknowledged; or there was no store to reserve in. `None` where
-    /// nothing is lost with it: a key to be tried again
-    /// is as good as one that was never seen.
-    pub fn to_restore(&self) -> Option<&Lease> {
-        match self.ending {
-            Ending::Completed { .. } | Ending::Unknown => self.lease.as_deref(),
-            Ending::Retryable { .. } => None,
+    /// The attempt whose row is to be written anew if the store has none. Either it had one before the first byte was
+    /// sent, and a store without it has lost what it acknowledged; or there was no store to reserve in. `None` for a
+    /// retryable outcome: such a key is as good as one that was never used, so nothing is lost with its row.
+    pub fn lease_to_restore(&self) -> Option<&AttemptLease> {
+        match self.outcome {
+            AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown => self.lease.as_deref(),
+            AttemptOutcome::Retryable { .. } => None,
         }
     }
 
-    /// How long it is worth storing, from its attempt's end; `None` where it never lapses.
+    /// The time for which the outcome is worth storing, from its attempt's end; `None` if it never lapses.
     pub fn ttl(&self) -> Option<Duration> {
-        match self.ending {
-            Ending::Completed { ttl, .. } | Ending::Retryable { ttl } => Some(ttl),
-            Ending::Unknown => None,
+        match self.outcome {
+            AttemptOutcome::Completed { ttl, .. } | AttemptOutcome::Retryable { ttl } => Some(ttl),
+            AttemptOutcome::Unknown => None,
         }
     }
 
-    /// A delivery is due again so long after this.
-    pub fn due_in(self, pause: Option<Duration>) -> Self {
-        Self { again: pause, ..self }
+    /// Sets the pause before the next delivery.
+    pub fn with_retry_in(self, pause: Option<Duration>) -> Self {
+        Self { retry_in: pause, ..self }
     }
 
-    /// A completed key is to be remembered for so long past its TTL.
-    pub fn remembered(mut self, time: Option<Duration>) -> Self {
-        if let Ending::Completed { remember, .. } = &mut self.ending {
+    /// Sets how long a completed key is remembered past its TTL; other outcomes are left as they are.
+    pub fn with_remember(mut self, time: Option<Duration>) -> Self {
+        if let AttemptOutcome::Completed { remember, .. } = &mut self.outcome {
             *remember = time;
         }
         self
     }
 }
 
-/// The three ways an attempt can end.
+/// The three outcomes of an attempt.
 #[derive(Clone, Debug)]
-pub enum Ending {
-    /// Replay `response` until `ttl` after the store has taken it.
+pub enum AttemptOutcome {
+    /// Executed: replay `response` until `ttl` after the store has it.
     Completed {
-        /// What the upstream answered.
+        /// The upstream's response.
         response: StoredResponse,
         /// From completion, by the store's clock.
         ttl: Duration,
-        /// How long past the TTL the key is remembered, to refuse late retries; `None` to forget it.
+        /// The time past the TTL for which the key is remembered, to refuse late retries; `None` to forget it.
         remember: Option<Duration>,
     },
     /// Not executed, or to be treated so: the next request becomes the next attempt.
@@ -199,4 +181,21 @@ pub enum Ending {
     },
     /// It may have executed.
     Unknown,
+}
+
+impl AttemptOutcome {
+    /// Whether the newest attempt's outcome may settle a key in this state. `is_accepted`: for asynchronous delivery.
+    ///
+    /// A response counts whatever the key has become meanwhile. Any other outcome undoes nothing that was decided since, by
+    /// the service, a reconciler or an operator. The stores' statements have the same condition; the contract suite holds
+    /// them to this table.
+    pub fn may_settle(&self, state: StateKind, is_accepted: bool) -> bool {
+        match (self, state) {
+            (_, StateKind::Completed | StateKind::Expired) => false,
+            (Self::Completed { .. }, _) | (_, StateKind::InFlight) => true,
+            (Self::Retryable { .. }, StateKind::Unknown) => true,
+            (Self::Retryable { .. }, StateKind::Dead) => !is_accepted,
+            (Self::Retryable { .. }, StateKind::Queued | StateKind::Retryable) | (Self::Unknown, _) => false,
+        }
+    }
 }

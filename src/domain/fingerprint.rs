@@ -1,15 +1,16 @@
-//! What makes two requests the same.
+//! Fingerprints, by which two requests with one key are compared.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, Mac};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 
-use super::canonical_json::{Pointer, Selection, canonicalize_selected};
+use canonical_json::{Pointer, Selection, canonicalize_selected};
 use secret::KeyId;
 pub use secret::{Secret, Secrets};
 
@@ -17,17 +18,17 @@ pub mod form;
 mod multipart;
 mod secret;
 
-/// The hash of what makes two requests the same, made by a [`Recipe`].
+/// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// As it stands in the store; `None` if the length is wrong.
+    /// Reads the stored bytes; `None` if the length is wrong.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// As it stands in the store.
+    /// The bytes as they are stored.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -35,7 +36,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}", HEXLOWER.encode_display(&self.0))
     }
 }
 
@@ -45,65 +46,65 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The parts of a request that a fingerprint may be made of.
+/// The parts of a request that a fingerprint may include.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts<'a> {
-    /// As sent.
+pub struct FingerprintInput<'a> {
+    /// The method as sent.
     pub method: &'a str,
-    /// As sent, without the query.
+    /// The path as sent, without the query.
     pub path: &'a str,
-    /// As sent, without the question mark.
+    /// The query as sent, without the question mark.
     pub query: Option<&'a str>,
-    /// As sent.
+    /// The header fields as sent.
     pub headers: &'a HeaderMap,
     /// The whole body.
     pub body: &'a [u8],
 }
 
-/// How a fingerprint is made: its version and what goes into it. Stands in every record, so that a retry is compared by
-/// the recipe that its first attempt was stored with, whatever the configuration has become since.
+/// The recipe of a fingerprint: its version and the parts that it includes. Every record has its recipe, so that a retry
+/// is compared by the recipe of its first attempt, however the configuration has changed since.
 ///
-/// Spelt as words with a space between, what is usual left out: `1` for the default, `1 body=raw query=no hmac=1f2e3d4c`.
-/// Cheap to clone.
+/// Its stored form is words with a space in between, the defaults left out: `1` for the default recipe,
+/// `1 body=raw query=no hmac=1f2e3d4c`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recipe(Arc<Spelt>);
+pub struct Recipe(Arc<RecipeParts>);
 
-/// A recipe's parts, and the words that stand in the record, spelt once.
+/// A recipe's parts, and its stored form, made once.
 #[derive(Debug, PartialEq, Eq)]
-struct Spelt {
-    plan: Plan,
+struct RecipeParts {
+    rules: FingerprintRules,
     key_id: Option<KeyId>,
     words: String,
 }
 
-/// What goes into a fingerprint.
+/// The parts of a request that a fingerprint includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// How the body takes part.
+pub struct FingerprintRules {
+    /// The form in which the body is included.
     pub body: BodyRule,
-    /// Whether the query takes part.
+    /// Whether the query is included.
     pub query: bool,
-    /// Fields that take part, all their values in order.
+    /// The fields that are included, with all their values in order.
     pub headers: Vec<HeaderName>,
-    /// Which values of a JSON body take part.
+    /// The values of a JSON body that are included.
     pub selection: Selection,
 }
 
-impl Default for Plan {
+impl Default for FingerprintRules {
     fn default() -> Self {
         Self { body: BodyRule::Auto, query: true, headers: Vec::new(), selection: Selection::default() }
     }
 }
 
-/// How the body takes part.
+/// The form in which the body is included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyRule {
-    /// By the media type: JSON by its canonical form, forms by their pairs, multipart forms by their parts, anything else
-    /// by its bytes.
+    /// By the media type: JSON by its canonical form, forms by their pairs, multipart forms by their parts, anything
+    /// else by its bytes.
     Auto,
-    /// As a form's pairs whatever the media type says.
+    /// As a form's pairs, whatever the media type.
     Form,
-    /// As JSON whatever the media type says; what does not parse, by its bytes.
+    /// As JSON, whatever the media type; a body that does not parse, by its bytes.
     Json,
     /// Not at all: two requests with different bodies are the same.
     None,
@@ -112,51 +113,51 @@ pub enum BodyRule {
 }
 
 impl Recipe {
-    /// A route's recipe: keyed where there is a secret.
-    pub fn new(plan: Plan, secret: Option<&Secret>) -> Self {
-        Self::spelt(plan, secret.map(|secret| secret.id))
+    /// Makes a route's recipe: keyed where there is a secret.
+    pub fn new(rules: FingerprintRules, secret: Option<&Secret>) -> Self {
+        Self::from_parts(rules, secret.map(|secret| secret.id))
     }
 
-    /// Reads a recipe as it stands in a record; `None` if this version does not know it.
+    /// Reads the stored form; `None` if this version does not know it.
     pub fn from_stored(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         if words.next() != Some("1") {
             return None;
         }
-        let (mut plan, mut key_id) = (Plan::default(), None);
+        let (mut rules, mut key_id) = (FingerprintRules::default(), None);
         for word in words {
             match word.split_once('=')? {
-                ("body", "form") => plan.body = BodyRule::Form,
-                ("body", "json") => plan.body = BodyRule::Json,
-                ("body", "none") => plan.body = BodyRule::None,
-                ("body", "raw") => plan.body = BodyRule::Raw,
-                ("exclude", list) => plan.selection.exclude = pointers(list)?,
+                ("body", "form") => rules.body = BodyRule::Form,
+                ("body", "json") => rules.body = BodyRule::Json,
+                ("body", "none") => rules.body = BodyRule::None,
+                ("body", "raw") => rules.body = BodyRule::Raw,
+                ("exclude", list) => rules.selection.exclude = parse_pointers(list)?,
                 ("headers", list) => {
-                    plan.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
+                    rules.headers = list.split(',').map(|name| name.parse().ok()).collect::<Option<_>>()?
                 }
                 ("hmac", id) => key_id = Some(KeyId::from_hex(id)?),
-                ("include", list) => plan.selection.include = pointers(list)?,
-                ("query", "no") => plan.query = false,
+                ("include", list) => rules.selection.include = parse_pointers(list)?,
+                ("query", "no") => rules.query = false,
                 _ => return None,
             }
         }
-        Some(Self::spelt(plan, key_id))
+        Some(Self::from_parts(rules, key_id))
     }
 
-    /// As it stands in the record.
+    /// The stored form.
     pub fn to_stored(&self) -> &str {
         &self.0.words
     }
 
-    fn spelt(plan: Plan, key_id: Option<KeyId>) -> Self {
-        let words = spell(&plan, key_id);
-        Self(Arc::new(Spelt { plan, key_id, words }))
+    fn from_parts(rules: FingerprintRules, key_id: Option<KeyId>) -> Self {
+        let words = to_words(&rules, key_id);
+        Self(Arc::new(RecipeParts { rules, key_id, words }))
     }
 
-    /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more, so
-    /// that nobody can compare.
-    pub fn fingerprint(&self, parts: &Parts<'_>, secrets: &Secrets) -> Option<Fingerprint> {
-        let Spelt { plan, key_id, .. } = &*self.0;
+    /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
+    /// so that requests cannot be compared.
+    pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {
+        let RecipeParts { rules, key_id, .. } = &*self.0;
         let mut hash = match key_id {
             None => Hasher::Plain(Sha256::new()),
             Some(id) => Hasher::Keyed(Box::new(secrets.get(*id)?.mac.clone())),
@@ -164,14 +165,14 @@ impl Recipe {
         hash.part(b"oncegate fingerprint 1");
         hash.part(parts.method.as_bytes());
         hash.part(parts.path.as_bytes());
-        match parts.query.filter(|_| plan.query) {
+        match parts.query.filter(|_| rules.query) {
             None => hash.part(b"no query"),
             Some(query) => {
                 hash.part(b"query");
                 hash.part(query.as_bytes());
             }
         }
-        for name in &plan.headers {
+        for name in &rules.headers {
             let values = parts.headers.get_all(name);
             hash.part(name.as_str().as_bytes());
             hash.part(&(values.iter().count() as u64).to_be_bytes());
@@ -183,17 +184,17 @@ impl Recipe {
         Some(hash.finish())
     }
 
-    /// The body as it goes into the fingerprint, and the name of that form.
-    pub fn body<'a>(&self, parts: &Parts<'a>) -> (&'static str, Cow<'a, [u8]>) {
-        let plan = &self.0.plan;
+    /// The name of the form in which the body is included, and the body in that form.
+    pub fn body<'a>(&self, parts: &FingerprintInput<'a>) -> (&'static str, Cow<'a, [u8]>) {
+        let rules = &self.0.rules;
         let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-        let canonical = match (plan.body, essence(content_type)) {
+        let canonical = match (rules.body, essence(content_type)) {
             (BodyRule::None, _) => return ("none", Cow::Borrowed(b"")),
-            // Nothing is ever unpacked: a small body may hold an enormous one.
+            // Bodies are never decompressed: a small body may hold an enormous one.
             _ if parts.headers.contains_key(CONTENT_ENCODING) => None,
             (BodyRule::Raw, _) => None,
             (BodyRule::Json, _) | (BodyRule::Auto, Essence::Json) => {
-                canonicalize_selected(parts.body, &plan.selection).ok().map(|body| ("json", body))
+                canonicalize_selected(parts.body, &rules.selection).ok().map(|body| ("json", body))
             }
             (BodyRule::Form, _) | (BodyRule::Auto, Essence::Form) => {
                 Some(("form", Cow::Owned(form::canonical(parts.body))))
@@ -213,23 +214,23 @@ impl fmt::Display for Recipe {
     }
 }
 
-fn spell(plan: &Plan, key_id: Option<KeyId>) -> String {
+fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
     let mut words = String::from("1");
-    words.push_str(match plan.body {
+    words.push_str(match rules.body {
         BodyRule::Auto => "",
         BodyRule::Form => " body=form",
         BodyRule::Json => " body=json",
         BodyRule::None => " body=none",
         BodyRule::Raw => " body=raw",
     });
-    if !plan.query {
+    if !rules.query {
         words.push_str(" query=no");
     }
-    if !plan.headers.is_empty() {
-        let names: Vec<_> = plan.headers.iter().map(HeaderName::as_str).collect();
+    if !rules.headers.is_empty() {
+        let names: Vec<_> = rules.headers.iter().map(HeaderName::as_str).collect();
         words.push_str(&format!(" headers={}", names.join(",")));
     }
-    for (word, list) in [("include", &plan.selection.include), ("exclude", &plan.selection.exclude)] {
+    for (word, list) in [("include", &rules.selection.include), ("exclude", &rules.selection.exclude)] {
         if !list.is_empty() {
             let list: Vec<_> = list.iter().map(|pointer| form::escape(pointer.to_string().as_bytes())).collect();
             words.push_str(&format!(" {word}={}", list.join(",")));
@@ -241,14 +242,14 @@ fn spell(plan: &Plan, key_id: Option<KeyId>) -> String {
     words
 }
 
-/// Pointers as they stand in a recipe: escaped like the values of a form, so that neither a space nor a comma in one can
-/// end it.
-fn pointers(list: &str) -> Option<Vec<Pointer>> {
+/// Reads the pointers of a recipe: each is escaped like a value of a form, so that neither a space nor a comma in it
+/// can end it.
+fn parse_pointers(list: &str) -> Option<Vec<Pointer>> {
     let unescaped = list.split(',').map(|escaped| String::from_utf8(form::unescape(escaped.as_bytes())).ok());
     unescaped.map(|pointer| Pointer::parse(&pointer?).ok()).collect()
 }
 
-/// A media type, as far as it matters here.
+/// The media types that differ for fingerprints.
 enum Essence {
     /// `application/x-www-form-urlencoded`.
     Form,
@@ -256,11 +257,11 @@ enum Essence {
     Json,
     /// `multipart/form-data`.
     Multipart,
-    /// Everything else.
+    /// Every other type.
     Other,
 }
 
-/// What a `Content-Type` says, its parameters left aside.
+/// The media type of a `Content-Type`, without its parameters.
 fn essence(content_type: &[u8]) -> Essence {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is = |name: &[u8]| essence.eq_ignore_ascii_case(name);
@@ -284,7 +285,7 @@ enum Hasher {
 }
 
 impl Hasher {
-    /// Length first: what ends where is never in doubt.
+    /// Adds a part, its length first, so that different parts cannot be joined into the same bytes.
     fn part(&mut self, bytes: &[u8]) {
         for piece in [&(bytes.len() as u64).to_be_bytes()[..], bytes] {
             match self {
@@ -321,16 +322,22 @@ mod tests {
         fields(&[("content-type", content_type)])
     }
 
-    fn parts(body: &'static str) -> Parts<'static> {
-        Parts { method: "POST", path: "/pay", query: None, headers: typed("application/json"), body: body.as_bytes() }
+    fn parts(body: &'static str) -> FingerprintInput<'static> {
+        FingerprintInput {
+            method: "POST",
+            path: "/pay",
+            query: None,
+            headers: typed("application/json"),
+            body: body.as_bytes(),
+        }
     }
 
-    fn by(plan: Plan, parts: &Parts<'_>) -> Fingerprint {
-        Recipe::new(plan, None).fingerprint(parts, &Secrets::default()).unwrap()
+    fn by(rules: FingerprintRules, parts: &FingerprintInput<'_>) -> Fingerprint {
+        Recipe::new(rules, None).fingerprint(parts, &Secrets::default()).unwrap()
     }
 
-    fn of(parts: &Parts<'_>) -> Fingerprint {
-        by(Plan::default(), parts)
+    fn of(parts: &FingerprintInput<'_>) -> Fingerprint {
+        by(FingerprintRules::default(), parts)
     }
 
     fn pointer_list(list: &[&str]) -> Vec<Pointer> {
@@ -338,17 +345,17 @@ mod tests {
     }
 
     #[test]
-    fn no_part_can_flow_into_the_next() {
+    fn no_part_can_be_moved_into_the_next() {
         let base = parts("a");
         let requests = [
             base,
-            Parts { method: "POST/", path: "pay", ..base },
-            Parts { path: "/paya", body: b"", ..base },
-            Parts { query: Some(""), ..base },
-            Parts { query: Some("a"), body: b"", ..base },
-            Parts { path: "/pay?a", body: b"", ..base },
-            Parts { body: b"{}", ..base },
-            Parts { body: b"{}", headers: fields(&[]), ..base },
+            FingerprintInput { method: "POST/", path: "pay", ..base },
+            FingerprintInput { path: "/paya", body: b"", ..base },
+            FingerprintInput { query: Some(""), ..base },
+            FingerprintInput { query: Some("a"), body: b"", ..base },
+            FingerprintInput { path: "/pay?a", body: b"", ..base },
+            FingerprintInput { body: b"{}", ..base },
+            FingerprintInput { body: b"{}", headers: fields(&[]), ..base },
         ];
         for (i, one) in requests.iter().enumerate() {
             for other in &requests[i + 1..] {
@@ -359,12 +366,16 @@ mod tests {
 
     #[test]
     fn json_is_compared_by_its_meaning_and_all_else_by_its_bytes() {
-        let spaced = Parts { body: br#"{ "b": 1.0, "a": 2 }"#, ..parts("") };
-        let plain = Parts { body: br#"{"a":2,"b":1}"#, ..spaced };
+        let spaced = FingerprintInput { body: br#"{ "b": 1.0, "a": 2 }"#, ..parts("") };
+        let plain = FingerprintInput { body: br#"{"a":2,"b":1}"#, ..spaced };
         assert_eq!(of(&spaced), of(&plain));
         for json in ["application/problem+json; charset=utf-8", "Application/JSON"] {
             let headers = typed(json);
-            assert_eq!(of(&Parts { headers, ..spaced }), of(&Parts { headers, ..plain }), "{json}");
+            assert_eq!(
+                of(&FingerprintInput { headers, ..spaced }),
+                of(&FingerprintInput { headers, ..plain }),
+                "{json}"
+            );
         }
         for other in [
             fields(&[]),
@@ -373,14 +384,18 @@ mod tests {
             typed("application/jsonl"),
             fields(&[("content-type", "application/json"), ("content-encoding", "gzip")]),
         ] {
-            assert_ne!(of(&Parts { headers: other, ..spaced }), of(&Parts { headers: other, ..plain }), "{other:?}");
+            assert_ne!(
+                of(&FingerprintInput { headers: other, ..spaced }),
+                of(&FingerprintInput { headers: other, ..plain }),
+                "{other:?}"
+            );
         }
     }
 
     #[test]
     fn forms_are_compared_by_their_pairs_in_order() {
         let form = |body: &'static str| {
-            of(&Parts { headers: typed("application/x-www-form-urlencoded; charset=utf-8"), ..parts(body) })
+            of(&FingerprintInput { headers: typed("application/x-www-form-urlencoded; charset=utf-8"), ..parts(body) })
         };
         assert_eq!(form("a=1&b=x+y"), form("a=%31&b=x%20y"));
         for other in ["b=x+y&a=1", "a=1&b=x+z", "a=1&b=x%2By", "a=1", "a=1&b=x+y&b=x+y", "a=1%26b=x+y"] {
@@ -398,18 +413,18 @@ mod tests {
         };
         let with = |boundary: &str, value: &str| {
             let content_type = &*Box::leak(format!("multipart/form-data; boundary={boundary}").into_boxed_str());
-            of(&Parts { headers: typed(content_type), ..parts(body(boundary, value)) })
+            of(&FingerprintInput { headers: typed(content_type), ..parts(body(boundary, value)) })
         };
         assert_eq!(with("one", "1"), with("two", "1"));
         assert_ne!(with("one", "1"), with("one", "2"));
     }
 
     #[test]
-    fn only_what_is_included_and_not_excluded_makes_the_fingerprint() {
+    fn only_values_that_are_included_and_not_excluded_count() {
         let include = pointer_list(&["/amount", "/items"]);
         let exclude = pointer_list(&["/items/*/at"]);
-        let plan = Plan { selection: Selection { include, exclude }, ..Plan::default() };
-        let of = |body| by(plan.clone(), &parts(body));
+        let rules = FingerprintRules { selection: Selection { include, exclude }, ..FingerprintRules::default() };
+        let of = |body| by(rules.clone(), &parts(body));
         let base = of(r#"{"amount":1,"items":[{"id":1,"at":5}],"sent":"now"}"#);
         assert_eq!(base, of(r#"{"amount":1,"items":[{"id":1,"at":6}],"sent":"later"}"#));
         assert_ne!(base, of(r#"{"amount":2,"items":[{"id":1,"at":5}],"sent":"now"}"#));
@@ -417,12 +432,13 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_query_take_part_as_the_recipe_says() {
-        let query = Parts { query: Some("dry=1"), ..parts("{}") };
+    fn fields_and_query_count_where_the_recipe_includes_them() {
+        let query = FingerprintInput { query: Some("dry=1"), ..parts("{}") };
         assert_ne!(of(&query), of(&parts("{}")));
-        let blind = || Plan { query: false, body: BodyRule::None, ..Plan::default() };
+        let blind = || FingerprintRules { query: false, body: BodyRule::None, ..FingerprintRules::default() };
         assert_eq!(by(blind(), &query), by(blind(), &parts("[]")));
-        let plan = || Plan { headers: vec![HeaderName::from_static("x-tenant")], ..Plan::default() };
+        let rules =
+            || FingerprintRules { headers: vec![HeaderName::from_static("x-tenant")], ..FingerprintRules::default() };
         let tenants = [
             fields(&[]),
             fields(&[("x-tenant", "")]),
@@ -431,14 +447,14 @@ mod tests {
         ];
         for (i, one) in tenants.iter().enumerate() {
             for other in &tenants[i + 1..] {
-                let by = |headers| by(plan(), &Parts { headers, ..parts("") });
+                let by = |headers| by(rules(), &FingerprintInput { headers, ..parts("") });
                 assert_ne!(by(one), by(other));
             }
         }
     }
 
     #[test]
-    fn a_recipe_survives_its_spelling() {
+    fn a_recipe_reads_back_from_its_stored_form() {
         let secret = Secret::new("s");
         let selections = [
             Selection::default(),
@@ -448,13 +464,14 @@ mod tests {
             for (query, key) in [(true, None), (false, Some(&secret))] {
                 for selection in &selections {
                     for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
-                        let recipe = Recipe::new(Plan { body, query, headers, selection: selection.clone() }, key);
+                        let recipe =
+                            Recipe::new(FingerprintRules { body, query, headers, selection: selection.clone() }, key);
                         assert_eq!(Recipe::from_stored(&recipe.to_string()), Some(recipe));
                     }
                 }
             }
         }
-        assert_eq!(Recipe::new(Plan::default(), None).to_string(), "1");
+        assert_eq!(Recipe::new(FingerprintRules::default(), None).to_string(), "1");
         for unknown in ["", "2", "1 body=auto2", "1 hmac=12", "1 x=y", "1 ", "1 headers=", "1 include=a"] {
             assert_eq!(Recipe::from_stored(unknown), None, "{unknown:?}");
         }
@@ -463,19 +480,19 @@ mod tests {
     #[test]
     fn a_fingerprint_under_a_secret_that_is_gone_cannot_be_made() {
         let (old, new) = (Secret::new("old"), Secret::new("new"));
-        let recipe = Recipe::new(Plan::default(), Some(&old));
+        let recipe = Recipe::new(FingerprintRules::default(), Some(&old));
         let with = |secrets: Vec<Secret>| recipe.fingerprint(&parts("{}"), &Secrets::new(secrets));
         assert_eq!(with(vec![new.clone()]), None);
         assert_eq!(with(vec![new, old.clone()]), with(vec![old]));
     }
 
-    /// Fingerprints outlive releases: a change here makes every retry across an upgrade a 422.
+    /// Fingerprints outlive releases: with a change here, every retry across an upgrade gets 422.
     #[test]
     fn fingerprints_do_not_change_between_releases() {
-        let request = Parts { query: Some("a=1"), ..parts(r#"{"amount": 10.00, "to": "x"}"#) };
+        let request = FingerprintInput { query: Some("a=1"), ..parts(r#"{"amount": 10.00, "to": "x"}"#) };
         assert_eq!(of(&request).to_string(), "eb19d51faef980a0b43d34bc97d63a049c3106a8e7fcf29902b58f413cace2ba");
         let secret = Secret::new("correct horse");
-        let keyed = Recipe::new(Plan::default(), Some(&secret));
+        let keyed = Recipe::new(FingerprintRules::default(), Some(&secret));
         let keyed = keyed.fingerprint(&request, &Secrets::new([secret])).unwrap();
         assert_eq!(keyed.to_string(), "b540380aa92cf5a04686c84377d6997a41eccbe6c948a0edf0f8fe41ac2e3928");
     }

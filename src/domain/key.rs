@@ -2,25 +2,25 @@
 
 use std::fmt;
 
-/// An idempotency key, checked at the door. Holding a `Key` is the proof that it is well-formed and within its limits.
+/// A checked idempotency key. A value of this type is the proof that the key is well-formed and within its limits.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Box<str>);
 
 impl Key {
-    /// Reads a key out of its field's value.
+    /// Reads a key from its field's value.
     ///
     /// # Errors
-    /// [`KeyError`] says which rule the value breaks.
-    pub fn parse(value: &[u8], syntax: Syntax, limits: Limits) -> Result<Self, KeyError> {
-        // Space and tab around a value are not part of it (RFC 9110 section 5.5).
+    /// [`KeyError`]: the rule that the value breaks.
+    pub fn parse(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
+        // Space and tab around a value are not part of it (RFC 9110, section 5.5).
         let value = value.trim_ascii();
         let key = match syntax {
-            Syntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
-            Syntax::Ietf => plain(value, 0x21)?,
-            Syntax::Opaque => plain(value, 0x20)?,
-            Syntax::SfString if value.is_empty() => return Err(KeyError::Empty),
-            Syntax::SfString => sf_string(value)?,
-            Syntax::Uuid => uuid(value)?,
+            KeySyntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
+            KeySyntax::Ietf => plain(value, 0x21)?,
+            KeySyntax::Opaque => plain(value, 0x20)?,
+            KeySyntax::SfString if value.is_empty() => return Err(KeyError::Empty),
+            KeySyntax::SfString => sf_string(value)?,
+            KeySyntax::Uuid => uuid(value)?,
         };
         match key.len() {
             0 => Err(KeyError::Empty),
@@ -30,7 +30,7 @@ impl Key {
         }
     }
 
-    /// As it stands in the store; `None` if it is no key.
+    /// Reads the stored bytes; `None` if they are no key.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let key = str::from_utf8(bytes).ok().filter(|key| !key.is_empty())?;
         Some(Self(key.into()))
@@ -41,58 +41,58 @@ impl Key {
         self.0.as_bytes()
     }
 
-    /// What may be written to a log: eight characters tell keys apart and give none away.
+    /// The first eight characters, for logs: they tell keys apart and reveal none.
     pub fn prefix(&self) -> &str {
         &self.0[..self.0.len().min(8)]
     }
 }
 
-/// A key grants its replays to whoever knows it: only its beginning is printed.
+/// Anybody who knows a key can get its replays: only its beginning is printed.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}..)", self.prefix())
     }
 }
 
-/// What a key may look like.
+/// The syntax of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Syntax {
-    /// A value that starts with `"` is a strict structured-field String (RFC 9651 section 4.2.5, parameters ignored), as
-    /// the IETF draft has it; anything else is taken bare, as most clients send it: 0x21-0x7E without comma.
+pub enum KeySyntax {
+    /// A value that starts with `"` is a strict structured-field String (RFC 9651, section 4.2.5, parameters ignored),
+    /// as in the IETF draft; any other value is bare, as most clients send it: 0x21-0x7E without comma.
     Ietf,
-    /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, which is what joins two field lines.
+    /// The value as it is, quotes kept and counted: 0x20-0x7E without comma, because a comma joins two field lines.
     Opaque,
-    /// A structured-field String and nothing else.
+    /// A structured-field String.
     SfString,
-    /// A UUID (RFC 9562 section 4), bare or as a structured-field String; its letters' case makes no difference.
+    /// A UUID (RFC 9562, section 4), bare or as a structured-field String; its letters' case makes no difference.
     Uuid,
 }
 
-/// How long a key may be, in characters (all are ASCII) and after unquoting.
+/// The lengths of a key, in characters (all are ASCII) and after unquoting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// At least this many.
+pub struct KeyLimits {
+    /// The shortest key.
     pub length_min: usize,
-    /// At most this many.
+    /// The longest key.
     pub length_max: usize,
 }
 
 /// Why a value is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// A character that the syntax does not allow.
+    /// It has a character that the syntax does not allow.
     BadCharacter,
     /// It begins with a quote and is no structured-field String.
     BadString,
-    /// Nothing in it.
+    /// It is empty.
     Empty,
-    /// The route wants a UUID.
+    /// The route requires a UUID.
     NotUuid,
-    /// More than one field line: which one counts is anybody's guess.
+    /// More than one field line: it is not defined which one counts.
     Several,
-    /// Over the limit.
+    /// It is longer than the limit.
     TooLong,
-    /// Under the limit.
+    /// It is shorter than the limit.
     TooShort,
 }
 
@@ -148,8 +148,8 @@ mod tests {
     use super::*;
 
     fn parse(value: &str) -> Result<String, KeyError> {
-        let limits = Limits { length_min: 1, length_max: 16 };
-        Key::parse(value.as_bytes(), Syntax::Ietf, limits).map(|key| key.0.into())
+        let limits = KeyLimits { length_min: 1, length_max: 16 };
+        Key::parse(value.as_bytes(), KeySyntax::Ietf, limits).map(|key| key.0.into())
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_refused_with_its_reason() {
+    fn a_malformed_key_is_refused_with_its_reason() {
         for (value, why) in [
             ("", KeyError::Empty),
             ("\"\"", KeyError::Empty),
@@ -183,26 +183,26 @@ mod tests {
     }
 
     #[test]
-    fn each_syntax_takes_what_it_says_and_nothing_else() {
+    fn each_syntax_accepts_its_own_keys_alone() {
         const UUID: &str = "8E03978e-40d5-43e8-bc93-6894a57f9324";
         let quoted = format!("\"{UUID}\"");
         let folded = UUID.to_ascii_lowercase();
         for (syntax, value, key) in [
-            (Syntax::Opaque, "\"abc\";v=1", Ok("\"abc\";v=1")),
-            (Syntax::Opaque, "a b", Ok("a b")),
-            (Syntax::Opaque, "a,b", Err(KeyError::BadCharacter)),
-            (Syntax::Opaque, "", Err(KeyError::Empty)),
-            (Syntax::SfString, "\"a b\"", Ok("a b")),
-            (Syntax::SfString, "abc", Err(KeyError::BadString)),
-            (Syntax::SfString, "", Err(KeyError::Empty)),
-            (Syntax::SfString, "?1", Err(KeyError::BadString)),
-            (Syntax::Uuid, UUID, Ok(&folded)),
-            (Syntax::Uuid, &quoted, Ok(&folded)),
-            (Syntax::Uuid, "", Err(KeyError::Empty)),
-            (Syntax::Uuid, "8e03978e40d543e8bc936894a57f9324", Err(KeyError::NotUuid)),
-            (Syntax::Uuid, "8e03978e-40d5-43e8-bc93-6894a57f932g", Err(KeyError::NotUuid)),
+            (KeySyntax::Opaque, "\"abc\";v=1", Ok("\"abc\";v=1")),
+            (KeySyntax::Opaque, "a b", Ok("a b")),
+            (KeySyntax::Opaque, "a,b", Err(KeyError::BadCharacter)),
+            (KeySyntax::Opaque, "", Err(KeyError::Empty)),
+            (KeySyntax::SfString, "\"a b\"", Ok("a b")),
+            (KeySyntax::SfString, "abc", Err(KeyError::BadString)),
+            (KeySyntax::SfString, "", Err(KeyError::Empty)),
+            (KeySyntax::SfString, "?1", Err(KeyError::BadString)),
+            (KeySyntax::Uuid, UUID, Ok(&folded)),
+            (KeySyntax::Uuid, &quoted, Ok(&folded)),
+            (KeySyntax::Uuid, "", Err(KeyError::Empty)),
+            (KeySyntax::Uuid, "8e03978e40d543e8bc936894a57f9324", Err(KeyError::NotUuid)),
+            (KeySyntax::Uuid, "8e03978e-40d5-43e8-bc93-6894a57f932g", Err(KeyError::NotUuid)),
         ] {
-            let limits = Limits { length_min: 1, length_max: 255 };
+            let limits = KeyLimits { length_min: 1, length_max: 255 };
             let parsed = Key::parse(value.as_bytes(), syntax, limits);
             assert_eq!(parsed.as_ref().map(|key| &*key.0).map_err(|error| *error), key, "{syntax:?} {value:?}");
         }
@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_key_is_never_printed_whole() {
-        let limits = Limits { length_min: 1, length_max: 255 };
-        let key = Key::parse(b"0123456789", Syntax::Ietf, limits).unwrap();
+        let limits = KeyLimits { length_min: 1, length_max: 255 };
+        let key = Key::parse(b"0123456789", KeySyntax::Ietf, limits).unwrap();
         assert_eq!(format!("{key:?}"), "Key(01234567..)");
     }
 }

@@ -1,56 +1,51 @@
-//! The name under which a client asks after what was accepted.
+//! The id of an operation, by which a client asks about an accepted request.
 
 use std::fmt;
 
-use super::record::RecordId;
+use data_encoding::HEXLOWER;
+use subtle::ConstantTimeEq;
+
+use super::ids::RecordId;
 use super::scope::{Salt, Scope};
 
-/// An operation's name: the record's id, and 128 bits that only this store's proxies can compute, for this caller.
+/// An operation's id: the record's id, and 128 bits that only this store's proxies can compute, for this caller.
 ///
-/// It needs no table: whoever presents it proves that it was given to this caller, after the record is gone too. It says
-/// nothing of the key, whose hash is salted by the scope, and stays the same as long as the key means the same.
+/// It needs no table: a client that presents it proves that it was given to this caller, also after the record is gone.
+/// It reveals nothing of the key, whose hash is salted by the scope, and does not change as long as the key means the
+/// same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OperationId {
-    /// Whose record.
+    /// The record's id.
     pub record: RecordId,
     proof: [u8; 16],
 }
 
 impl OperationId {
-    /// The name of what this caller's key was accepted for.
-    pub fn of(record: RecordId, scope: &Scope, salt: &Salt) -> Self {
+    /// The id of the operation of this record and caller.
+    pub fn derive(record: RecordId, scope: &Scope, salt: &Salt) -> Self {
         let mac = salt.mac("oncegate operation", [&record.as_bytes()[..], scope.as_bytes()]);
         let mut proof = [0; 16];
         proof.copy_from_slice(&mac[..16]);
         Self { record, proof }
     }
 
-    /// Reads what a client presents; nothing of it is proved yet.
+    /// Reads an id that a client presents; its proof is not checked yet.
     pub fn parse(text: &str) -> Option<Self> {
-        let digit = |digit: u8| match digit {
-            b'0'..=b'9' => Some(digit - b'0'),
-            b'a'..=b'f' => Some(digit - b'a' + 10),
-            _ => None,
-        };
-        let text: &[u8; 96] = text.as_bytes().try_into().ok()?;
-        let pairs = text.as_chunks::<2>().0;
-        let bytes: Vec<u8> =
-            pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect::<Option<_>>()?;
-        let (record, proof) = bytes.split_at(32);
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
+        let (record, proof) = bytes.split_at_checked(32)?;
         Some(Self { record: RecordId::from_stored(record)?, proof: proof.try_into().ok()? })
     }
 
-    /// Whether it was given to this caller. Takes as long whatever is wrong with it.
-    pub fn is_of(&self, scope: &Scope, salt: &Salt) -> bool {
-        let proof = Self::of(self.record, scope, salt).proof;
-        self.proof.iter().zip(proof).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
+    /// Whether it was given to this caller, compared in constant time.
+    pub fn is_valid_for(&self, scope: &Scope, salt: &Salt) -> bool {
+        let proof = Self::derive(self.record, scope, salt).proof;
+        self.proof.ct_eq(&proof).into()
     }
 }
 
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.record)?;
-        self.proof.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{}{}", self.record, HEXLOWER.encode_display(&self.proof))
     }
 }
 
@@ -65,19 +60,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_its_callers_alone_and_is_read_as_it_was_written() {
+    fn an_id_is_valid_for_its_caller_alone_and_reads_back() {
         let salt = Salt::new([7; 32]);
         let [mine, yours] = [1, 2].map(|byte| Scope::from_stored(&[byte; 32]).unwrap());
-        let name = OperationId::of(RecordId::from_stored(&[3; 32]).unwrap(), &mine, &salt);
+        let name = OperationId::derive(RecordId::from_stored(&[3; 32]).unwrap(), &mine, &salt);
         let text = name.to_string();
         assert_eq!(OperationId::parse(&text), Some(name));
-        assert!(name.is_of(&mine, &salt));
-        assert!(!name.is_of(&yours, &salt) && !name.is_of(&mine, &Salt::new([8; 32])));
+        assert!(name.is_valid_for(&mine, &salt));
+        assert!(!name.is_valid_for(&yours, &salt) && !name.is_valid_for(&mine, &Salt::new([8; 32])));
         for wrong in [&text[1..], &text.to_uppercase(), &text.replace('0', "g"), "", &format!("{text}0")] {
             assert_eq!(OperationId::parse(wrong), None, "{wrong}");
         }
         let mut guessed = text.clone();
         guessed.replace_range(95.., if text.ends_with('0') { "1" } else { "0" });
-        assert!(!OperationId::parse(&guessed).unwrap().is_of(&mine, &salt));
+        assert!(!OperationId::parse(&guessed).unwrap().is_valid_for(&mine, &salt));
     }
 }

@@ -1,23 +1,23 @@
-//! Asking the service what became of an attempt: what is asked about, what it says, and what that means.
+//! Reconciliation: the question to the service about one attempt, the service's answer, and the verdict on it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::attempt::Token;
-use super::record::RecordId;
+use super::ids::{RecordId, Token};
 use super::response::StoredResponse;
 use super::scope::Scope;
+use super::state::StateKind;
 
-/// What the service is asked about: one attempt of one key.
+/// The attempt that the service is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// Which record.
+pub struct ProbeSubject {
+    /// The record's id.
     pub id: RecordId,
-    /// Which attempt. What is said of it counts for no other.
+    /// The attempt's token. The answer counts for this attempt and no other.
     pub token: Token,
-    /// Who called.
+    /// The caller, as a hash.
     pub scope: Scope,
     /// The client's name for the operation, unquoted.
     pub key: Bytes,
@@ -29,12 +29,13 @@ pub struct Subject {
 
 /// When a route's unknown keys are to be asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct ProbeSchedule {
     /// The route's name.
     pub route: Arc<str>,
-    /// How long past its deadline an attempt cannot be running any more: before that, nobody is asked.
+    /// The time past its deadline after which an attempt cannot be running any more: before that, the service is not
+    /// asked.
     pub quiet_after: Duration,
-    /// From the first question to the second; each pause after that is twice the one before.
+    /// The pause between the first two questions; each pause after that is twice the one before.
     pub pause_first: Duration,
     /// The longest pause; not below the first.
     pub pause_cap: Duration,
@@ -43,132 +44,132 @@ pub struct Schedule {
 /// A question that has been counted and may now be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// About whom.
-    pub subject: Subject,
-    /// Which question about this attempt it is: 1 for the first.
+    /// The attempt it is about.
+    pub subject: ProbeSubject,
+    /// The question's number for this attempt: 1 for the first.
     pub number: u32,
-    /// How often in a row, up to now, the service knew of nothing.
+    /// The number of 404 responses in a row up to now.
     pub absences: u32,
 }
 
-/// What the service says.
+/// The service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It knows of nothing (404).
+pub enum ProbeAnswer {
+    /// The operation is not known to the service (404).
     Absent,
-    /// It was executed, and this is its response (2xx).
+    /// The operation was executed, and this is its response (2xx).
     Executed(StoredResponse),
-    /// Nothing that would tell.
+    /// Any other answer, or none: it proves nothing.
     Nothing,
 }
 
-/// By what an answer is judged.
+/// The rules by which a service's answer settles a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// So many times in a row the service must know of nothing.
+pub struct ReconcilePolicy {
+    /// The number of 404 responses in a row after which "not executed" is accepted.
     pub confirmations: u32,
-    /// So many questions without a verdict are enough.
+    /// The number of questions after which the key is given up.
     pub max_attempts: u32,
-    /// How long the key is remembered then.
+    /// The time for which a settled key is remembered.
     pub ttl: Duration,
-    /// How long past that, to refuse late retries.
+    /// The time past that for which a completed key is remembered, to refuse late retries.
     pub remember: Option<Duration>,
 }
 
-/// What is to become of the key.
+/// The key's state by the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProbeVerdict {
     /// Completed, with this response.
     Completed {
-        /// What every retry gets.
+        /// The response that retries get.
         response: StoredResponse,
-        /// How long it is replayed.
+        /// The time for which the response is replayed.
         ttl: Duration,
-        /// How long past that the key is remembered.
+        /// The time past that for which the key is remembered.
         remember: Option<Duration>,
     },
-    /// Given up: somebody has to look at it.
+    /// Given up: an operator must decide.
     Dead,
     /// Still unknown.
     Open {
-        /// How often in a row, up to now, the service knew of nothing.
+        /// The number of 404 responses in a row up to now.
         absences: u32,
     },
     /// Not executed: the next request is the next attempt.
     Retryable {
-        /// How long that is remembered.
+        /// The time for which the key is remembered.
         ttl: Duration,
     },
 }
 
-/// A verdict, to be written down: taken only while the key is unknown and the attempt is its newest.
+/// A verdict to be written to the store: taken only while the key is unknown and the attempt is its newest.
 #[derive(Clone, Debug)]
-pub struct Finding {
-    /// Which record.
+pub struct ProbeFinding {
+    /// The record's id.
     pub id: RecordId,
-    /// Which attempt.
+    /// The attempt's token.
     pub token: Token,
-    /// Which question. What says that nothing was executed counts for the last question only.
+    /// The question's number. A verdict of "not executed" counts for the last question only.
     pub probe: u32,
-    /// What is to become of the key.
-    pub verdict: Verdict,
+    /// The verdict.
+    pub verdict: ProbeVerdict,
     /// The evidence, for people.
     pub note: String,
 }
 
-/// A key as it was settled, to be compared with what the service says.
+/// A settled key, to be compared with the service's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// About whom.
-    pub subject: Subject,
-    /// The state's name.
-    pub state: &'static str,
+pub struct SettledKey {
+    /// Its newest attempt.
+    pub subject: ProbeSubject,
+    /// Its state.
+    pub state: StateKind,
     /// The response's status, where it is completed.
     pub status: Option<u16>,
 }
 
-/// Some of a store's keys.
+/// One page of a store's settled keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// Those that were asked for; there may be none on this page and more on the next.
-    pub keys: Vec<Kept>,
-    /// Where the next page begins; `None` after the last.
+pub struct SettledKeyPage {
+    /// The keys of the routes that were asked for; there may be none on this page and more on the next.
+    pub keys: Vec<SettledKey>,
+    /// The first id of the next page; `None` after the last.
     pub next: Option<RecordId>,
 }
 
 impl Probe {
-    /// What an answer means for the key.
-    pub fn judge(&self, answer: Answer, terms: &Terms) -> Verdict {
+    /// The verdict on an answer.
+    pub fn verdict_on(&self, answer: ProbeAnswer, policy: &ReconcilePolicy) -> ProbeVerdict {
         let absences = match answer {
-            Answer::Executed(response) => {
-                return Verdict::Completed { response, ttl: terms.ttl, remember: terms.remember };
+            ProbeAnswer::Executed(response) => {
+                return ProbeVerdict::Completed { response, ttl: policy.ttl, remember: policy.remember };
             }
-            Answer::Absent => self.absences.saturating_add(1),
-            Answer::Nothing => 0,
+            ProbeAnswer::Absent => self.absences.saturating_add(1),
+            ProbeAnswer::Nothing => 0,
         };
-        if absences >= terms.confirmations {
-            Verdict::Retryable { ttl: terms.ttl }
-        } else if self.number >= terms.max_attempts {
-            Verdict::Dead
+        if absences >= policy.confirmations {
+            ProbeVerdict::Retryable { ttl: policy.ttl }
+        } else if self.number >= policy.max_attempts {
+            ProbeVerdict::Dead
         } else {
-            Verdict::Open { absences }
+            ProbeVerdict::Open { absences }
         }
     }
 
-    /// Whether all questions have been asked already: the last one's asker has died over it.
-    pub fn is_beyond(&self, terms: &Terms) -> bool {
-        self.number > terms.max_attempts
+    /// Whether this question is past the last: the instance that asked the last one died before it stored a verdict.
+    pub fn is_past_last(&self, policy: &ReconcilePolicy) -> bool {
+        self.number > policy.max_attempts
     }
 }
 
-impl Verdict {
-    /// The name of the state that it leads to.
-    pub fn state(&self) -> &'static str {
+impl ProbeVerdict {
+    /// The state that it leads to.
+    pub fn state(&self) -> StateKind {
         match self {
-            Self::Completed { .. } => "completed",
-            Self::Dead => "dead",
-            Self::Open { .. } => "unknown",
-            Self::Retryable { .. } => "retryable",
+            Self::Completed { .. } => StateKind::Completed,
+            Self::Dead => StateKind::Dead,
+            Self::Open { .. } => StateKind::Unknown,
+            Self::Retryable { .. } => StateKind::Retryable,
         }
     }
 }
@@ -180,10 +181,10 @@ mod tests {
     use super::*;
 
     const TTL: Duration = Duration::from_secs(60);
-    const TERMS: Terms = Terms { confirmations: 2, max_attempts: 4, ttl: TTL, remember: None };
+    const POLICY: ReconcilePolicy = ReconcilePolicy { confirmations: 2, max_attempts: 4, ttl: TTL, remember: None };
 
     fn probe(number: u32, absences: u32) -> Probe {
-        let subject = Subject {
+        let subject = ProbeSubject {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             token: Token::from_random([2; 16]),
             scope: Scope::from_stored(&[3; 32]).unwrap(),
@@ -195,24 +196,24 @@ mod tests {
     }
 
     #[test]
-    fn the_service_is_believed_when_it_has_denied_so_often_in_a_row_and_asked_no_more_than_so_often() {
+    fn a_404_is_believed_after_enough_in_a_row_and_the_key_is_dead_after_the_last_question() {
         for (number, absences, answer, verdict) in [
-            (1, 0, Answer::Absent, Verdict::Open { absences: 1 }),
-            (2, 1, Answer::Absent, Verdict::Retryable { ttl: TTL }),
-            (2, 1, Answer::Nothing, Verdict::Open { absences: 0 }),
-            (3, 0, Answer::Absent, Verdict::Open { absences: 1 }),
+            (1, 0, ProbeAnswer::Absent, ProbeVerdict::Open { absences: 1 }),
+            (2, 1, ProbeAnswer::Absent, ProbeVerdict::Retryable { ttl: TTL }),
+            (2, 1, ProbeAnswer::Nothing, ProbeVerdict::Open { absences: 0 }),
+            (3, 0, ProbeAnswer::Absent, ProbeVerdict::Open { absences: 1 }),
             // The last question.
-            (4, 1, Answer::Absent, Verdict::Retryable { ttl: TTL }),
-            (4, 0, Answer::Absent, Verdict::Dead),
-            (4, 1, Answer::Nothing, Verdict::Dead),
-            // One more, because its asker died.
-            (5, 0, Answer::Nothing, Verdict::Dead),
+            (4, 1, ProbeAnswer::Absent, ProbeVerdict::Retryable { ttl: TTL }),
+            (4, 0, ProbeAnswer::Absent, ProbeVerdict::Dead),
+            (4, 1, ProbeAnswer::Nothing, ProbeVerdict::Dead),
+            // One more, because the instance that asked the last one died.
+            (5, 0, ProbeAnswer::Nothing, ProbeVerdict::Dead),
         ] {
-            assert_eq!(probe(number, absences).judge(answer, &TERMS), verdict, "{number} {absences}");
+            assert_eq!(probe(number, absences).verdict_on(answer, &POLICY), verdict, "{number} {absences}");
         }
-        assert!(probe(5, 1).is_beyond(&TERMS) && !probe(4, 1).is_beyond(&TERMS));
-        let once = Terms { confirmations: 1, max_attempts: 1, ..TERMS };
-        assert_eq!(probe(1, 0).judge(Answer::Absent, &once), Verdict::Retryable { ttl: TTL });
+        assert!(probe(5, 1).is_past_last(&POLICY) && !probe(4, 1).is_past_last(&POLICY));
+        let once = ReconcilePolicy { confirmations: 1, max_attempts: 1, ..POLICY };
+        assert_eq!(probe(1, 0).verdict_on(ProbeAnswer::Absent, &once), ProbeVerdict::Retryable { ttl: TTL });
     }
 
     #[test]
@@ -224,8 +225,8 @@ mod tests {
             trailers: HeaderMap::new(),
         };
         for (number, absences) in [(1, 0), (4, 1), (9, 0)] {
-            let verdict = probe(number, absences).judge(Answer::Executed(response.clone()), &TERMS);
-            assert_eq!(verdict, Verdict::Completed { response: response.clone(), ttl: TTL, remember: None });
+            let verdict = probe(number, absences).verdict_on(ProbeAnswer::Executed(response.clone()), &POLICY);
+            assert_eq!(verdict, ProbeVerdict::Completed { response: response.clone(), ttl: TTL, remember: None });
         }
     }
 }

@@ -1,27 +1,27 @@
-//! How far an attempt has come, in its service's own words.
+//! Recovery points: the progress of an attempt, reported by its service.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a step that a service has put behind it for good, such as `charge_created`: the next attempt is told, and
-/// goes on from there.
+/// The name of a step that a service has completed for good, such as `charge_created`. The next attempt carries it, so
+/// that the service can continue from there.
 ///
-/// 1 to 128 letters, digits, `.`, `_`, `:` and `-`: it goes into a header field, and into logs of services.
+/// 1 to 128 letters, digits, `.`, `_`, `:` and `-`: it becomes a header field's value, and part of services' logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryPoint(Arc<str>);
 
-/// How long a name may be, in characters.
+/// The greatest length of a name, in characters.
 pub const NAME_LENGTH_MAX: usize = 128;
 
 impl RecoveryPoint {
-    /// A name, if it is one.
+    /// Reads a name; `None` if it is not well-formed.
     pub fn parse(name: &str) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let fits = (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.bytes().all(known);
         fits.then(|| Self(name.into()))
     }
 
-    /// As it was written.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

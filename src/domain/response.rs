@@ -1,35 +1,36 @@
-//! A response as it is kept: status, fields and trailers as one block, the body raw.
+//! A stored response: the status, the fields and trailers as one block, and the raw body.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// What the upstream answered, as it is stored and replayed.
+/// An upstream's response, as it is stored and replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
     /// The status.
     pub status: StatusCode,
     /// The end-to-end header fields: all values, in order.
     pub headers: HeaderMap,
-    /// The body; `None` where it was too large to keep, which a retry is told (`response-not-kept`).
+    /// The body; `None` where it was too large to keep: a retry is then refused with `response-not-kept`.
     pub body: Option<Bytes>,
     /// The trailer fields; mostly empty.
     pub trailers: HeaderMap,
 }
 
-/// The row holds something that is no response. It is told, and never taken for a free key.
+/// A row that does not decode. It is an error, and never taken for a free key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Corrupt(pub &'static str);
+pub struct CorruptRow(pub &'static str);
 
-impl std::fmt::Display for Corrupt {
+impl std::fmt::Display for CorruptRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the stored response does not decode: {}", self.0)
     }
 }
 
-impl std::error::Error for Corrupt {}
+impl std::error::Error for CorruptRow {}
 
 impl StoredResponse {
-    /// Fields and trailers as one block: a line `name: value\r\n` for each field, an empty line, then the trailers alike.
+    /// Fields and trailers as one block: a line `name: value\r\n` for each field, an empty line, then the trailers
+    /// alike.
     ///
     /// It is the form of RFC 9112 section 5 because that has no ambiguity (a value holds neither CR nor LF), because a
     /// function in SQL can write it, and because an operator can read it.
@@ -48,42 +49,42 @@ impl StoredResponse {
         block
     }
 
-    /// Puts a response together from what the store holds.
+    /// Decodes a response from its columns.
     ///
-    /// Every name and value is checked again: whoever can write to the table still cannot split a response. The values
-    /// share the block's memory.
+    /// Every name and value is checked again, so that a changed row cannot split a response. The values share the
+    /// block's memory.
     ///
     /// # Errors
-    /// [`Corrupt`] where the status is none of 200-599 or the block is not what [`Self::encode_fields`] writes.
-    pub fn decode(status: i16, fields: &Bytes, body: Option<Bytes>) -> Result<Self, Corrupt> {
+    /// [`CorruptRow`] where the status is not 200 to 599, or the block is not of the form of [`Self::encode_fields`].
+    pub fn decode(status: i16, fields: &Bytes, body: Option<Bytes>) -> Result<Self, CorruptRow> {
         let status = u16::try_from(status)
             .ok()
             .filter(|code| (200..600).contains(code))
             .and_then(|code| StatusCode::from_u16(code).ok())
-            .ok_or(Corrupt("status"))?;
+            .ok_or(CorruptRow("status"))?;
         let mut maps = [HeaderMap::new(), HeaderMap::new()];
         let mut part = 0;
         let mut rest = &fields[..];
         while !rest.is_empty() {
-            let end = memchr::memmem::find(rest, b"\r\n").ok_or(Corrupt("a field line without an end"))?;
+            let end = memchr::memmem::find(rest, b"\r\n").ok_or(CorruptRow("a field line without an end"))?;
             let line = &rest[..end];
             rest = &rest[end + 2..];
             if line.is_empty() {
                 part += 1;
                 if part == maps.len() {
-                    return Err(Corrupt("more than two sections of fields"));
+                    return Err(CorruptRow("more than two sections of fields"));
                 }
                 continue;
             }
-            let colon = memchr::memchr(b':', line).ok_or(Corrupt("a field line without a colon"))?;
-            let value = line[colon + 1..].strip_prefix(b" ").ok_or(Corrupt("a field line without its space"))?;
-            let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| Corrupt("a field name"))?;
+            let colon = memchr::memchr(b':', line).ok_or(CorruptRow("a field line without a colon"))?;
+            let value = line[colon + 1..].strip_prefix(b" ").ok_or(CorruptRow("a field line without its space"))?;
+            let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| CorruptRow("a field name"))?;
             let value =
-                HeaderValue::from_maybe_shared(fields.slice_ref(value)).map_err(|_| Corrupt("a field value"))?;
+                HeaderValue::from_maybe_shared(fields.slice_ref(value)).map_err(|_| CorruptRow("a field value"))?;
             maps[part].append(name, value);
         }
         if part == 0 {
-            return Err(Corrupt("the fields' end is missing"));
+            return Err(CorruptRow("the fields' end is missing"));
         }
         let [headers, trailers] = maps;
         Ok(Self { status, headers, body, trailers })
@@ -125,10 +126,10 @@ mod tests {
             (b"", "the fields' end is missing"),
         ] {
             let fields = Bytes::from_static(fields);
-            assert_eq!(StoredResponse::decode(200, &fields, None), Err(Corrupt(why)), "{fields:?}");
+            assert_eq!(StoredResponse::decode(200, &fields, None), Err(CorruptRow(why)), "{fields:?}");
         }
         for status in [-1, 0, 99, 101, 600, 999] {
-            assert_eq!(StoredResponse::decode(status, &Bytes::from_static(b"\r\n"), None), Err(Corrupt("status")));
+            assert_eq!(StoredResponse::decode(status, &Bytes::from_static(b"\r\n"), None), Err(CorruptRow("status")));
         }
     }
 }

@@ -1,31 +1,31 @@
-//! Times as the API writes them: RFC 3339, in UTC, to the millisecond.
+//! Times in the API: RFC 3339, in UTC, to the millisecond.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// `2026-11-21T19:15:26.042Z`. What is before 1970 is written as 1970, which is no time of ours.
-pub fn show(time: SystemTime) -> String {
+/// Formats a time as `2026-11-21T19:15:26.042Z`. A time before 1970 is written as 1970: no time here is earlier.
+pub fn format(time: SystemTime) -> String {
     let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let since_1970 = u64::try_from(since_1970).unwrap_or(u64::MAX);
     let (days, ms) = (since_1970 / DAY_MS, since_1970 % DAY_MS);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = date(days);
     let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// What [`show`] wrote; `None` for anything else.
+/// Parses a text of [`format()`]; `None` for any other.
 pub fn parse(text: &str) -> Option<SystemTime> {
     let digits = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (digits(0, 4)?, digits(5, 7)?, digits(8, 10)?);
     let (hour, minute, second) = (digits(11, 13)?, digits(14, 16)?, digits(17, 19)?);
-    let ms = (((days(year, month, day)? * 24 + hour) * 60 + minute) * 60 + second) * 1000 + digits(20, 23)?;
+    let ms = (((days_since_1970(year, month, day)? * 24 + hour) * 60 + minute) * 60 + second) * 1000 + digits(20, 23)?;
     let time = UNIX_EPOCH.checked_add(Duration::from_millis(ms))?;
-    (show(time) == text).then_some(time)
+    (format(time) == text).then_some(time)
 }
 
-/// The day that is so many days after 1970-01-01: years are counted from March, so that the leap day is their last.
-fn civil(days: u64) -> (u64, u64, u64) {
+/// The date that is `days` after 1970-01-01. Years are counted from March, so that the leap day is their last.
+fn date(days: u64) -> (u64, u64, u64) {
     let since_march_0000 = days + 719_468;
     let (era, of_era) = (since_march_0000 / 146_097, since_march_0000 % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -36,7 +36,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + next, month, day)
 }
 
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
     let (era, of_era) = (year / 400, year % 400);
     let of_year = (153 * month + 2) / 5 + day.checked_sub(1)?;
@@ -58,7 +58,7 @@ mod tests {
             (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
         ] {
             let time = UNIX_EPOCH + Duration::from_millis(ms);
-            assert_eq!(show(time), text);
+            assert_eq!(format(time), text);
             assert_eq!(parse(text), Some(time));
         }
         for wrong in ["", "2024-02-30T00:00:00.000Z", "2024-13-01T00:00:00.000Z", "2024-02-29 00:00:00.001Z", "x"] {

@@ -1,24 +1,24 @@
-//! Which route a request belongs to: the rule itself, whatever a route is.
+//! The rule by which a request has its route.
 
 use std::collections::HashMap;
 
 use http::Method;
 
-use super::path::normal_form;
-use super::pattern::Pattern;
-use super::template::Template;
+use super::normal_path::normal_form;
+use super::path_pattern::PathPattern;
+use super::path_template::PathTemplate;
 
-/// Things by method and path; the most specific path wins.
+/// Routes by method, host and path; the most specific path wins.
 ///
 /// By method first: a specific path that does not name a method must not shadow a general one that does, or a
 /// state-changing request would slip through unguarded. A list for each method, not a tree: routes are few, and a
 /// comparison of the first segments rules most of them out.
-pub struct RouteTable<T>(HashMap<Method, Vec<Row<T>>>);
+pub struct RouteTable<T>(HashMap<Method, Vec<RouteTableEntry<T>>>);
 
-struct Row<T> {
-    /// In lower case; `None` for every host.
+struct RouteTableEntry<T> {
+    /// The host in lower case; `None` for every host.
     host: Option<Box<str>>,
-    path: Pattern,
+    path: PathPattern,
     route: T,
 }
 
@@ -29,36 +29,36 @@ impl<T> Default for RouteTable<T> {
 }
 
 impl<T: Clone> RouteTable<T> {
-    /// Adds a route. Of two with the same method and path the first one counts; the configuration has no such two.
-    /// A route for one host comes before one for all.
-    pub fn insert(&mut self, methods: &[Method], host: Option<&str>, path: &Pattern, route: &T) {
+    /// Adds a route. Of two with the same method and path the first one counts; the configuration has no such two. A
+    /// route for one host comes before one for all.
+    pub fn insert(&mut self, methods: &[Method], host: Option<&str>, path: &PathPattern, route: &T) {
         for method in methods {
             let list = self.0.entry(method.clone()).or_default();
             let rank = (host.is_none(), path);
             let place = list.partition_point(|row| (row.host.is_none(), &row.path) <= rank);
             let host = host.map(|host| host.to_ascii_lowercase().into());
-            list.insert(place, Row { host, path: path.clone(), route: route.clone() });
+            list.insert(place, RouteTableEntry { host, path: path.clone(), route: route.clone() });
         }
     }
 }
 
 impl<T> RouteTable<T> {
-    /// The route of a request, if it has one. The path is taken as it was sent.
+    /// The route of a request, if it has one. The path is given as it was sent.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&T> {
         let list = self.0.get(method)?;
         let path = normal_form(path);
-        let is_it = |row: &&Row<T>| {
+        let is_match = |row: &&RouteTableEntry<T>| {
             row.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)) && row.path.matches(&path)
         };
-        list.iter().find(is_it).map(|row| &row.route)
+        list.iter().find(is_match).map(|row| &row.route)
     }
 
-    /// The route that all requests to a template's paths have at least, if there is one. Some of them may have a more
-    /// specific one, and those to one host another.
-    pub fn find_for_all(&self, method: &Method, template: &Template) -> Option<&T> {
+    /// The route that covers all paths of a template, if there is one. Requests to some of them may have a more
+    /// specific route, and those to one host another.
+    pub fn find_for_all(&self, method: &Method, template: &PathTemplate) -> Option<&T> {
         let list = self.0.get(method)?;
-        let is_it = |row: &&Row<T>| row.host.is_none() && template.is_covered_by(&row.path);
-        list.iter().find(is_it).map(|row| &row.route)
+        let is_match = |row: &&RouteTableEntry<T>| row.host.is_none() && template.is_covered_by(&row.path);
+        list.iter().find(is_match).map(|row| &row.route)
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     fn table(routes: &[(&[Method], &'static str)]) -> RouteTable<&'static str> {
         let mut table = RouteTable::default();
         for (methods, path) in routes {
-            table.insert(methods, None, &Pattern::parse(path).expect("it is one"), path);
+            table.insert(methods, None, &PathPattern::parse(path).expect("it is one"), path);
         }
         table
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specific_path_without_the_method_shadows_nothing() {
+    fn a_specific_path_for_another_method_shadows_no_general_one() {
         let table = table(&[(&[Method::PATCH], "/v1/pay"), (&[Method::POST, Method::PUT], "/{*rest}")]);
         assert_eq!(table.find(&Method::POST, "", "/v1/pay"), Some(&"/{*rest}"));
         assert_eq!(table.find(&Method::PATCH, "", "/v1/pay"), Some(&"/v1/pay"));
@@ -105,7 +105,7 @@ mod tests {
     fn a_route_for_one_host_comes_before_one_for_all() {
         let mut table = RouteTable::default();
         for (host, path, name) in [(None, "/v1/pay", "all"), (Some("Api.example"), "/{*rest}", "one")] {
-            table.insert(&[Method::POST], host, &Pattern::parse(path).expect("it is one"), &name);
+            table.insert(&[Method::POST], host, &PathPattern::parse(path).expect("it is one"), &name);
         }
         for (host, found) in [("api.EXAMPLE", "one"), ("other.example", "all"), ("", "all")] {
             assert_eq!(table.find(&Method::POST, host, "/v1/pay"), Some(&found), "{host}");
@@ -123,7 +123,7 @@ mod tests {
             ("/v1/{id}", None),
             ("/v1/{id}/{verb}", None),
         ] {
-            let template_read = Template::parse(template).expect("it is one");
+            let template_read = PathTemplate::parse(template).expect("it is one");
             assert_eq!(routes.find_for_all(&Method::POST, &template_read).copied(), found, "{template}");
         }
     }

@@ -1,4 +1,4 @@
-//! Is it ours? Route, key, scope, body and fingerprint: all that must be known before the store is asked.
+//! Admits a request: finds its route, key, scope, body and fingerprint. This is all that the store needs for a reservation.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,173 +9,201 @@ use http::header::{DATE, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request};
 use hyper::body::Incoming;
 
-use super::client::Client;
-use super::decide::Rules;
-use super::fields::{self, Origin};
-use super::meters::Verb;
-use super::observe::Observed;
-use super::pass::{self, Passing};
-use super::refuse::Refusal;
-use super::routing::Guard;
-use super::{Gate, Live, Shared, Stamp};
-use crate::body::Body;
-use crate::config::{Config, Mode, Route, Space};
-use crate::domain::attempt::Token;
-use crate::domain::fingerprint::{Parts, Secrets};
+use super::client::ClientConnection;
+use super::decide::{Decision, DecisionRules, decide};
+use super::pass::{self, PassThroughRequest};
+use super::response_context::ResponseContext;
+use super::routing::ActiveRoute;
+use super::{Gate, LiveConfig};
+use crate::body::{Body, ConnectionGuard};
+use crate::config::{Config, KeySpace, Route, RouteMode};
+use crate::domain::attempt::ReserveRequest;
+use crate::domain::fingerprint::{FingerprintInput, Secrets};
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::key::Key;
-use crate::domain::record::{Ask, Record, RecordId};
+use crate::domain::record::Record;
 use crate::domain::scope::Scope;
-use crate::upstream::Upstream;
+use crate::instance::Instance;
+use crate::instance::metrics::{MethodLabel, ReservationResult};
+use crate::protocol::fields::{self, RequestOrigin};
+use crate::protocol::refusal::Refusal;
+use crate::upstream::UpstreamClient;
 
-pub(super) use message::Turned;
+pub(super) use message::AdmitError;
+pub use message::Message;
 
-pub(super) mod caller;
 pub mod explain;
+mod key_location;
 mod message;
-mod place;
-pub(super) mod whole;
+pub(super) mod read_body;
+pub(super) mod scope;
 
-/// When the client first sent the request, by its own word (OASIS Repeatable Requests 1.0).
+/// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
 const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
 
-/// A request that has come through the door.
+/// An admitted request.
 pub enum Admission {
-    /// A route guards it, and it has a key. Boxed: it is large, and few others are.
-    Guarded(Box<Guarded>),
-    /// A route looks on.
-    Observed(Box<Observed>),
-    /// No route guards it: it streams through.
-    Unguarded(Box<Passing>),
+    /// A route guards the request, and the request has a key. Boxed, because it is larger than the other variants.
+    Guarded(Box<GuardedRequest>),
+    /// A route observes the request.
+    Observed(Box<ObservedRequest>),
+    /// Nothing guards the request: it streams through.
+    Unguarded(Box<PassThroughRequest>),
 }
 
-/// A guarded request, whole, with all that the store is asked.
-pub struct Guarded {
-    /// What the store is asked.
-    pub ask: Ask,
-    /// As received: what a later recipe may have to look at again.
+/// A request on a route with `mode = "observe"`.
+pub struct ObservedRequest {
+    pub(super) head: request::Parts,
+    pub(super) body: Incoming,
+    pub(super) origin: RequestOrigin,
+    pub(super) active: ActiveRoute,
+    pub(super) config: Arc<Config>,
+    pub(super) tie: ConnectionGuard,
+}
+
+/// A guarded request with its whole body and its reservation.
+pub struct GuardedRequest {
+    /// The reservation that the store is asked for.
+    pub reserve_request: ReserveRequest,
+    /// The head as received: a record may have been made with another recipe, which needs all of it.
     pub(super) head: request::Parts,
     pub(super) body: Bytes,
-    pub(super) origin: Origin,
-    pub(super) guard: Guard,
+    pub(super) origin: RequestOrigin,
+    pub(super) active: ActiveRoute,
     pub(super) secrets: Secrets,
-    /// Whether its sender can wait for the store: it is never forwarded unguarded.
-    pub(super) is_patient: bool,
+    /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
+    pub(super) can_wait_for_store: bool,
 }
 
-impl Guarded {
+impl GuardedRequest {
     /// The route's policy.
     pub fn route(&self) -> &Route {
-        &self.guard.route
+        &self.active.route
     }
 
-    /// What decides about its key's record.
-    pub fn rules(&self) -> Rules {
-        let Guard { route, pace, .. } = &self.guard;
-        Rules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, usual: pace.usual() }
+    /// The route's part in a decision.
+    pub fn rules(&self) -> DecisionRules {
+        let ActiveRoute { route, latency, .. } = &self.active;
+        let average_latency = latency.average();
+        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
     }
 
-    /// Whether this request is the one that the record was made for.
-    pub fn is_what(&self, record: &Record) -> bool {
-        is_what(&self.ask, &parts(&self.head, &self.body), &self.secrets, record)
+    /// Decides what this request does, given its key's record.
+    pub fn decide(&self, record: Record) -> Decision {
+        let input = fingerprint_input(&self.head, &self.body);
+        let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
+        decide(record, is_same, &self.rules())
+    }
+
+    /// Counts the result of this request's reservation.
+    pub(super) fn count(&self, result: ReservationResult, instance: &Instance) {
+        instance.observability.count_reservation(&self.active.metrics, &self.reserve_request.scope, result);
     }
 }
 
 impl Gate {
-    /// Looks at a request as far as it takes to know what to ask the store. Nothing is reserved before the whole body is
-    /// in: the fingerprint needs it, and a client that goes away before has asked for nothing.
+    /// Reads as much of a request as its reservation needs. Nothing is reserved before the whole body is in: the fingerprint
+    /// needs it, and a client that goes away before that has requested nothing.
     pub(super) async fn admit(
         &self,
         request: Request<Incoming>,
-        client: &Client,
-        live: &Live,
-        stamp: &mut Stamp,
+        client: &ClientConnection,
+        live: &LiveConfig,
+        context: &mut ResponseContext,
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
-        let origin = origin(&head, client, &live.config);
-        let Some(guard) = live.router.find(&head.method, origin.host_name(), head.uri.path()) else {
-            if fields::nominates(&head.headers, &[]) {
-                return Err(NOMINATED);
+        let origin = request_origin(&head, client, &live.config);
+        let Some(active) = live.router.find(&head.method, origin.host_name(), head.uri.path()) else {
+            if fields::connection_lists_any(&head.headers, &[]) {
+                return Err(NOMINATED_FIELD);
             }
-            if live.config.refuse_unguarded && Verb::of(&head.method).changes_state() {
+            if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
                 return Err(Refusal::Unguarded);
             }
-            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass, client));
+            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client));
         };
-        let route = &guard.route;
+        let route = &active.route;
         match route.mode {
-            // Whoever is behind it is to hear who is calling, as where there is no route.
-            Mode::Off if fields::nominates(&head.headers, &[]) => return Err(NOMINATED),
-            Mode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &guard.upstream, client)),
-            Mode::Observe => {
-                stamp.observe(&self.shared.watch, &head, &guard.meters);
-                let (config, tie) = (Arc::clone(&live.config), client.ties.tie());
-                let observed = Observed { head, body, origin, guard: guard.clone(), config, tie };
+            // The service needs the fields that name the caller, as on a path without a route.
+            RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
+            RouteMode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &active.upstream, client)),
+            RouteMode::Observe => {
+                context.observe(&self.instance.observability, &head, &active.metrics);
+                let (config, tie) = (Arc::clone(&live.config), client.ties.attach());
+                let observed = ObservedRequest { head, body, origin, active: active.clone(), config, tie };
                 return Ok(Admission::Observed(Box::new(observed)));
             }
-            Mode::Enforce => stamp.guard(&self.shared.watch, &head, &guard.meters),
+            RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
         check_nominated(&head.headers, route)?;
-        let mut key = place::in_head(&head, &route.key)?;
-        if (key.is_some() || place::may_be_in_body(&route.key)) && self.draining.is_cancelled() {
+        let mut key = key_location::in_head(&head, &route.key)?;
+        if (key.is_some() || key_location::may_be_in_body(&route.key)) && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
-        // What the head alone refuses is refused before the body is asked for: who waits for `100 Continue` has then not
-        // sent it in vain.
-        let seen = key.as_deref().map(|key| self.seen(key, &head, &origin, route, stamp)).transpose()?;
-        let reads_body = seen.is_some() || place::may_be_in_body(&route.key);
+        // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
+        let checked = key.as_deref().map(|key| self.check_head(key, &head, &origin, route, context)).transpose()?;
+        let reads_body = checked.is_some() || key_location::may_be_in_body(&route.key);
         let body = match reads_body {
-            true => Body::whole(whole::read(body, &head.headers, route.max_request_body).await?),
+            true => Body::whole(read_body::read_body(body, &head.headers, route.max_request_body).await?),
             false => Body::Streaming(body),
         };
-        let seen = match (seen, &body) {
+        let checked = match (checked, &body) {
             (None, Body::Whole { data, .. }) => {
-                key = place::in_body(&head.headers, data, route)?;
-                key.as_deref().map(|key| self.seen(key, &head, &origin, route, stamp)).transpose()?
+                key = key_location::in_body(&head.headers, data, route)?;
+                key.as_deref().map(|key| self.check_head(key, &head, &origin, route, context)).transpose()?
             }
-            (seen, _) => seen,
+            (checked, _) => checked,
         };
-        match (seen, body) {
+        match (checked, body) {
             (Some((key, scope)), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
-                let seen = Seen { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
-                let ask = self.shared.ask(&seen, key, scope, &self.shared.config.service);
-                let guarded = Guarded { ask, head, body, origin, guard: guard.clone(), secrets, is_patient: false };
+                let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
+                let reserve_request = self.instance.reserve_request(&view, key, scope, &self.instance.config.service);
+                let guarded = GuardedRequest {
+                    reserve_request,
+                    head,
+                    body,
+                    origin,
+                    active: active.clone(),
+                    secrets,
+                    can_wait_for_store: false,
+                };
                 Ok(Admission::Guarded(Box::new(guarded)))
             }
             (_, body) if !route.key.required => {
-                stamp.unguard();
-                Ok(unguarded(head, body, &origin, &guard.upstream, client))
+                context.unguard();
+                Ok(unguarded(head, body, &origin, &active.upstream, client))
             }
             (_, _) => Err(Refusal::KeyMissing),
         }
     }
 
-    /// What of a keyed request's head must hold.
-    fn seen(
+    /// Checks the head of a keyed request, and returns its key and scope.
+    fn check_head(
         &self,
         key: &[u8],
         head: &request::Parts,
-        origin: &Origin,
+        origin: &RequestOrigin,
         route: &Route,
-        stamp: &mut Stamp,
+        context: &mut ResponseContext,
     ) -> Result<(Key, Scope), Refusal> {
         let key = Key::parse(key, route.key.syntax, route.key.limits)?;
-        stamp.with_trail(|trail| trail.key(&key));
-        let scope = caller::scope(&self.shared.salt, &route.scope, head, origin.trusted)?;
+        context.with_trace(|trace| trace.note_key(&key));
+        let scope = scope::compute_scope(&self.instance.salt, &route.scope, head, origin.trusted)?;
         if let Some((name, value)) = route.key.header().and_then(|name| Some((name, head.headers.get(name)?))) {
-            stamp.echo(name, value);
+            context.echo_key(name, value);
         }
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.shared.tenure.store_now())?;
+            check_age(&head.headers, max_age, self.instance.instance_lease.store_now())?;
         }
         Ok((key, scope))
     }
 }
 
-/// Where the request comes from, and whether that peer's word about earlier hops is taken.
-pub(super) fn origin(head: &request::Parts, client: &Client, config: &Config) -> Origin {
+/// The request's origin, and whether its peer is trusted to name earlier hops.
+pub(super) fn request_origin(head: &request::Parts, client: &ClientConnection, config: &Config) -> RequestOrigin {
     let peer = client.peer.to_canonical();
-    Origin {
+    RequestOrigin {
         peer,
         trusted: config.trusted_proxies.iter().any(|net| net.contains(&peer)),
         host: effective_host(head),
@@ -184,112 +212,116 @@ pub(super) fn origin(head: &request::Parts, client: &Client, config: &Config) ->
     }
 }
 
-impl Shared {
-    /// How long after it asked for its reservation an attempt may still send its first byte: as long as the store may
-    /// take to answer, and a second for a busy machine. Later, quiescence could be over before the attempt is.
-    pub(super) fn send_within(&self) -> Duration {
-        self.config.store.timeout + Duration::from_secs(1)
-    }
-
-    /// From its reservation on, an attempt may wait so long for its first byte, and then as long as its route says.
-    pub fn time_limit(&self, route: &Route) -> Duration {
-        self.send_within() + route.upstream_timeout
-    }
-
-    /// What the store is asked for a keyed request.
-    fn ask(&self, seen: &Seen<'_>, key: Key, scope: Scope, service: &Arc<str>) -> Ask {
-        let Seen { head, body, route, secrets, .. } = *seen;
+impl Instance {
+    /// The reservation of a keyed request.
+    fn reserve_request(&self, view: &RequestView<'_>, key: Key, scope: Scope, service: &Arc<str>) -> ReserveRequest {
+        let RequestView { head, body, route, secrets, .. } = *view;
         let fingerprint = route
             .recipe
-            .fingerprint(&parts(head, body), secrets)
+            .fingerprint(&fingerprint_input(head, body), secrets)
             .expect("a route's own recipe uses the current secret");
-        let space = space(route, head);
-        Ask {
-            id: RecordId::of(service, &scope, &space, &key),
+        let space = key_space(route, head);
+        ReserveRequest {
+            id: RecordId::derive(service, &scope, &space, &key),
             service: Arc::clone(service),
             scope,
             space,
             key,
-            path: path(route, head),
+            path: kept_path(route, head),
             route: Arc::clone(&route.name),
             recipe: route.recipe.clone(),
             fingerprint,
-            instance: self.tenure.id(),
+            instance: self.instance_lease.id(),
             token: fresh_token(),
-            time_limit: self.time_limit(route),
+            time_limit: self.attempt_time_limit(route),
         }
     }
 
-    /// Key and scope of a request that is only looked at, or why it would be refused. `None` without a key.
-    pub(super) fn would_ask(&self, seen: &Seen<'_>, service: &Arc<str>) -> Result<Option<Ask>, Refusal> {
-        let Seen { head, body, origin, route, .. } = *seen;
+    /// The reservation of an observed request, or the refusal that it would get. `None` without a key.
+    pub(super) fn observed_reserve_request(
+        &self,
+        view: &RequestView<'_>,
+        service: &Arc<str>,
+    ) -> Result<Option<ReserveRequest>, Refusal> {
+        let RequestView { head, body, origin, route, .. } = *view;
         check_nominated(&head.headers, route)?;
-        let key = match place::in_head(head, &route.key)? {
-            None => place::in_body(&head.headers, body, route)?,
+        let key = match key_location::in_head(head, &route.key)? {
+            None => key_location::in_body(&head.headers, body, route)?,
             some => some,
         };
         let Some(key) = key else {
             return if route.key.required { Err(Refusal::KeyMissing) } else { Ok(None) };
         };
         let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
-        let scope = caller::scope(&self.salt, &route.scope, head, origin.trusted)?;
+        let scope = scope::compute_scope(&self.salt, &route.scope, head, origin.trusted)?;
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.tenure.store_now())?;
+            check_age(&head.headers, max_age, self.instance_lease.store_now())?;
         }
-        Ok(Some(self.ask(seen, key, scope, service)))
+        Ok(Some(self.reserve_request(view, key, scope, service)))
     }
 }
 
-/// A request with its body, and by what it is looked at.
+/// A request with its body and all that its reservation depends on.
 #[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
+pub(super) struct RequestView<'a> {
     pub(super) head: &'a request::Parts,
     pub(super) body: &'a [u8],
-    pub(super) origin: &'a Origin,
+    pub(super) origin: &'a RequestOrigin,
     pub(super) route: &'a Route,
     pub(super) secrets: &'a Secrets,
 }
 
-impl Seen<'_> {
-    /// Whether this request is the one that the record was made for.
-    pub(super) fn is_what(&self, ask: &Ask, record: &Record) -> bool {
-        is_what(ask, &parts(self.head, self.body), self.secrets, record)
+impl RequestView<'_> {
+    /// Whether the record was made for this request.
+    pub(super) fn is_same_request(&self, reserve_request: &ReserveRequest, record: &Record) -> bool {
+        is_same_request(reserve_request, &fingerprint_input(self.head, self.body), self.secrets, record)
     }
 }
 
-/// Compares by the record's own recipe. What cannot be compared any more (its secret is gone) is not the same: nobody gets
-/// an answer that may be another request's.
-fn is_what(ask: &Ask, parts: &Parts<'_>, secrets: &Secrets, record: &Record) -> bool {
-    if record.recipe == ask.recipe {
-        return record.fingerprint == ask.fingerprint;
+/// Compares by the record's own recipe. If that recipe's secret is gone, the requests count as different: no client may get a
+/// response that may belong to another request.
+fn is_same_request(
+    reserve_request: &ReserveRequest,
+    parts: &FingerprintInput<'_>,
+    secrets: &Secrets,
+    record: &Record,
+) -> bool {
+    if record.recipe == reserve_request.recipe {
+        return record.fingerprint == reserve_request.fingerprint;
     }
     let fingerprint = record.recipe.fingerprint(parts, secrets);
     fingerprint.is_some_and(|fingerprint| fingerprint == record.fingerprint)
 }
 
-/// A request that nothing guards, ready for the upstream.
-fn unguarded(mut head: request::Parts, body: Body, origin: &Origin, upstream: &Upstream, client: &Client) -> Admission {
+/// A request that nothing guards, with the fields for the service.
+fn unguarded(
+    mut head: request::Parts,
+    body: Body,
+    origin: &RequestOrigin,
+    upstream: &UpstreamClient,
+    client: &ClientConnection,
+) -> Admission {
     let trailers = fields::accepts_trailers(&head.headers);
-    let upgrade = pass::upgrade(&head.headers, head.version);
-    fields::towards_service(&mut head.headers, origin);
+    let upgrade = pass::asks_for_websocket(&head.headers, head.version);
+    fields::prepare_for_service(&mut head.headers, origin);
     head.version = http::Version::HTTP_11;
     let request = Request::from_parts(head, body);
-    let (upstream, tie) = (upstream.clone(), client.ties.tie());
-    Admission::Unguarded(Box::new(Passing { request, trailers, upgrade, upstream, tie }))
+    let (upstream, tie) = (upstream.clone(), client.ties.attach());
+    Admission::Unguarded(Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie }))
 }
 
-const NOMINATED: Refusal = Refusal::BadRequest(
+const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The Connection field names a field that must not disappear on the way.",
 );
 
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
     let needed: Vec<_> = route.key.header().into_iter().chain(route.scope.header_names()).collect();
-    if fields::nominates(headers, &needed) { Err(NOMINATED) } else { Ok(()) }
+    if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
-/// What the request is addressed to: the target's authority where it has one (RFC 9112 section 3.2.2), else `Host`. A
-/// user before the host is no part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
+/// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else `Host`.
+/// A user before the host is not part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
 fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
     let named = match head.uri.authority() {
         Some(authority) => authority.as_str().as_bytes(),
@@ -298,7 +330,8 @@ fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
     HeaderValue::from_bytes(named.rsplit(|byte| *byte == b'@').next()?).ok()
 }
 
-/// A request that says it was first sent longer ago than a key is remembered must not be taken for a new one.
+/// Refuses a request that was first sent more than `max_age` ago: its key may be forgotten, and it must not pass for a new
+/// request.
 fn check_age(headers: &HeaderMap, max_age: Duration, now: SystemTime) -> Result<(), Refusal> {
     let Some(said) = headers.get(FIRST_SENT).or_else(|| headers.get(DATE)) else { return Ok(()) };
     let sent = said.to_str().ok().and_then(|said| httpdate::parse_http_date(said).ok());
@@ -309,34 +342,40 @@ fn check_age(headers: &HeaderMap, max_age: Duration, now: SystemTime) -> Result<
     }
 }
 
-/// Within what the key is unique.
-fn space(route: &Route, head: &request::Parts) -> Bytes {
+/// The space in which the key is unique.
+fn key_space(route: &Route, head: &request::Parts) -> Bytes {
     match route.space {
-        // Where a route is for one host, another host's route may have the same path.
-        Space::Path => {
+        // Another host's route may have the same path.
+        KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
             Bytes::from(format!("{} {host}{}", head.method, head.uri.path()))
         }
-        Space::Route => Bytes::from(format!("route {}", route.name)),
-        Space::Service => Bytes::from_static(b"service"),
+        KeySpace::Route => Bytes::from(format!("route {}", route.name)),
+        KeySpace::Service => Bytes::from_static(b"service"),
     }
 }
 
-/// What is kept of a request's target: nothing, unless the service is to be asked with it.
-fn path(route: &Route, head: &request::Parts) -> Option<Bytes> {
-    let asks_with_it = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    let sent = head.uri.path_and_query().filter(|_| asks_with_it)?;
+/// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else nothing.
+fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
+    let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
+    let sent = head.uri.path_and_query().filter(|_| url_uses_path)?;
     Some(Bytes::copy_from_slice(sent.as_str().as_bytes()))
 }
 
-fn parts<'a>(head: &'a request::Parts, body: &'a [u8]) -> Parts<'a> {
-    Parts { method: head.method.as_str(), path: head.uri.path(), query: head.uri.query(), headers: &head.headers, body }
+fn fingerprint_input<'a>(head: &'a request::Parts, body: &'a [u8]) -> FingerprintInput<'a> {
+    FingerprintInput {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        query: head.uri.query(),
+        headers: &head.headers,
+        body,
+    }
 }
 
-/// 128 bits that nobody can guess, and that never come again.
+/// A token: 128 bits from the operating system's generator.
 pub(super) fn fresh_token() -> Token {
     thread_local! {
-        /// Drawn many at once: one call of the system for each token was a twentieth of a replay.
+        /// Tokens are drawn many at once: one system call for each token took a twentieth of a replay's time.
         static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
     }
     DRAWN.with_borrow_mut(|drawn| {

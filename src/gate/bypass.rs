@@ -1,88 +1,84 @@
-//! Arm: go upstream although the store cannot reserve, where the route says so. Nothing guards such a request.
+//! Forwards a request although the store cannot reserve its key, where the route says so. Nothing guards such a request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::Response;
-
-use super::admit::Guarded;
-use super::decide::decide;
-use super::refuse::Refusal;
-use super::underway::{Entry, Standing};
-use super::{Gate, Stamp, refusal_of, refuse};
-use crate::body::Body;
-use crate::config::StoreDown;
-use crate::domain::attempt::Lease;
+use super::admit::GuardedRequest;
+use super::outcome::Outcome;
+use super::response_context::ResponseContext;
+use super::{Gate, log_and_refuse};
+use crate::config::StoreDownPolicy;
+use crate::domain::attempt::AttemptLease;
+use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
+use crate::protocol::refusal::Refusal;
 use crate::store::StoreError;
-use crate::telemetry::logs::causes;
+use crate::telemetry::logs::error_causes;
 
-/// Why there is no reservation.
-pub(super) enum Lacking {
-    /// The store was asked for one, or could not be.
-    Failed(StoreError),
-    /// This instance has lost its lease, and the store was asked for the record instead. It failed, or has answered that
-    /// there is none.
-    Lease(Option<StoreError>),
+/// The reason why there is no reservation.
+pub(super) enum ReserveFailure {
+    /// This instance has no valid lease, and asked the store for the record instead. The store failed, or has none.
+    NoLease(Option<StoreError>),
+    /// The store failed, or could not be asked.
+    Store(StoreError),
 }
 
-impl Lacking {
-    /// Why the store could not be asked; `None` where it has said something, be it that somebody has the key or that this
-    /// instance is to start nothing. That is no store that is away.
+impl ReserveFailure {
+    /// The error of a store that is away; `None` if the store has answered, be it that another request has the key or that
+    /// this instance may start nothing.
     fn outage(&self) -> Option<&StoreError> {
         match self {
-            Self::Failed(error) | Self::Lease(Some(error)) => match error {
+            Self::NoLease(Some(error)) | Self::Store(error) => match error {
                 StoreError::Corrupt(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::Lease(None) => None,
+            Self::NoLease(None) => None,
         }
     }
 
-    fn refusal(self) -> Refusal {
+    fn into_refusal(self) -> Refusal {
         match self {
-            Self::Failed(error) | Self::Lease(Some(error)) => refusal_of(error),
-            Self::Lease(None) => Refusal::StoreUnavailable,
+            Self::NoLease(Some(error)) | Self::Store(error) => log_and_refuse(error),
+            Self::NoLease(None) => Refusal::StoreUnavailable,
         }
     }
 }
 
 impl Gate {
-    /// The store cannot reserve: refuses, or forwards unguarded what this instance does not know to be underway or done.
+    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed.
     ///
-    /// A reservation that failed may have been committed. Its token stays among those underway, so that it is not taken
-    /// for one of which nothing was sent. What the attempt comes to is told from there, and stored under its token as soon
-    /// as there is a store, unless somebody else has the key by then: a retry is not another execution.
+    /// A reservation that failed may have been committed, so its token stays registered: otherwise the pass over orphans
+    /// could release it. The attempt's outcome is published in the in-flight registry, and stored under its token when the
+    /// store is back, unless another request has the key by then. A retry is therefore not executed again by this instance.
     pub(super) async fn without_reservation(
         &self,
-        guarded: Box<Guarded>,
-        lacking: Lacking,
-        mut entry: Entry,
-        stamp: &Stamp,
-    ) -> Result<Response<Body>, Refusal> {
-        // Who is leaving begins nothing; another instance may have a store.
-        let is_leaving = self.shared.draining.is_cancelled();
-        let may_bypass = guarded.route().store_down == StoreDown::Bypass && !guarded.is_patient;
-        let Some(outage) = lacking.outage().filter(|_| may_bypass && !is_leaving) else {
-            return Err(lacking.refusal());
+        guarded: Box<GuardedRequest>,
+        failure: ReserveFailure,
+        mut entry: InFlightEntry,
+        context: &ResponseContext,
+    ) -> Outcome {
+        // A draining instance starts nothing. Another instance may have a store.
+        let is_draining = self.instance.draining.is_cancelled();
+        let may_bypass = guarded.route().store_down == StoreDownPolicy::Bypass && !guarded.can_wait_for_store;
+        let Some(outage) = failure.outage().filter(|_| may_bypass && !is_draining) else {
+            return Outcome::Refused(failure.into_refusal());
         };
-        let lease = Lease { ask: Arc::new(guarded.ask.clone()), attempt: 1, recovery_point: None, delivery: None };
-        // A purge elsewhere may not have been heard of. That is nothing beside another execution.
-        let decision = match self.shared.recalled(&lease.ask.id) {
-            Some(record) => {
-                let same = guarded.is_what(&record);
-                Some(decide(record, same, &guarded.rules()))
-            }
-            None => self.begins(&guarded, &lease, &mut entry),
+        let reserve_request = Arc::new(guarded.reserve_request.clone());
+        let lease = AttemptLease { reserve_request, attempt: 1, recovery_point: None, delivery: None };
+        // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less bad
+        // than executing again.
+        let decision = match self.instance.possibly_purged_record(&lease.reserve_request.id) {
+            Some(record) => Err(guarded.decide(record)),
+            None => self.start_attempt(&guarded, &lease, &mut entry),
         };
-        if let Some(decision) = decision {
-            return self.tell(&guarded, decision, stamp).await;
+        if let Err(decision) = decision {
+            return self.answer(&guarded, decision).await;
         }
-        self.shared.bypassed.fetch_add(1, Ordering::Relaxed);
-        // Each one, as whoever clears up after an outage needs them all: a retry elsewhere is another execution.
-        tracing::warn!(record = %guarded.ask.id, route = %guarded.route().name, key = guarded.ask.key.prefix(),
-            cause = causes(outage), "the store cannot reserve; the request is forwarded unguarded");
-        let stamp = stamp.clone().bypassed();
-        let sent = self.send(guarded, lease, entry.standing_as(Standing::InDoubt), &stamp).await;
-        Ok(sent.unwrap_or_else(|refusal| refuse(refusal, &self.live().config, &stamp)))
+        self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
+        // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
+        tracing::warn!(record = %guarded.reserve_request.id, route = %guarded.route().name,
+            key = guarded.reserve_request.key.prefix(), cause = error_causes(outage),
+            "the store cannot reserve; the request is forwarded unguarded");
+        let outcome = self.send(guarded, lease, entry.with_reserve_status(ReserveStatus::InDoubt), context).await;
+        Outcome::Bypassed(Box::new(outcome))
     }
 }

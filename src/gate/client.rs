@@ -1,23 +1,23 @@
-//! Who asks.
+//! The client of a connection.
 
 use std::net::IpAddr;
 
-use crate::body::Ties;
+use crate::body::ConnectionGuards;
 
 /// The client at the other end of a connection.
 #[derive(Debug)]
-pub struct Client {
-    /// Its address, or that of a proxy before us.
+pub struct ClientConnection {
+    /// The peer's address: the client's, or that of a proxy before Oncegate.
     pub peer: IpAddr,
-    /// Whether it speaks TLS to us.
+    /// Whether the connection uses TLS.
     pub secure: bool,
-    /// The requests on the connection that nobody needs once the client is gone.
-    pub ties: Ties,
+    /// The requests on the connection that end with it.
+    pub ties: ConnectionGuards,
 }
 
-impl Client {
-    /// A client that has not asked for anything yet.
+impl ClientConnection {
+    /// A new connection.
     pub fn new(peer: IpAddr, secure: bool) -> Self {
-        Self { peer, secure, ties: Ties::default() }
+        Self { peer, secure, ties: ConnectionGuards::default() }
     }
 }

@@ -1,77 +1,79 @@
-//! What was found decides what is done. Pure: no clock, no I/O, so that its test is a table.
+//! The decision that follows from a key's record. Pure (no clock, no I/O), so that its test is a table.
 
 use std::time::Duration;
 
-use super::refuse::{Refusal, RetryAfter};
-use crate::domain::policy::OnUnknown;
-use crate::domain::record::{Completed, Record, State};
-use crate::store::Seen;
+use crate::domain::record::Record;
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::state::{CompletedResponse, KeyState};
+use crate::instance::metrics::ReservationResult;
+use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::store::ExpectedRecord;
 
-/// What happens to a request whose key somebody had before.
+/// The next step of a request whose key has a record.
 #[derive(Debug)]
 pub enum Decision {
-    /// It was accepted for asynchronous delivery; there may be news by then.
+    /// The key was accepted for asynchronous delivery. Ask again after this time.
     Accepted(RetryAfter),
-    /// The first attempt is running; it should be done by then.
+    /// An attempt is running. It should end after this time.
     Join(RetryAfter),
-    /// Say no.
+    /// Refuse the request.
     Refuse(Refusal),
-    /// Give the stored answer again.
-    Replay(Completed),
-    /// Become the next attempt, unless somebody else does first.
-    TakeOver(Seen),
+    /// Replay the stored response.
+    Replay(CompletedResponse),
+    /// Become the next attempt, unless another request does first.
+    TakeOver(ExpectedRecord),
 }
 
-/// What the route says, as far as it matters here.
+/// The route's part in a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    /// What a retry of an unknown outcome gets.
+pub struct DecisionRules {
+    /// The route's rule for retries of an unknown outcome.
     pub on_unknown: OnUnknown,
-    /// How long after its deadline an attempt cannot be running any more.
+    /// The time after its deadline from which an attempt cannot be running any more.
     pub quiet_after: Duration,
-    /// How long the route's attempts have taken of late.
-    pub usual: Duration,
+    /// The average of the route's recent attempts.
+    pub average_latency: Duration,
 }
 
-/// How long a client is asked to wait for an outcome that only a reconciliation or a person can bring.
-pub const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// The `Retry-After` of an outcome that only a reconciliation or an operator can bring.
+pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// `same` says whether the request has the fingerprint that the record was made with.
-pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
-    let seen = Seen::from(&record);
+/// Decides about a request. `is_same` says whether it has the fingerprint that the record was made with.
+pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision {
+    let expected = ExpectedRecord::from(&record);
     // A record past its TTL counts as none, and so does what it was used for.
     if record.past_ttl {
-        return Decision::TakeOver(seen);
+        return Decision::TakeOver(expected);
     }
     if record.late {
         return Decision::Refuse(Refusal::KeyExpired);
     }
-    // Before everything else: a reused key is a client's bug in every state.
-    if !same {
+    // This comes before the state: a reused key is a client's bug in every state.
+    if !is_same {
         return Decision::Refuse(Refusal::KeyReused);
     }
-    if record.accepted_at.is_some() && !matches!(record.state, State::Completed(_) | State::Expired) {
-        return Decision::Accepted(until_news(&record, rules.usual));
+    if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
+        return Decision::Accepted(until_next_change(&record, rules.average_latency));
     }
     match record.state {
-        State::Completed(Completed { response, .. }) if response.body.is_none() => {
+        KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => {
             Decision::Refuse(Refusal::ResponseNotKept)
         }
-        State::Completed(completed) => Decision::Replay(completed),
-        State::Dead => Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(ASK_AGAIN))),
-        State::Expired => Decision::Refuse(Refusal::KeyExpired),
-        // None is queued that was not accepted.
-        State::Queued => Decision::Accepted(until_news(&record, rules.usual)),
-        State::InFlight => Decision::Join(until_done(&record, rules.usual)),
-        State::Retryable => Decision::TakeOver(seen),
-        State::Unknown => {
+        KeyState::Completed(completed) => Decision::Replay(completed),
+        KeyState::Dead => Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER))),
+        KeyState::Expired => Decision::Refuse(Refusal::KeyExpired),
+        // Every queued key was accepted, so this arm is not reached.
+        KeyState::Queued => Decision::Accepted(until_next_change(&record, rules.average_latency)),
+        KeyState::InFlight => Decision::Join(until_done(&record, rules.average_latency)),
+        KeyState::Retryable => Decision::TakeOver(expected),
+        KeyState::Unknown => {
             let may_retry = match rules.on_unknown {
                 OnUnknown::Hold => false,
                 OnUnknown::Retry => true,
                 OnUnknown::RetryWhenQuiet => is_quiet(&record, rules.quiet_after),
             };
             if may_retry {
-                Decision::TakeOver(seen)
+                Decision::TakeOver(expected)
             } else {
                 Decision::Refuse(Refusal::OutcomeUnknown(until_known(&record, rules)))
             }
@@ -79,29 +81,45 @@ pub fn decide(record: Record, same: bool, rules: &Rules) -> Decision {
     }
 }
 
-/// What attempts usually take less what this one already has, never past its deadline.
-fn until_done(record: &Record, usual: Duration) -> RetryAfter {
-    RetryAfter::new(usual.saturating_sub(record.running_for).min(until_deadline(record)))
-}
-
-/// Of what was accepted: at the pace of its attempts, and once none is coming, when it is worth asking again.
-fn until_news(record: &Record, usual: Duration) -> RetryAfter {
-    match record.state {
-        State::InFlight => until_done(record, usual),
-        State::Queued => RetryAfter::new(usual),
-        _ => RetryAfter::new(ASK_AGAIN),
+impl Decision {
+    /// The decision as the reservations metric counts it; `None` for a decision about something else, or a take-over that
+    /// has not happened yet.
+    pub fn counted_as(&self) -> Option<ReservationResult> {
+        match self {
+            // An accepted request runs on its own, and its duplicates join it.
+            Self::Accepted(_) | Self::Join(_) => Some(ReservationResult::InFlight),
+            Self::Replay(_) | Self::Refuse(Refusal::ResponseNotKept) => Some(ReservationResult::Replay),
+            Self::Refuse(Refusal::KeyExpired) => Some(ReservationResult::Expired),
+            Self::Refuse(Refusal::KeyReused) => Some(ReservationResult::KeyMisuse),
+            Self::Refuse(Refusal::OutcomeUnknown(_)) => Some(ReservationResult::Unknown),
+            Self::Refuse(_) | Self::TakeOver(_) => None,
+        }
     }
 }
 
-/// Until the attempt is quiet where that brings the next one, else until it is worth asking again.
-fn until_known(record: &Record, rules: &Rules) -> RetryAfter {
+/// The average latency less the time that the attempt has already taken, never past its deadline.
+fn until_done(record: &Record, average_latency: Duration) -> RetryAfter {
+    RetryAfter::new(average_latency.saturating_sub(record.running_for).min(until_deadline(record)))
+}
+
+/// For an accepted key: the average latency while an attempt runs or is due, else [`DEFAULT_RETRY_AFTER`].
+fn until_next_change(record: &Record, average_latency: Duration) -> RetryAfter {
+    match record.state {
+        KeyState::InFlight => until_done(record, average_latency),
+        KeyState::Queued => RetryAfter::new(average_latency),
+        _ => RetryAfter::new(DEFAULT_RETRY_AFTER),
+    }
+}
+
+/// The time until the attempt is quiet, if that permits the next one; else [`DEFAULT_RETRY_AFTER`].
+fn until_known(record: &Record, rules: &DecisionRules) -> RetryAfter {
     RetryAfter::new(match rules.on_unknown {
         OnUnknown::RetryWhenQuiet => until_quiet(record, rules.quiet_after),
-        OnUnknown::Hold | OnUnknown::Retry => ASK_AGAIN,
+        OnUnknown::Hold | OnUnknown::Retry => DEFAULT_RETRY_AFTER,
     })
 }
 
-/// Whether the attempt cannot be running any more, whatever has happened to its instance.
+/// Whether the attempt cannot be running any more, whatever happened to its instance.
 fn is_quiet(record: &Record, quiet_after: Duration) -> bool {
     until_quiet(record, quiet_after).is_zero()
 }
@@ -124,23 +142,22 @@ mod tests {
     use http::{HeaderMap, StatusCode};
 
     use super::*;
-    use crate::domain::attempt::Token;
-    use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
-    use crate::domain::record::RecordId;
+    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
+    use crate::domain::ids::{RecordId, Token};
     use crate::domain::response::StoredResponse;
 
-    const RULES: Rules = Rules {
+    const RULES: DecisionRules = DecisionRules {
         on_unknown: OnUnknown::Hold,
         quiet_after: Duration::from_secs(70),
-        usual: Duration::from_millis(4_200),
+        average_latency: Duration::from_millis(4_200),
     };
 
-    fn record(state: State) -> Record {
+    fn record(state: KeyState) -> Record {
         Record {
             id: RecordId::from_stored(&[1; 32]).unwrap(),
             attempt: 3,
             token: Token::from_random([2; 16]),
-            recipe: Recipe::new(Plan::default(), None),
+            recipe: Recipe::new(FingerprintRules::default(), None),
             fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
             running_for: Duration::from_millis(1_100),
             deadline_in_ms: 28_900,
@@ -152,24 +169,24 @@ mod tests {
         }
     }
 
-    fn completed(body: Option<&'static [u8]>) -> State {
+    fn completed(body: Option<&'static [u8]>) -> KeyState {
         let response = StoredResponse {
             status: StatusCode::CREATED,
             headers: HeaderMap::new(),
             body: body.map(Bytes::from_static),
             trailers: HeaderMap::new(),
         };
-        State::Completed(Completed { response, expires_at: Some(SystemTime::UNIX_EPOCH) })
+        KeyState::Completed(CompletedResponse { response, expires_at: Some(SystemTime::UNIX_EPOCH) })
     }
 
-    fn states() -> [State; 7] {
+    fn states() -> [KeyState; 7] {
         let completed = [completed(Some(b"paid")), completed(None)];
         let [kept, not_kept] = completed;
-        [kept, not_kept, State::Dead, State::Expired, State::InFlight, State::Retryable, State::Unknown]
+        [kept, not_kept, KeyState::Dead, KeyState::Expired, KeyState::InFlight, KeyState::Retryable, KeyState::Unknown]
     }
 
     /// The decision in one word.
-    fn word(record: Record, same: bool, rules: &Rules) -> &'static str {
+    fn word(record: Record, same: bool, rules: &DecisionRules) -> &'static str {
         match decide(record, same, rules) {
             Decision::Accepted(_) => "accepted",
             Decision::Join(_) => "join",
@@ -188,7 +205,7 @@ mod tests {
             (OnUnknown::RetryWhenQuiet, -69_999, "outcome-unknown"),
             (OnUnknown::RetryWhenQuiet, -70_000, "take over"),
         ] {
-            let rules = Rules { on_unknown, ..RULES };
+            let rules = DecisionRules { on_unknown, ..RULES };
             let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, true, &rules));
             assert_eq!(
                 decided,
@@ -203,7 +220,7 @@ mod tests {
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::RetryWhenQuiet] {
             for state in states() {
                 let quiet = Record { deadline_in_ms: -1_000_000, ..record(state) };
-                assert_eq!(word(quiet, false, &Rules { on_unknown, ..RULES }), "key-reused");
+                assert_eq!(word(quiet, false, &DecisionRules { on_unknown, ..RULES }), "key-reused");
             }
         }
     }
@@ -211,7 +228,7 @@ mod tests {
     #[test]
     fn a_late_retry_is_refused_whatever_it_asks() {
         for same in [true, false] {
-            for state in [completed(Some(b"paid")), State::Expired] {
+            for state in [completed(Some(b"paid")), KeyState::Expired] {
                 assert_eq!(word(Record { late: true, ..record(state) }, same, &RULES), "key-expired");
             }
         }
@@ -220,7 +237,7 @@ mod tests {
     #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
         for same in [true, false] {
-            for state in [completed(Some(b"paid")), completed(None), State::Expired, State::Retryable] {
+            for state in [completed(Some(b"paid")), completed(None), KeyState::Expired, KeyState::Retryable] {
                 let past = Record { past_ttl: true, late: true, ..record(state) };
                 assert_eq!(word(past, same, &RULES), "take over");
             }
@@ -229,12 +246,15 @@ mod tests {
 
     #[test]
     fn a_duplicate_is_asked_to_come_back_when_the_first_should_be_done_and_never_past_its_deadline() {
-        for (usual, running_for, deadline_in_ms, seconds) in
+        for (average_latency, running_for, deadline_in_ms, seconds) in
             [(4_200, 1_100, 28_900, 4), (4_200, 9_000, 28_900, 1), (60_000, 1_100, 28_900, 29), (0, 0, -5, 1)]
         {
-            let rules = Rules { usual: Duration::from_millis(usual), ..RULES };
-            let running =
-                Record { running_for: Duration::from_millis(running_for), deadline_in_ms, ..record(State::InFlight) };
+            let rules = DecisionRules { average_latency: Duration::from_millis(average_latency), ..RULES };
+            let running = Record {
+                running_for: Duration::from_millis(running_for),
+                deadline_in_ms,
+                ..record(KeyState::InFlight)
+            };
             match decide(running, true, &rules) {
                 Decision::Join(wait) => assert_eq!(wait.seconds(), seconds),
                 other => panic!("{other:?}"),

@@ -1,259 +1,272 @@
-//! Sends what was accepted: one attempt, by the same way as any other, and what follows from it.
+//! Delivers an accepted request: one attempt, forwarded like any other, and the decision about the next one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
-use http::{HeaderMap, Response, StatusCode};
-use http_body_util::BodyExt;
+use http::{HeaderMap, StatusCode};
 
-use super::admit::Guarded;
-use super::meters::Found;
-use super::refuse::Refusal;
-use super::settle::file;
-use super::status::Told;
-use super::tenure::Moment;
-use super::underway::Entry;
-use super::{Gate, Shared, Stamp, fields, letter};
-use crate::body::Body;
+use super::Gate;
+use super::admit::GuardedRequest;
+use super::outcome::Outcome;
+use super::response_context::ResponseContext;
+use super::settle::persist;
 use crate::config::Route;
-use crate::domain::attempt::{Lease, Settlement, Token};
-use crate::domain::job::{Delivery, Job, Retry};
-use crate::domain::policy::{OnUnknown, Verdict};
-use crate::domain::record::RecordId;
-use crate::domain::sealed::Unopened;
-use crate::telemetry::logs::causes;
+use crate::domain::attempt::{AttemptLease, Settlement};
+use crate::domain::delivery::DeliveryJob;
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::response::StoredResponse;
+use crate::domain::response_policy::{OnUnknown, ResponseVerdict};
+use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
+use crate::domain::sealed::UnsealError;
+use crate::domain::state::StateKind;
+use crate::instance::Instance;
+use crate::instance::boot_time::BootInstant;
+use crate::instance::in_flight::InFlightEntry;
+use crate::instance::metrics::ReservationResult;
+use crate::jitter::random_fraction;
+use crate::protocol::refusal::Refusal;
+use crate::protocol::request_codec;
+use crate::telemetry::logs::error_causes;
 
-/// What has become of a delivery's attempt.
+/// The state of a delivery after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivered {
-    /// The response is stored: its request is needed no more.
+pub enum DeliveryProgress {
+    /// The response is stored: the sealed request is not needed any more.
     Completed,
-    /// It will be tried again, or somebody has to look at it.
+    /// The request is tried again, or an operator must decide.
     Open,
 }
 
-/// What an attempt that brought no response to store says about the next one.
-enum Hope {
-    /// Not executed, and worth another try.
-    Again(String),
-    /// Not executed, and the same request will get the same again.
-    None(String),
+/// The meaning of an attempt without a stored response for the next attempt.
+enum DeliveryResult {
+    /// It was not executed, and the same request would get the same response.
+    Final(String),
+    /// Nothing was sent, or the outcome is still to be stored: nothing follows yet.
+    Open,
+    /// It was not executed, and another attempt may succeed.
+    Retry(String),
     /// Nobody knows whether it was executed.
     Unknown(String),
-    /// Nothing was sent, or its end is still to be stored: nothing follows from it yet.
-    Open,
 }
 
 impl Gate {
-    /// Runs one attempt under the lease that was taken for it.
-    pub async fn deliver(self: Arc<Self>, job: Job, entry: Entry, begun: Moment) -> Delivered {
-        let Job { lease, sealed } = job;
-        let (id, token, attempt) = (lease.ask.id, lease.ask.token, lease.attempt);
+    /// Runs one attempt of a delivery under the lease that the pick-up reserved.
+    pub async fn deliver(
+        self: Arc<Self>,
+        job: DeliveryJob,
+        mut entry: InFlightEntry,
+        reserving_since: BootInstant,
+    ) -> DeliveryProgress {
+        let DeliveryJob { lease, sealed } = job;
+        let (id, token, attempt) = (lease.reserve_request.id, lease.reserve_request.token, lease.attempt);
         let live = self.live();
-        let Some((guard, delivery)) = live.router.named(&lease.ask.route).zip(lease.delivery) else {
-            // A reload has taken the route away. Another instance may have it, or the next one.
-            file(&self.shared, not_sent(&self.shared, lease, &ELSEWHERE, Duration::ZERO), entry).await;
-            return Delivered::Open;
+        let Some((active, delivery)) = live.router.named(&lease.reserve_request.route).zip(lease.delivery) else {
+            // A reload has removed the route. Another instance may have it, or this one after the next reload.
+            persist(&self.instance, not_sent(&self.instance, lease, &NO_ROUTE, Duration::ZERO), entry).await;
+            return DeliveryProgress::Open;
         };
-        let route = Arc::clone(&guard.route);
+        let route = Arc::clone(&active.route);
         let request = match sealed.open(&live.config.secrets, &id) {
-            Ok(letter) => letter::read(letter).ok_or_else(|| "it is no request".to_owned()),
-            Err(Unopened::SecretGone) => {
-                // Where a secret is being changed, another instance has it already, and this one will.
-                if is_to_be_told() {
+            Ok(encoded) => request_codec::decode(encoded).ok_or_else(|| "it is not an encoded request".to_owned()),
+            Err(UnsealError::SecretGone) => {
+                // While the secret is being rotated, another instance has it already, and this one will have it.
+                if may_log_missing_secret() {
                     tracing::warn!(record = %id, route = %route.name,
-                        "a queued request was sealed under a secret that is not configured here; it is left to others");
+                        "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
                 }
-                file(&self.shared, not_sent(&self.shared, lease, &route.retry, route.ttl), entry).await;
-                return Delivered::Open;
+                persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
+                return DeliveryProgress::Open;
             }
-            Err(Unopened::Broken) => Err(Unopened::Broken.to_string()),
+            Err(UnsealError::Broken) => Err(UnsealError::Broken.to_string()),
         };
         let (head, body, origin) = match request {
             Ok(request) => request,
             Err(why) => {
-                tracing::error!(record = %id, route = %route.name, why, "a queued request does not open; it is not sent");
-                self.bury(&lease, &["in_flight"], format!("its request does not open: {why}")).await;
-                return Delivered::Open;
+                tracing::error!(record = %id, route = %route.name, why, "a queued request cannot be opened; it is not sent");
+                self.give_up(id, token, &[StateKind::InFlight], format!("its request cannot be opened: {why}")).await;
+                return DeliveryProgress::Open;
             }
         };
-        let ask = (*lease.ask).clone();
-        let secrets = live.config.secrets.clone();
-        let guarded = Box::new(Guarded { ask, head, body, origin, guard: guard.clone(), secrets, is_patient: true });
-        let mut entry = entry;
-        if self.begins(&guarded, &lease, &mut entry).is_some() {
-            // An attempt of this key that the store calls over runs here all the same.
-            file(&self.shared, not_sent(&self.shared, lease, &route.retry, route.ttl), entry).await;
-            return Delivered::Open;
+        let guarded = Box::new(GuardedRequest {
+            reserve_request: (*lease.reserve_request).clone(),
+            head,
+            body,
+            origin,
+            active: active.clone(),
+            secrets: live.config.secrets.clone(),
+            can_wait_for_store: true,
+        });
+        if self.start_attempt(&guarded, &lease, &mut entry).is_err() {
+            // An attempt of this key runs here, although the store says that it is over.
+            persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
+            return DeliveryProgress::Open;
         }
         if delivery.number > 1 {
-            self.shared.watch.found(&guarded.guard.meters, &guarded.ask.scope, Found::FailedRetry);
+            guarded.count(ReservationResult::FailedRetry, &self.instance);
         }
-        let mut stamp = Stamp::default();
-        stamp.guard(&self.shared.watch, &guarded.head, &guarded.guard.meters);
-        stamp.with_trail(|trail| trail.key(&guarded.ask.key));
-        let answer = self.forward(guarded, lease, entry, begun, &stamp).await;
-        let hope = match answer {
-            Ok(answer) => match hope(answer, &route).await {
-                Some(hope) => hope,
-                None => {
-                    tracing::info!(record = %id, route = %route.name, attempt, "delivered");
-                    return Delivered::Completed;
-                }
-            },
-            // Without a lease it was not even tried to.
-            Err(Refusal::StoreUnavailable) => Hope::Open,
-            Err(Refusal::UpstreamUnreachable) => Hope::Again("not sent".to_owned()),
-            Err(refusal) => Hope::Unknown(refusal.slug().to_owned()),
-        };
-        self.follow_up(id, token, &delivery, hope, &route).await;
-        Delivered::Open
+        let mut context = ResponseContext::default();
+        context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
+        context.with_trace(|trace| trace.note_key(&guarded.reserve_request.key));
+        let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;
+        context.note_outcome(&outcome);
+        match delivery_result(outcome, &route).await {
+            None => {
+                tracing::info!(record = %id, route = %route.name, attempt, "delivered");
+                DeliveryProgress::Completed
+            }
+            Some(result) => {
+                self.follow_up(id, token, &delivery, result, &route).await;
+                DeliveryProgress::Open
+            }
+        }
     }
 
-    /// What is not tried again is given up at once, with the reason. Should that fail, whoever picks it up next does it.
-    async fn follow_up(&self, id: RecordId, token: Token, delivery: &Delivery, hope: Hope, route: &Route) {
-        let last = route.retry.is_last(delivery);
+    /// Gives the delivery up at once if no other attempt follows, with the reason. If that fails, the next pick-up does it.
+    async fn follow_up(
+        &self,
+        id: RecordId,
+        token: Token,
+        delivery: &DeliveryAttempt,
+        result: DeliveryResult,
+        route: &Route,
+    ) {
+        let is_last = route.retry.is_last(delivery);
         let tries = delivery.number;
-        let (states, note): (&'static [&'static str], _) = match hope {
-            Hope::Open => return,
-            Hope::Again(said) | Hope::None(said) if last => {
-                (&["queued"], format!("tried {tries} times, at last: {said}"))
+        let (states, note): (&'static [StateKind], _) = match result {
+            DeliveryResult::Open => return,
+            DeliveryResult::Retry(said) | DeliveryResult::Final(said) if is_last => {
+                (&[StateKind::Queued], format!("tried {tries} times, last result: {said}"))
             }
-            Hope::None(said) => (&["queued"], format!("nothing that another try could change: {said}")),
-            Hope::Unknown(said) if last && route.on_unknown != OnUnknown::Hold => {
-                (&["unknown"], format!("tried {tries} times, at last: {said}"))
+            DeliveryResult::Final(said) => {
+                (&[StateKind::Queued], format!("another try cannot change the result: {said}"))
             }
-            Hope::Again(said) | Hope::Unknown(said) => {
+            DeliveryResult::Unknown(said) if is_last && route.on_unknown != OnUnknown::Hold => {
+                (&[StateKind::Unknown], format!("tried {tries} times, last result: {said}"))
+            }
+            DeliveryResult::Retry(said) | DeliveryResult::Unknown(said) => {
                 tracing::info!(record = %id, route = %route.name, tries, said, "not delivered yet");
                 return;
             }
         };
-        match self.shared.store.bury(id, token, states, note.clone()).await {
-            Ok(true) => {
-                tracing::warn!(record = %id, route = %route.name, said = note, "not delivered: given up, an operator must decide");
-                self.shared.waiters.nudge(id);
-            }
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(record = %id, cause = causes(&error), "{error}; it is given up at its next turn")
-            }
+        if self.give_up(id, token, states, note.clone()).await {
+            tracing::warn!(record = %id, route = %route.name, said = note, "not delivered: given up, an operator must decide");
+            self.instance.wait_groups.wake(id);
         }
     }
 
-    async fn bury(&self, lease: &Lease, states: &'static [&'static str], note: String) {
-        if let Err(error) = self.shared.store.bury(lease.ask.id, lease.ask.token, states, note).await {
-            tracing::warn!(record = %lease.ask.id, cause = causes(&error), "{error}; it is given up at its next turn");
-        }
+    /// Marks the key dead if it is in one of the states, and returns whether it was.
+    async fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> bool {
+        self.instance.store.give_up(id, token, states, note).await.unwrap_or_else(|error| {
+            tracing::warn!(record = %id, cause = error_causes(&error), "{error}; the next pick-up gives the key up");
+            false
+        })
     }
 }
 
-/// Takes the answer in, as a client would: only then is one that is larger than what is kept recorded. `None` where it is
-/// stored.
-async fn hope(answer: Response<Body>, route: &Route) -> Option<Hope> {
-    let (head, mut body) = answer.into_parts();
-    while let Some(frame) = body.frame().await {
-        if frame.is_err() {
-            return Some(Hope::Unknown("its response broke off".to_owned()));
+/// Reads a large response to its end, as a client would: only then is its outcome stored. `None` if the response is stored.
+async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResult> {
+    let answered = |status: StatusCode| format!("answered {}", status.as_u16());
+    let released = |status: StatusCode, headers: &HeaderMap| match is_final(route, status, headers) {
+        true => DeliveryResult::Final(answered(status)),
+        false => DeliveryResult::Retry(answered(status)),
+    };
+    match outcome {
+        Outcome::CompletedByService(_) | Outcome::Executed { .. } => None,
+        Outcome::Replayed(completed) => completed.expires_at.is_none().then_some(DeliveryResult::Open),
+        Outcome::Released(StoredResponse { status, headers, .. }) => Some(released(status, &headers)),
+        Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(response.status))),
+        Outcome::Unstored(_) => Some(DeliveryResult::Open),
+        Outcome::Streamed(streamed) => {
+            let (status, headers) = (streamed.status(), streamed.head.headers.clone());
+            match streamed.drain().await {
+                None => Some(DeliveryResult::Unknown("its response broke off".to_owned())),
+                Some(ResponseVerdict::Release) => Some(released(status, &headers)),
+                Some(ResponseVerdict::Store) => None,
+                Some(ResponseVerdict::Unknown) => Some(DeliveryResult::Unknown(answered(status))),
+            }
         }
+        // Without a lease the attempt was not sent.
+        Outcome::Refused(Refusal::StoreUnavailable) => Some(DeliveryResult::Open),
+        Outcome::Refused(Refusal::UpstreamUnreachable) => Some(DeliveryResult::Retry("not sent".to_owned())),
+        Outcome::Refused(refusal) => Some(DeliveryResult::Unknown(refusal.slug().to_owned())),
+        // Forwarding a reserved request comes to none of these.
+        Outcome::Accepted { .. } | Outcome::Bypassed(_) | Outcome::InFlight(_) => Some(DeliveryResult::Open),
     }
-    let told = |told: Told| head.headers.get(fields::ONCEGATE_STATUS) == Some(&told.value());
-    let said = format!("answered {}", head.status.as_u16());
-    if told(Told::Unstored) {
-        return Some(Hope::Open);
-    }
-    if told(Told::Unknown) {
-        return Some(Hope::Unknown(said));
-    }
-    if !told(Told::Released) {
-        return None;
-    }
-    Some(if is_final(route, head.status, &head.headers) { Hope::None(said) } else { Hope::Again(said) })
 }
 
-/// Whether the same request would get the same again. Where the table of statuses does not release it, the service itself
-/// has said that it was not executed.
+/// Whether the same request would get the same response. If the route's status table does not release the status, the
+/// service itself has said that the request was not executed.
 fn is_final(route: &Route, status: StatusCode, headers: &HeaderMap) -> bool {
     let retry_after = headers.contains_key(RETRY_AFTER);
-    let passes = matches!(status.as_u16(), 408 | 425 | 429 | 500..);
-    !passes && !retry_after && route.statuses.judge(status, retry_after) == Verdict::Release
+    let may_pass = matches!(status.as_u16(), 408 | 425 | 429 | 500..);
+    !may_pass && !retry_after && route.statuses.verdict_on(status, retry_after) == ResponseVerdict::Release
 }
 
-/// Whoever made the last attempt gives the key up with what came of it. Should they die before, whoever picks it up does.
-const LAST_WORD: Duration = Duration::from_secs(60);
+/// The time in which the instance of the last attempt gives the key up itself, with the result. If it dies before, the next
+/// pick-up does it.
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(60);
 
-/// The attempt has not executed, or counts as such. What was accepted is due again after a pause.
+/// Releases the attempt: it was not executed, or counts as such. A delivery is due again after a pause.
 pub(super) fn release(
-    lease: Lease,
+    lease: AttemptLease,
     route: &Route,
     ttl: Duration,
-    said: Option<(StatusCode, &HeaderMap)>,
+    response: Option<(StatusCode, &HeaderMap)>,
 ) -> Settlement {
-    let ends = said.is_some_and(|(status, headers)| is_final(route, status, headers));
-    let asked = said.and_then(|(_, headers)| asked_for(headers));
-    let pause = lease.delivery.map(|delivery| pause(route, &delivery, ends, asked));
-    lease.release(ttl).due_in(pause)
+    let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
+    let retry_after = response.and_then(|(_, headers)| retry_after(headers));
+    let pause = lease.delivery.map(|delivery| pause(route, &delivery, is_final, retry_after));
+    lease.release(ttl).with_retry_in(pause)
 }
 
-/// Nothing was sent under the lease. What was accepted is due again after a pause, and this does not count as a try; the
-/// more of them there have been, the longer it is left to others.
-pub(super) fn not_sent(shared: &Shared, lease: Lease, retry: &Retry, ttl: Duration) -> Settlement {
+/// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again
+/// after a pause, which grows with the attempts: other instances may be able to deliver it.
+pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPolicy, ttl: Duration) -> Settlement {
     let Some(delivery) = lease.delivery else { return lease.release(ttl) };
-    shared.does_not_count(lease.ask.id);
-    let pause = retry.pause(&Delivery { number: lease.attempt.saturating_add(1), ..delivery }, chance(), None);
-    lease.release(ttl).due_in(Some(pause))
+    instance.note_unsent_delivery(lease.reserve_request.id);
+    let attempts = DeliveryAttempt { number: lease.attempt.saturating_add(1), ..delivery };
+    let pause = retry.pause(&attempts, random_fraction(), None);
+    lease.release(ttl).with_retry_in(Some(pause))
 }
 
-impl Shared {
-    /// The delivery's attempt was not sent. The store is told before it is looked for what is due.
-    pub fn does_not_count(&self, id: RecordId) {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-    }
-}
-
-/// The pauses of what has no route here.
-const ELSEWHERE: Retry = Retry {
+/// The pauses of a delivery whose route this instance does not have.
+const NO_ROUTE: RetryPolicy = RetryPolicy {
     max_attempts: u32::MAX,
     base: Duration::from_secs(1),
     cap: Duration::from_secs(60),
     give_up_after: Duration::MAX,
 };
 
-/// Of thousands that this instance cannot open a line a minute is enough.
-fn is_to_be_told() -> bool {
+/// Whether to log a missing secret: one line a minute is enough for thousands of requests.
+fn may_log_missing_secret() -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let now = Moment::now().millis();
-    let told = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (now >= next).then_some(now + 60_000));
-    told.is_ok()
+    let now = BootInstant::now().millis();
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (now >= next).then_some(now + 60_000)).is_ok()
 }
 
-/// Nobody knows how the attempt ended. What was accepted is due again, where the route wants that.
-pub(super) fn unknown(lease: Lease, route: &Route) -> Settlement {
+/// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.
+pub(super) fn unknown(lease: AttemptLease, route: &Route) -> Settlement {
     let retries = route.on_unknown != OnUnknown::Hold;
     let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
-    lease.unknown().due_in(pause)
+    lease.unknown().with_retry_in(pause)
 }
 
-fn pause(route: &Route, delivery: &Delivery, ends: bool, asked: Option<Duration>) -> Duration {
-    match ends || route.retry.is_last(delivery) {
-        true => LAST_WORD,
-        false => route.retry.pause(delivery, chance(), asked),
+fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {
+    match is_final || route.retry.is_last(delivery) {
+        true => GIVE_UP_WITHIN,
+        false => route.retry.pause(delivery, random_fraction(), retry_after),
     }
 }
 
-/// `Retry-After`: seconds, or a date (RFC 9110 section 10.2.3), which is read by the service's own clock.
-fn asked_for(headers: &HeaderMap) -> Option<Duration> {
+/// The pause that `Retry-After` asks for: seconds, or a date (RFC 9110 section 10.2.3), which counts by the service's clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| httpdate::parse_http_date(text).ok();
-    let asked = text(RETRY_AFTER)?;
-    let until = || date(asked)?.duration_since(date(text(DATE)?)?).ok();
-    asked.parse().ok().map(Duration::from_secs).or_else(until)
-}
-
-/// From 0 to 1.
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+    let value = text(RETRY_AFTER)?;
+    let until = || date(value)?.duration_since(date(text(DATE)?)?).ok();
+    value.parse().ok().map(Duration::from_secs).or_else(until)
 }
 
 #[cfg(test)]
@@ -262,17 +275,17 @@ mod tests {
 
     use super::*;
 
-    fn asked(fields: &[(HeaderName, &'static str)]) -> Option<u64> {
+    fn pause_of(fields: &[(HeaderName, &'static str)]) -> Option<u64> {
         let fields = fields.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
-        asked_for(&fields.collect()).map(|asked| asked.as_secs())
+        retry_after(&fields.collect()).map(|pause| pause.as_secs())
     }
 
     #[test]
-    fn a_date_to_come_back_at_is_read_by_the_clock_of_who_wrote_it() {
+    fn a_retry_after_date_counts_by_the_service_s_clock() {
         const NOON: &str = "Sun, 06 Nov 1994 12:00:00 GMT";
         const LATER: &str = "Sun, 06 Nov 1994 12:00:09 GMT";
-        assert_eq!(asked(&[(RETRY_AFTER, "7")]), Some(7));
-        assert_eq!(asked(&[(RETRY_AFTER, LATER), (DATE, NOON)]), Some(9));
+        assert_eq!(pause_of(&[(RETRY_AFTER, "7")]), Some(7));
+        assert_eq!(pause_of(&[(RETRY_AFTER, LATER), (DATE, NOON)]), Some(9));
         for nothing in [
             &[][..],
             &[(RETRY_AFTER, LATER)],
@@ -280,7 +293,7 @@ mod tests {
             &[(RETRY_AFTER, "soon")],
             &[(RETRY_AFTER, "-1")],
         ] {
-            assert_eq!(asked(nothing), None);
+            assert_eq!(pause_of(nothing), None);
         }
     }
 }

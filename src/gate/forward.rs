@@ -1,192 +1,191 @@
-//! Arm: go upstream under a lease, out of the client's reach.
+//! Sends a request to the service under a lease. The attempt continues if the client disconnects.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderValue, TRAILER};
-use http::{HeaderMap, Request, Response, request, response};
+use http::{HeaderMap, Request, request};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::admit::Guarded;
-use super::fields::{self, Origin};
-use super::refuse::Refusal;
-use super::replay::{self, http_date};
-use super::routing::Guard;
-use super::said::Said;
-use super::settle::{Attempt, Filed, file};
-use super::status::Told;
-use super::tenure::Moment;
-use super::trail::Stage;
-use super::underway::{Entry, Standing};
-use super::{Gate, Stamp, deliver, forwarded_key, oversize};
+use super::admit::GuardedRequest;
+use super::outcome::Outcome;
+use super::oversize::OversizeResponse;
+use super::response_context::ResponseContext;
+use super::routing::ActiveRoute;
+use super::settle::{RunningAttempt, SettleOutcome, persist};
+use super::{Gate, deliver, forwarded_key, oversize};
 use crate::body::Body;
-use crate::body::flow::Flow;
 use crate::config::Route;
-use crate::domain::attempt::{Lease, Settlement};
-use crate::domain::policy::Verdict;
-use crate::domain::record::{Ask, Completed, Record, State};
+use crate::domain::attempt::{AttemptLease, ReserveRequest, Settlement};
+use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
-use crate::domain::testimony::Reservation;
-use crate::telemetry::logs::causes;
-use crate::upstream::{CallError, Upstream};
+use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::service_report::ReservationHandle;
+use crate::domain::state::{CompletedResponse, KeyState};
+use crate::instance::boot_time::BootInstant;
+use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
+use crate::instance::request_trace::TraceStage;
+use crate::protocol::directives::ServiceDirectives;
+use crate::protocol::fields::{self, RequestOrigin};
+use crate::protocol::refusal::Refusal;
+use crate::protocol::stored_response;
+use crate::telemetry::logs::error_causes;
+use crate::upstream::{CallError, UpstreamClient};
 
-/// How a call to the upstream ended.
-enum Outcome {
-    /// A whole response is in, with what the service said of it.
-    Answered(StoredResponse, Said),
+/// The result of a call to the service.
+enum UpstreamOutcome {
+    /// A whole response, with the directives of the service.
+    Answered(StoredResponse, ServiceDirectives),
     /// Bytes of the request may have left this process, and no whole response came back.
     Broken,
-    /// Not one byte of the request left this process: trying again is safe.
+    /// Not one byte of the request left this process, so trying again is safe.
     NeverSent,
-    /// The response is larger than the route keeps. This is its beginning; the rest is still coming.
-    Oversize(Oversize),
-    /// Bytes may have left, and the attempt's time is up.
+    /// The response is larger than the route stores. Its beginning is here; the rest is still coming.
+    Oversize(OversizeResponse),
+    /// Bytes may have left, and the route's `upstream_timeout` is over.
     TimedOut,
 }
 
-/// A response too large to keep, as far as it has come.
-pub(super) struct Oversize {
-    pub(super) head: response::Parts,
-    pub(super) said: Said,
-    /// The names of the trailers that will come, by the service's word.
-    pub(super) announced: Option<HeaderValue>,
-    pub(super) beginning: BytesMut,
-    pub(super) rest: Flow,
-    pub(super) length: Option<u64>,
-}
-
 impl Gate {
-    /// Sends the request, judges what comes of it, writes that down and only then answers.
+    /// Sends a reserved request, judges the response, stores the outcome, and only then returns it.
     pub(super) async fn forward(
         &self,
-        guarded: Box<Guarded>,
-        lease: Lease,
-        entry: Entry,
-        begun: Moment,
-        stamp: &Stamp,
-    ) -> Result<Response<Body>, Refusal> {
-        // The reservation may have taken long, and the machine may have slept: looked at again right before the first byte.
-        // The lease alone would not do: it may have been lost and renewed in between, and the key be another's by now.
-        if !self.shared.tenure.may_start() || begun.elapsed() > self.shared.send_within() {
-            file(
-                &self.shared,
-                deliver::not_sent(&self.shared, lease, &guarded.route().retry, guarded.route().ttl),
-                entry,
-            )
-            .await;
-            return Err(Refusal::StoreUnavailable);
+        guarded: Box<GuardedRequest>,
+        lease: AttemptLease,
+        entry: InFlightEntry,
+        reserving_since: BootInstant,
+        context: &ResponseContext,
+    ) -> Outcome {
+        // The reservation may have taken long, and the machine may have slept. A valid lease is not enough: it may have
+        // lapsed and been renewed since the reservation, and the key may be another instance's by now.
+        let instance = &self.instance;
+        if !instance.instance_lease.may_start() || reserving_since.elapsed() > instance.first_byte_within() {
+            let settlement = deliver::not_sent(instance, lease, &guarded.route().retry, guarded.route().ttl);
+            persist(instance, settlement, entry).await;
+            return Outcome::Refused(Refusal::StoreUnavailable);
         }
-        self.send(guarded, lease, entry, stamp).await
+        self.send(guarded, lease, entry, context).await
     }
 
-    /// The same, whether there is a reservation or not.
+    /// Does the same for a request with or without a reservation.
     pub(super) async fn send(
         &self,
-        guarded: Box<Guarded>,
-        lease: Lease,
-        entry: Entry,
-        stamp: &Stamp,
-    ) -> Result<Response<Body>, Refusal> {
-        let Guarded { ask, head, body, origin, guard, .. } = *guarded;
-        let Guard { route, upstream, pace, .. } = guard;
-        let (ttl, record, number) = (route.ttl, ask.id, lease.attempt);
-        let mut request = request(head, body, &origin, (entry.standing() == Standing::Reserved).then_some(&lease));
-        forwarded_key::put(request.headers_mut(), &route, &ask.key);
-        stamp.go_on(request.headers_mut());
-        stamp.with_trail(|trail| trail.attempt(number));
-        let mut attempt = Attempt::new(&self.shared, lease, entry, ttl);
-        attempt.sending();
+        guarded: Box<GuardedRequest>,
+        lease: AttemptLease,
+        entry: InFlightEntry,
+        context: &ResponseContext,
+    ) -> Outcome {
+        let GuardedRequest { reserve_request, head, body, origin, active, .. } = *guarded;
+        let ActiveRoute { route, upstream, latency, .. } = active;
+        let (ttl, record, number) = (route.ttl, reserve_request.id, lease.attempt);
+        let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
+        let mut request = upstream_request(head, body, &origin, reserved);
+        forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
+        context.continue_trace(request.headers_mut());
+        context.with_trace(|trace| trace.note_attempt(number));
+        let mut attempt = RunningAttempt::new(&self.instance, lease, entry, ttl);
+        attempt.note_sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
         let outcome = call(&upstream, &mut request, deadline, &route).await;
         let took = sent.elapsed();
-        pace.record(took);
-        self.shared.watch.meters.upstream_duration.observe(took);
-        stamp.with_trail(|trail| trail.took(Stage::Upstream, sent, took));
+        latency.record(took);
+        self.instance.observability.metrics.upstream_duration.observe(took);
+        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, sent, took));
         match outcome {
-            Outcome::Answered(response, said) => {
-                let (verdict, ttl) = said.judge(&route, response.status, &response.headers);
-                // Before the lease is taken out of the attempt's care: whatever may panic is behind us then.
-                let kept = (verdict == Verdict::Store).then(|| replay::to_keep(&response, &route));
-                let (lease, entry) = attempt.end();
-                let (settlement, told) = match (verdict, kept) {
-                    (Verdict::Store, Some(kept)) => {
-                        (lease.complete(kept, ttl).remembered(route.remember), Told::Executed)
+            UpstreamOutcome::Answered(response, directives) => {
+                let (verdict, ttl) = directives.apply(&route, response.status, &response.headers);
+                // Anything that may panic comes before the lease leaves the attempt's care.
+                let storable =
+                    (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, &route));
+                let (lease, entry) = attempt.into_parts();
+                let settlement = match (verdict, storable) {
+                    (ResponseVerdict::Store, Some(storable)) => {
+                        lease.complete(storable, ttl).with_remember(route.remember)
                     }
-                    (Verdict::Release, _) => (
-                        deliver::release(lease, &route, ttl, Some((response.status, &response.headers))),
-                        Told::Released,
-                    ),
-                    (Verdict::Unknown | Verdict::Store, _) => (deliver::unknown(lease, &route), Told::Unknown),
+                    (ResponseVerdict::Release, _) => {
+                        deliver::release(lease, &route, ttl, Some((response.status, &response.headers)))
+                    }
+                    (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
+                        tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
+                            "the service's response leaves the outcome unknown");
+                        deliver::unknown(lease, &route)
+                    }
                 };
-                if told == Told::Unknown {
-                    tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
-                        "the service's answer leaves the outcome unknown");
-                }
-                Ok(match stamp.timed(Stage::Settle, pin!(file(&self.shared, settlement, entry))).await {
-                    Filed::Done { expires_at } => {
-                        let mut answer = live(response, told, stamp);
-                        if let (Some(expires_at), Verdict::Store) = (expires_at, verdict) {
-                            answer.headers_mut().insert(fields::KEY_EXPIRES, http_date(expires_at));
-                        }
-                        answer
+                let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
+                let expires_at = match settled {
+                    SettleOutcome::Done { expires_at } => expires_at,
+                    SettleOutcome::Bypassed => None,
+                    SettleOutcome::Fenced(record) => {
+                        let stored = stored_outcome(record, &reserve_request);
+                        return stored.unwrap_or(Outcome::Unstored(response));
                     }
-                    Filed::Fenced(record) => match stored(record, &ask, stamp) {
-                        Some(durable) => durable,
-                        None => live(response, Told::Unstored, stamp),
-                    },
-                    Filed::Unstored => live(response, Told::Unstored, stamp),
-                    Filed::Bypassed => live(response, told, stamp),
-                })
+                    SettleOutcome::Unstored => return Outcome::Unstored(response),
+                };
+                match verdict {
+                    ResponseVerdict::Release => Outcome::Released(response),
+                    ResponseVerdict::Store => Outcome::Executed { response, expires_at },
+                    ResponseVerdict::Unknown => Outcome::Unknown(response),
+                }
             }
-            Outcome::NeverSent => {
-                let (lease, entry) = attempt.end();
-                self.ended(deliver::release(lease, &route, ttl, None), entry, &ask, stamp, Refusal::UpstreamUnreachable)
+            UpstreamOutcome::NeverSent => {
+                let (lease, entry) = attempt.into_parts();
+                let settlement = deliver::release(lease, &route, ttl, None);
+                self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::UpstreamUnreachable)
                     .await
             }
-            Outcome::Broken | Outcome::TimedOut => {
+            UpstreamOutcome::Broken | UpstreamOutcome::TimedOut => {
                 let refusal = match outcome {
-                    Outcome::TimedOut => Refusal::UpstreamTimeout,
+                    UpstreamOutcome::TimedOut => Refusal::UpstreamTimeout,
                     _ => Refusal::UpstreamBroken,
                 };
                 tracing::warn!(%record, route = %route.name, attempt = number, "{}: the outcome is unknown", refusal.slug());
-                let (lease, entry) = attempt.end();
-                self.ended(deliver::unknown(lease, &route), entry, &ask, stamp, refusal).await
+                let (lease, entry) = attempt.into_parts();
+                let settlement = deliver::unknown(lease, &route);
+                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
             }
-            Outcome::Oversize(oversize) => {
-                Ok(oversize::stream(self.shared.clone(), oversize, attempt, &route, deadline, stamp))
+            UpstreamOutcome::Oversize(oversize) => {
+                Outcome::Streamed(oversize::stream(Arc::clone(&self.instance), oversize, attempt, &route, deadline))
             }
         }
     }
 
-    /// Settles an attempt that brought no response. Should the service itself have completed the key meanwhile, that is
-    /// the answer.
-    async fn ended(
+    /// Settles an attempt that brought no response. If the service itself has completed the key meanwhile, that response is
+    /// the outcome, else the refusal.
+    async fn settle_without_response(
         &self,
         settlement: Settlement,
-        entry: Entry,
-        ask: &Ask,
-        stamp: &Stamp,
+        entry: InFlightEntry,
+        reserve_request: &ReserveRequest,
+        context: &ResponseContext,
         refusal: Refusal,
-    ) -> Result<Response<Body>, Refusal> {
-        match stamp.timed(Stage::Settle, pin!(file(&self.shared, settlement, entry))).await {
-            Filed::Fenced(record) => stored(record, ask, stamp).ok_or(refusal),
-            Filed::Bypassed | Filed::Done { .. } | Filed::Unstored => Err(refusal),
-        }
+    ) -> Outcome {
+        let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
+        let stored = match settled {
+            SettleOutcome::Fenced(record) => stored_outcome(record, reserve_request),
+            SettleOutcome::Bypassed | SettleOutcome::Done { .. } | SettleOutcome::Unstored => None,
+        };
+        stored.unwrap_or(Outcome::Refused(refusal))
     }
 }
 
-/// The request as the service gets it. Without a lease there is no reservation that it could complete.
-fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: Option<&Lease>) -> Request<Body> {
+/// The request as the service gets it. Without a lease there is no reservation that the service could complete.
+fn upstream_request(
+    head: request::Parts,
+    body: Bytes,
+    origin: &RequestOrigin,
+    lease: Option<&AttemptLease>,
+) -> Request<Body> {
     let mut request = Request::new(Body::whole(body));
     *request.method_mut() = head.method;
     *request.uri_mut() = head.uri;
     let mut headers = head.headers;
-    fields::towards_service(&mut headers, origin);
-    fields::ask_for_identity(&mut headers);
+    fields::prepare_for_service(&mut headers, origin);
+    fields::request_identity_encoding(&mut headers);
     if let Some(lease) = lease {
-        headers.insert(fields::RESERVATION, reservation(lease));
+        headers.insert(fields::RESERVATION, reservation_field(lease));
         headers.insert(fields::ATTEMPT, HeaderValue::from(lease.attempt));
         if let Some(reached) = &lease.recovery_point {
             let name = HeaderValue::from_str(reached.as_str()).expect("its name is plain ASCII");
@@ -197,68 +196,73 @@ fn request(head: request::Parts, body: Bytes, origin: &Origin, lease: Option<&Le
     request
 }
 
-/// The attempt's name for the service, by which it may speak of it.
-fn reservation(lease: &Lease) -> HeaderValue {
-    let reservation = Reservation { id: lease.ask.id, token: lease.ask.token };
+/// The value of `Oncegate-Reservation`: the service names the attempt by it.
+fn reservation_field(lease: &AttemptLease) -> HeaderValue {
+    let reservation = ReservationHandle { id: lease.reserve_request.id, token: lease.reserve_request.token };
     HeaderValue::from_str(&reservation.to_hex()).expect("hex is plain ASCII")
 }
 
-async fn call(upstream: &Upstream, request: &mut Request<Body>, deadline: Instant, route: &Route) -> Outcome {
+async fn call(
+    upstream: &UpstreamClient,
+    request: &mut Request<Body>,
+    deadline: Instant,
+    route: &Route,
+) -> UpstreamOutcome {
     let response = match timeout_at(deadline, upstream.call(request)).await {
-        Err(_) => return Outcome::TimedOut,
+        Err(_) => return UpstreamOutcome::TimedOut,
         Ok(Err(error)) => {
-            let cause = causes(&error);
+            let cause = error_causes(&error);
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
-                CallError::NeverSent(_) => Outcome::NeverSent,
-                CallError::Broken(_) | CallError::Garbage(_) => Outcome::Broken,
+                CallError::NeverSent(_) => UpstreamOutcome::NeverSent,
+                CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
             };
         }
         Ok(Ok(response)) => response,
     };
     let (mut head, mut body) = response.into_parts();
     let length = http_body::Body::size_hint(&body).exact();
-    let said = Said::take(&head.headers);
-    let announced = head.headers.get(TRAILER).cloned();
-    fields::towards_client(&mut head.headers);
-    let mut whole = Whole::default();
+    let directives = ServiceDirectives::parse(&head.headers);
+    let announced_trailers = head.headers.get(TRAILER).cloned();
+    fields::prepare_for_client(&mut head.headers);
+    let mut buffer = BodyBuffer::default();
     let mut trailers = HeaderMap::new();
     loop {
         let frame = match timeout_at(deadline, body.frame()).await {
-            Err(_) => return Outcome::TimedOut,
+            Err(_) => return UpstreamOutcome::TimedOut,
             Ok(None) => break,
-            // A response that breaks off is never passed for a whole one.
-            Ok(Some(Err(_))) => return Outcome::Broken,
+            // A response that breaks off must never pass for a whole one.
+            Ok(Some(Err(_))) => return UpstreamOutcome::Broken,
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
-            Ok(data) => whole.push(data),
+            Ok(data) => buffer.push(data),
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
-        if whole.len() > route.max_response_body {
-            return Outcome::Oversize(Oversize {
+        if buffer.len() > route.max_response_body {
+            return UpstreamOutcome::Oversize(OversizeResponse {
                 head,
-                said,
-                announced,
-                beginning: whole.into_mut(),
+                directives,
+                announced_trailers,
+                beginning: buffer.into_mut(),
                 rest: body,
                 length,
             });
         }
     }
-    fields::towards_client(&mut trailers);
-    let body = Some(whole.into_bytes());
-    Outcome::Answered(StoredResponse { status: head.status, headers: head.headers, body, trailers }, said)
+    fields::prepare_for_client(&mut trailers);
+    let body = Some(buffer.into_bytes());
+    UpstreamOutcome::Answered(StoredResponse { status: head.status, headers: head.headers, body, trailers }, directives)
 }
 
-/// Pieces put together; a body in one piece, as most are, is never copied.
+/// A body that is put together from pieces. A body in one piece, as most are, is never copied.
 #[derive(Default)]
-struct Whole {
+struct BodyBuffer {
     first: Bytes,
     all: BytesMut,
 }
 
-impl Whole {
+impl BodyBuffer {
     fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
@@ -283,30 +287,25 @@ impl Whole {
     }
 }
 
-/// The response to the caller whose attempt brought it.
-fn live(response: StoredResponse, told: Told, stamp: &Stamp) -> Response<Body> {
-    let mut headers = response.headers;
-    let body = stamp.body(response.body.unwrap_or_default(), response.trailers, &mut headers);
-    stamp.put(&mut headers, told);
-    let mut answer = Response::new(body);
-    *answer.status_mut() = response.status;
-    *answer.headers_mut() = headers;
-    answer
-}
-
-/// What stands in the store, where that is a response: it is what every retry will get, so it is what this caller gets.
-fn stored(record: Option<Box<Record>>, ask: &Ask, stamp: &Stamp) -> Option<Response<Body>> {
+/// The outcome that the store has, if that is a response: every retry will get it, so this request gets it too.
+fn stored_outcome(record: Option<Box<Record>>, reserve_request: &ReserveRequest) -> Option<Outcome> {
     let record = record?;
-    // An operator may have purged the key meanwhile, and somebody used it for something else: that answer is theirs.
-    if record.recipe != ask.recipe || record.fingerprint != ask.fingerprint {
-        tracing::warn!(record = %record.id, "the key was used for another request meanwhile; this answer is not stored");
+    // An operator may have purged the key meanwhile, and another request have used it: that response is not for this client.
+    if record.recipe != reserve_request.recipe || record.fingerprint != reserve_request.fingerprint {
+        tracing::warn!(record = %record.id, "the key was used for another request meanwhile; this response is not stored");
         return None;
     }
-    let ours = record.token == ask.token;
     match record.state {
-        State::Completed(Completed { response, .. }) if response.body.is_none() => None,
-        State::Completed(completed) if ours => Some(replay::answer(completed, Told::Executed, stamp)),
-        State::Completed(completed) => Some(replay::replay(completed, stamp)),
-        State::Dead | State::Expired | State::InFlight | State::Queued | State::Retryable | State::Unknown => None,
+        KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => None,
+        KeyState::Completed(completed) if record.token == reserve_request.token => {
+            Some(Outcome::CompletedByService(completed))
+        }
+        KeyState::Completed(completed) => Some(Outcome::Replayed(completed)),
+        KeyState::Dead
+        | KeyState::Expired
+        | KeyState::InFlight
+        | KeyState::Queued
+        | KeyState::Retryable
+        | KeyState::Unknown => None,
     }
 }

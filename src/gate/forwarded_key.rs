@@ -1,21 +1,21 @@
-//! The key as the service sees it.
+//! Sets the key's field for the service, by the route's `forward_key`.
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use crate::config::{ForwardKey, Route};
-use crate::domain::key::{Key, Syntax};
+use crate::domain::key::{Key, KeySyntax};
 
-/// Where a derived key goes if the client's came in no field.
+/// The field of a derived key if the client's key came in no field.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Makes the key's field what the route says. A key that came in the query or in the body stays there.
-pub(super) fn put(headers: &mut HeaderMap, route: &Route, key: &Key) {
+/// Sets, removes or keeps the key's field as the route says. A key in the query or in the body stays there.
+pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, key: &Key) {
     let name = route.key.header().cloned().unwrap_or(IDEMPOTENCY_KEY);
     match &route.forward_key {
         ForwardKey::Derive(step) => {
             let quoted = headers.get(&name).is_some_and(|value| value.as_bytes().starts_with(b"\""));
-            let derived = derive(key, step, quoted && route.key.syntax != Syntax::Opaque);
+            let derived = derive(key, step, quoted && route.key.syntax != KeySyntax::Opaque);
             headers.insert(name, derived);
         }
         ForwardKey::None => {
@@ -43,17 +43,17 @@ fn derive(key: &Key, step: &str, quoted: bool) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::key::Limits;
+    use crate::domain::key::KeyLimits;
 
     #[test]
     fn a_derived_key_is_spelt_like_the_clients() {
-        let limits = Limits { length_min: 1, length_max: 255 };
+        let limits = KeyLimits { length_min: 1, length_max: 255 };
         for (sent, quoted, derived) in [
             ("order-1", false, "order-1:charge"),
             ("\"order-1\"", true, "\"order-1:charge\""),
             (r#""a\"b\\c""#, true, r#""a\"b\\c:charge""#),
         ] {
-            let key = Key::parse(sent.as_bytes(), Syntax::Ietf, limits).unwrap();
+            let key = Key::parse(sent.as_bytes(), KeySyntax::Ietf, limits).unwrap();
             assert_eq!(derive(&key, "charge", quoted), derived);
         }
     }

@@ -1,67 +1,50 @@
-//! A message is a request whose sender waits for no answer: the same way through the gate, and a fate at its end.
+//! Executes a message as a request whose sender waits for no response.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, Response, StatusCode};
-use http_body_util::BodyExt;
+use http::{HeaderMap, StatusCode};
 
-use super::admit::Turned;
-use super::refuse::Refusal;
-use super::status::Told;
-use super::{Gate, Stamp};
-use crate::body::Body;
-use crate::config::Consumer;
-use crate::domain::record::{RecordId, State};
+pub use super::admit::Message;
 
-/// A message that is to be executed once.
-#[derive(Clone, Debug)]
-pub struct Message {
-    /// Which queue it is from, and what it says of its messages.
-    pub consumer: Arc<Consumer>,
-    /// Where it is posted to.
-    pub path: String,
-    /// Its key, not yet checked.
-    pub key: Bytes,
-    /// What goes to the service with it; its scope is among them.
-    pub headers: HeaderMap,
-    /// What it says.
-    pub body: Bytes,
-    /// Where the broker is.
-    pub broker: IpAddr,
-}
+use super::Gate;
+use super::admit::AdmitError;
+use super::outcome::Outcome;
+use super::response_context::ResponseContext;
+use crate::domain::ids::RecordId;
+use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::state::KeyState;
+use crate::protocol::refusal::Refusal;
 
-/// What becomes of a message.
+/// The outcome of a message. It decides how the broker is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// Its outcome is stored, and is a good one: it may be forgotten.
+pub enum MessageOutcome {
+    /// The outcome is stored and is a success (status 2xx or 3xx).
     Done,
-    /// It will never do: what is stored, or what we say of it, is a no.
-    Refused(Reason),
-    /// Nothing is executed, or nothing is stored yet: the same message is to come again.
-    Again(Reason),
-    /// It may have been executed, and nobody knows.
-    Unknown(Reason),
+    /// The message will never succeed: the stored response or a refusal says no.
+    Refused(OutcomeReason),
+    /// Nothing was executed, or nothing is stored yet: the same message must come again.
+    Again(OutcomeReason),
+    /// Nobody knows whether the message was executed.
+    Unknown(OutcomeReason),
 }
 
-/// Why, for logs and for whoever finds the message among the dead letters.
+/// The reason of an outcome, for logs and for the headers of a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    /// In a word: a problem's slug, or `status`.
+pub struct OutcomeReason {
+    /// A problem's slug, or `status`.
     pub slug: &'static str,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub detail: &'static str,
-    /// The service's answer, where it has given one.
+    /// The status of the service's response, if there is one.
     pub status: Option<StatusCode>,
-    /// How long the service wants to be left alone.
+    /// The pause that the service asks for with `Retry-After`.
     pub wait: Option<Duration>,
 }
 
-impl Reason {
-    /// One of ours.
+impl OutcomeReason {
+    /// A reason of Oncegate's own.
     pub fn new(slug: &'static str, detail: &'static str) -> Self {
         Self { slug, detail, status: None, wait: None }
     }
@@ -72,85 +55,122 @@ impl Reason {
 }
 
 impl Gate {
-    /// Executes a message, or finds out what has become of it. When this says [`Fate::Done`] or [`Fate::Refused`], nothing
-    /// is left to be stored. It runs to its end, whoever waits for it.
-    pub async fn execute(self: &Arc<Self>, message: Message) -> Fate {
+    /// Executes a message, or finds out what became of its key. With [`MessageOutcome::Done`] and
+    /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes away.
+    pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {
         let live = self.live();
         let guarded = match self.admit_message(message, &live) {
             Ok(guarded) => guarded,
-            Err(Turned::Refused(refusal)) => return refusal.into(),
-            Err(Turned::NoRoute) => {
-                return Fate::Again(Reason::new("no-route", "Its route does not guard at the moment."));
+            Err(AdmitError::Refused(refusal)) => return refusal.into(),
+            Err(AdmitError::NoRoute) => {
+                return MessageOutcome::Again(OutcomeReason::new(
+                    "no-route",
+                    "No route guards the message at the moment.",
+                ));
             }
         };
-        let mut stamp = Stamp::default();
-        stamp.guard(&self.shared.watch, &guarded.head, &guarded.guard.meters);
-        stamp.with_trail(|trail| trail.key(&guarded.ask.key));
-        let id = guarded.ask.id;
-        match self.take_up(guarded, &stamp).await {
-            Ok(response) => {
-                stamp.with_trail(|trail| trail.answered(response.status()));
-                answered(response).await
+        let mut context = ResponseContext::default();
+        context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
+        context.with_trace(|trace| trace.note_key(&guarded.reserve_request.key));
+        let id = guarded.reserve_request.id;
+        let outcome = self.execute(guarded, &context).await;
+        context.with_trace(|trace| {
+            trace.note_oncegate_status(outcome.oncegate_status());
+            if !matches!(outcome, Outcome::Refused(_)) {
+                trace.note_response(outcome.http_status());
             }
-            Err(refusal) => {
-                stamp.with_trail(|trail| trail.told(refusal.told()));
-                match refusal {
-                    Refusal::ResponseNotKept => self.as_stored(id).await,
-                    refusal => refusal.into(),
-                }
-            }
+        });
+        match outcome {
+            Outcome::Refused(Refusal::ResponseNotKept) => self.outcome_by_stored_status(id).await,
+            outcome => message_outcome(outcome).await,
         }
     }
 
-    /// What a response that was too large to keep has said: its status is kept.
-    async fn as_stored(&self, id: RecordId) -> Fate {
-        match self.shared.look_up(id).await.map(|record| record.map(|record| record.state)) {
-            Ok(Some(State::Completed(completed))) => settled(completed.response.status),
+    /// The outcome of a message whose response was too large to store: the store keeps its status.
+    async fn outcome_by_stored_status(&self, id: RecordId) -> MessageOutcome {
+        match self.instance.find_record(id).await.map(|record| record.map(|record| record.state)) {
+            Ok(Some(KeyState::Completed(completed))) => stored(completed.response.status),
             Ok(_) | Err(_) => Refusal::StoreUnavailable.into(),
         }
     }
 }
 
-/// By what the answer says of itself, once its last byte is there: that of a large one waits for the store.
-async fn answered(response: Response<Body>) -> Fate {
-    let (head, mut body) = response.into_parts();
-    while let Some(frame) = body.frame().await {
-        if frame.is_err() {
-            return Fate::Again(Reason::new("unstored", "A large response broke off, or could not be recorded."));
+async fn message_outcome(outcome: Outcome) -> MessageOutcome {
+    match outcome {
+        // The request is in the store, so the message is not needed any more.
+        Outcome::Accepted { .. } => MessageOutcome::Done,
+        Outcome::CompletedByService(completed) => stored(completed.response.status),
+        Outcome::Executed { response, .. } => stored(response.status),
+        Outcome::InFlight(_) => {
+            MessageOutcome::Again(OutcomeReason::new("in-flight", "The first attempt is still running."))
         }
-    }
-    let because = |slug, detail| Reason { wait: wait(&head.headers), ..Reason::answered(slug, detail, head.status) };
-    match Told::on(&head.headers) {
-        // What is accepted for a later delivery is in the store, and ours.
-        Some(Told::Queued) => Fate::Done,
-        Some(Told::Executed | Told::Replayed) => settled(head.status),
-        Some(Told::Released) => Fate::Again(because("released", "The service has not taken it.")),
-        Some(Told::Unknown) => Fate::Unknown(because("outcome-unknown", "The service's answer does not tell.")),
-        Some(Told::InFlight) => Fate::Again(Reason::new("in-flight", "The first attempt is still running.")),
-        Some(Told::Unstored | Told::Bypassed | Told::Observed) | None => {
-            Fate::Again(because("unstored", "The service has answered, and the answer is not stored yet."))
+        Outcome::Refused(refusal) => refusal.into(),
+        Outcome::Released(response) => released(response.status, &response.headers),
+        Outcome::Replayed(completed) => match completed.expires_at {
+            Some(_) => stored(completed.response.status),
+            None => unstored(completed.response.status, &completed.response.headers),
+        },
+        Outcome::Streamed(streamed) => {
+            let (status, headers) = (streamed.status(), streamed.head.headers.clone());
+            match streamed.drain().await {
+                None => MessageOutcome::Again(OutcomeReason::new(
+                    "unstored",
+                    "A large response broke off, or its outcome could not be stored.",
+                )),
+                Some(ResponseVerdict::Release) => released(status, &headers),
+                Some(ResponseVerdict::Store) => stored(status),
+                Some(ResponseVerdict::Unknown) => unknown(status, &headers),
+            }
         }
-        Some(Told::Mismatch | Told::Rejected) => Fate::Refused(because("status", "It was refused.")),
+        Outcome::Unknown(response) => unknown(response.status, &response.headers),
+        Outcome::Unstored(response) => unstored(response.status, &response.headers),
+        // Messages wait for the store and are never forwarded unguarded. If one were, its response would not be stored.
+        Outcome::Bypassed(outcome) => unstored(outcome.http_status(), &HeaderMap::new()),
     }
 }
 
-/// A stored answer is the last one.
-fn settled(status: StatusCode) -> Fate {
+/// A stored response is final.
+fn stored(status: StatusCode) -> MessageOutcome {
     match status.as_u16() {
-        200..400 => Fate::Done,
-        _ => Fate::Refused(Reason::answered("status", "The service has refused it, and the answer is stored.", status)),
+        200..400 => MessageOutcome::Done,
+        _ => MessageOutcome::Refused(OutcomeReason::answered(
+            "status",
+            "The service refused the message, and its response is stored.",
+            status,
+        )),
     }
 }
 
-/// `Retry-After` in seconds (RFC 9110 section 10.2.3); a date says too little without a clock that is believed.
-fn wait(headers: &HeaderMap) -> Option<Duration> {
+fn released(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
+    MessageOutcome::Again(OutcomeReason {
+        wait: retry_after(headers),
+        ..OutcomeReason::answered("released", "The service did not execute the message.", status)
+    })
+}
+
+fn unknown(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
+    MessageOutcome::Unknown(OutcomeReason {
+        wait: retry_after(headers),
+        ..OutcomeReason::answered("outcome-unknown", "The service's response leaves the outcome unknown.", status)
+    })
+}
+
+fn unstored(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
+    MessageOutcome::Again(OutcomeReason {
+        wait: retry_after(headers),
+        ..OutcomeReason::answered("unstored", "The service responded, and its response is not stored yet.", status)
+    })
+}
+
+/// `Retry-After` in seconds (RFC 9110 section 10.2.3). A date does not count: it would need a clock that both sides share.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-impl From<Refusal> for Fate {
+impl From<Refusal> for MessageOutcome {
     fn from(refusal: Refusal) -> Self {
-        let reason = Reason::new(refusal.slug(), refusal.detail());
+        let reason = OutcomeReason::new(refusal.slug(), refusal.detail());
         match refusal {
             Refusal::Draining
             | Refusal::InFlight(_)
@@ -174,67 +194,83 @@ impl From<Refusal> for Fate {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use bytes::Bytes;
     use http::HeaderValue;
 
     use super::*;
-    use crate::gate::fields::ONCEGATE_STATUS;
+    use crate::domain::response::StoredResponse;
+    use crate::domain::state::CompletedResponse;
+    use crate::protocol::refusal::RetryAfter;
 
-    /// The fate in one word.
-    fn word(fate: &Fate) -> &'static str {
-        match fate {
-            Fate::Done => "done",
-            Fate::Refused(_) => "refused",
-            Fate::Again(_) => "again",
-            Fate::Unknown(_) => "unknown",
+    /// The outcome in one word.
+    fn word(outcome: &MessageOutcome) -> &'static str {
+        match outcome {
+            MessageOutcome::Done => "done",
+            MessageOutcome::Refused(_) => "refused",
+            MessageOutcome::Again(_) => "again",
+            MessageOutcome::Unknown(_) => "unknown",
         }
     }
 
-    async fn of(status: u16, told: Option<&'static str>) -> Fate {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::from_u16(status).unwrap();
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("7"));
-        if let Some(told) = told {
-            response.headers_mut().insert(ONCEGATE_STATUS, HeaderValue::from_static(told));
+    fn response(status: u16) -> StoredResponse {
+        StoredResponse {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("7"))]),
+            body: Some(Bytes::new()),
+            trailers: HeaderMap::new(),
         }
-        answered(response).await
+    }
+
+    fn completed(status: u16, is_stored: bool) -> CompletedResponse {
+        CompletedResponse { response: response(status), expires_at: is_stored.then(SystemTime::now) }
+    }
+
+    fn executed(status: u16) -> Outcome {
+        Outcome::Executed { response: response(status), expires_at: None }
     }
 
     #[tokio::test]
-    async fn only_a_stored_answer_ends_a_message() {
-        for (status, told, fate) in [
-            (201, Some("executed"), "done"),
-            (302, Some("replayed"), "done"),
-            (404, Some("executed"), "refused"),
-            (422, Some("replayed"), "refused"),
-            (500, Some("replayed"), "refused"),
-            (201, Some("unstored"), "again"),
-            (201, Some("bypassed"), "again"),
-            (503, Some("released"), "again"),
-            (202, Some("in-flight"), "again"),
-            (502, Some("unknown"), "unknown"),
-            (201, None, "again"),
+    async fn only_a_stored_response_ends_a_message() {
+        for (outcome, expected) in [
+            (executed(201), "done"),
+            (executed(404), "refused"),
+            (Outcome::CompletedByService(completed(201, true)), "done"),
+            (Outcome::Replayed(completed(302, true)), "done"),
+            (Outcome::Replayed(completed(422, true)), "refused"),
+            (Outcome::Replayed(completed(500, true)), "refused"),
+            (Outcome::Replayed(completed(201, false)), "again"),
+            (Outcome::Unstored(response(201)), "again"),
+            (Outcome::Bypassed(Box::new(executed(201))), "again"),
+            (Outcome::Released(response(503)), "again"),
+            (Outcome::InFlight(RetryAfter::new(Duration::from_secs(1))), "again"),
+            (Outcome::Unknown(response(502)), "unknown"),
         ] {
-            assert_eq!(word(&of(status, told).await), fate, "{status} {told:?}");
+            let status = outcome.oncegate_status();
+            assert_eq!(word(&message_outcome(outcome).await), expected, "{status:?}");
         }
     }
 
     #[tokio::test]
-    async fn a_service_that_wants_to_be_left_alone_is() {
-        let Fate::Again(reason) = of(429, Some("released")).await else { panic!("it is released") };
+    async fn a_released_message_waits_as_long_as_its_service_asks() {
+        let MessageOutcome::Again(reason) = message_outcome(Outcome::Released(response(429))).await else {
+            panic!("a released message comes again")
+        };
         assert_eq!((reason.wait, reason.status), (Some(Duration::from_secs(7)), Some(StatusCode::TOO_MANY_REQUESTS)));
     }
 
     #[test]
     fn a_refusal_that_says_to_send_it_again_never_ends_a_message() {
         for refusal in Refusal::ALL {
-            let fate = Fate::from(refusal);
-            let expected = match refusal.next() {
+            let outcome = MessageOutcome::from(refusal);
+            let expected = match refusal.client_action() {
                 "same_key" => "again",
                 "reconcile" if refusal == Refusal::ResponseNotKept => "again",
                 "reconcile" => "unknown",
                 _ => "refused",
             };
-            assert_eq!(word(&fate), expected, "{}", refusal.slug());
+            assert_eq!(word(&outcome), expected, "{}", refusal.slug());
         }
     }
 }

@@ -1,149 +1,147 @@
-//! A route that looks on: nothing is refused, delayed or altered, and what would have happened is counted.
+//! Observes a request: refuses, delays and alters nothing, and counts what `mode = "enforce"` would have done.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode, request};
-use hyper::body::Incoming;
+use http::{Request, Response, StatusCode};
 use tokio::sync::oneshot;
 
-use super::admit::Seen;
-use super::decide::{Decision, Rules, decide};
-use super::fields::{self, Origin};
-use super::meters::{Found, RouteMeters};
-use super::pass::{self, Passing};
-use super::refuse::Refusal;
-use super::routing::Guard;
-use super::said::Said;
-use super::status::Told;
-use super::{Gate, Shared, TAKE_OVERS_MAX, settle};
-use crate::body::{Body, Tie};
-use crate::config::{Config, Route};
-use crate::domain::attempt::{Lease, Settlement};
-use crate::domain::policy::Verdict;
-use crate::domain::record::Reservation;
+use super::admit::{ObservedRequest, RequestView};
+use super::decide::{Decision, DecisionRules, decide};
+use super::pass::{self, PassThroughRequest};
+use super::routing::ActiveRoute;
+use super::{Gate, TAKE_OVERS_MAX, settle};
+use crate::body::Body;
+use crate::config::Route;
+use crate::domain::attempt::{AttemptLease, ReserveResult, Settlement};
 use crate::domain::response::StoredResponse;
+use crate::domain::response_policy::ResponseVerdict;
+use crate::instance::Instance;
+use crate::instance::metrics::{ReservationResult, RouteMetrics};
+use crate::protocol::directives::ServiceDirectives;
+use crate::protocol::fields;
+use crate::protocol::refusal::Refusal;
+use crate::protocol::status::OncegateStatus;
 use crate::store::StoreError;
 
-/// A request on a route that looks on.
-pub struct Observed {
-    pub(super) head: request::Parts,
-    pub(super) body: Incoming,
-    pub(super) origin: Origin,
-    pub(super) guard: Guard,
-    pub(super) config: Arc<Config>,
-    pub(super) tie: Tie,
-}
-
-/// What a response means for its attempt: the verdict, the TTL, and the status.
-type Judged = (Verdict, Duration, StatusCode);
+/// The meaning of a response for its attempt: the verdict, the TTL and the status.
+type ObservedVerdict = (ResponseVerdict, Duration, StatusCode);
 
 impl Gate {
-    /// Sends the request on as it comes, and looks at a copy.
-    pub(super) async fn observe(self: &Arc<Self>, observed: Observed) -> Result<Response<Body>, Refusal> {
-        let Observed { head, body, origin, guard, config, tie } = observed;
-        let Guard { route, upstream, meters, .. } = guard;
+    /// Streams the request to the service, and compares a copy of it in the background.
+    pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
+        let ObservedRequest { head, body, origin, active, config, tie } = observed;
+        let ActiveRoute { route, upstream, metrics, .. } = active;
         let (body, copy) = Body::teed(body, route.max_request_body);
-        let (judged, judgement) = oneshot::channel();
-        let upgrade = pass::upgrade(&head.headers, head.version);
+        let (verdict_sender, verdict) = oneshot::channel();
+        let upgrade = pass::asks_for_websocket(&head.headers, head.version);
         let trailers = fields::accepts_trailers(&head.headers);
-        let mut sent = Request::new(body);
-        *sent.method_mut() = head.method.clone();
-        *sent.uri_mut() = head.uri.clone();
-        *sent.headers_mut() = head.headers.clone();
-        *sent.extensions_mut() = head.extensions.clone();
-        fields::towards_service(sent.headers_mut(), &origin);
-        let (shared, policy) = (Arc::clone(&self.shared), Arc::clone(&route));
-        // Not tracked: a drain does not wait for those who only look on.
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = head.uri.clone();
+        *request.headers_mut() = head.headers.clone();
+        *request.extensions_mut() = head.extensions.clone();
+        fields::prepare_for_service(request.headers_mut(), &origin);
+        let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
+        // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {
             let Ok(body) = copy.await else {
-                return tell(&route, "not compared: the body did not pass whole, or is too large");
+                return log_observed(&route, "not compared: the body did not pass whole, or is too large");
             };
-            let seen = Seen { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
-            match look(&shared, &seen, &meters, judgement).await {
-                Ok(word) => tell(&route, word),
+            let view =
+                RequestView { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
+            match compare(&instance, &view, &metrics, verdict).await {
+                Ok(would) => log_observed(&route, would),
                 Err(error) => {
-                    tracing::debug!(route = %route.name, %error, "an observed request could not be looked up")
+                    tracing::debug!(route = %route.name, %error, "an observed request could not be compared")
                 }
             }
         });
-        let mut judge = Some(judged);
-        let mut judged = |judgement: Judged| judge.take().map(|judge| judge.send(judgement));
-        let passed =
-            pass::hear(Box::new(Passing { request: sent, trailers, upgrade, upstream, tie }), |status, headers| {
-                let (verdict, ttl) = Said::take(headers).judge(&policy, status, headers);
-                judged((verdict, ttl, status));
-            });
+        let mut verdict_sender = Some(verdict_sender);
+        let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
+        let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
+        let passed = pass::pass_and_inspect(passing, |status, headers| {
+            let (verdict, ttl) = ServiceDirectives::parse(headers).apply(&policy, status, headers);
+            send_verdict((verdict, ttl, status));
+        });
         let mut response = passed.await.inspect_err(|refusal| {
             if *refusal == Refusal::UpstreamUnreachable {
-                judged((Verdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));
+                send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));
             }
         })?;
-        response.headers_mut().insert(fields::ONCEGATE_STATUS, Told::Observed.value());
+        response.headers_mut().insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
         Ok(response)
     }
 }
 
-/// What would have happened, as `Oncegate-Status` or a problem's slug would have said.
-async fn look(
-    shared: &Arc<Shared>,
-    seen: &Seen<'_>,
-    meters: &RouteMeters,
-    judgement: oneshot::Receiver<Judged>,
+/// Does with a copy of the request what `mode = "enforce"` would do, but for sending it. Returns the `Oncegate-Status` or the
+/// problem's slug that the client would have got.
+async fn compare(
+    instance: &Arc<Instance>,
+    view: &RequestView<'_>,
+    metrics: &RouteMetrics,
+    verdict: oneshot::Receiver<ObservedVerdict>,
 ) -> Result<&'static str, StoreError> {
-    // Records of their own: a route that is enforced later begins with none.
-    let service = format!("{} (observed)", shared.config.service).into();
-    let route = seen.route;
-    let ask = match shared.would_ask(seen, &service) {
-        Ok(Some(ask)) => ask,
+    // Observed keys have records of their own: a route that is enforced later starts with none.
+    let service = format!("{} (observed)", instance.config.service).into();
+    let route = view.route;
+    let request = match instance.observed_reserve_request(view, &service) {
+        Ok(Some(request)) => request,
         Ok(None) => return Ok("passed without a key"),
         Err(refusal) => return Ok(refusal.slug()),
     };
-    if !shared.tenure.may_start() {
+    if !instance.instance_lease.may_start() {
         return Ok(Refusal::StoreUnavailable.slug());
     }
-    let rules = Rules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, usual: Default::default() };
-    let entry = shared.underway.enter(ask.token);
-    let mut reservation = shared.store.reserve(ask.clone()).await?;
+    let rules = DecisionRules {
+        on_unknown: route.on_unknown,
+        quiet_after: route.quiet_after,
+        average_latency: Duration::default(),
+    };
+    let entry = instance.in_flight.register(request.token);
+    let mut result = instance.store.reserve(request.clone()).await?;
     for _ in 0..=TAKE_OVERS_MAX {
-        let record = match reservation {
-            Reservation::Fresh(lease) => {
-                let found = if lease.attempt == 1 { Found::Created } else { Found::FailedRetry };
-                shared.watch.found(meters, &ask.scope, found);
-                settle::file(shared, ended(lease, judgement.await.ok(), route), entry).await;
-                return Ok(Told::Executed.name());
+        let record = match result {
+            ReserveResult::Fresh(lease) => {
+                let is_first = lease.attempt == 1;
+                let result = if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry };
+                instance.observability.count_reservation(metrics, &request.scope, result);
+                settle::persist(instance, settlement(lease, verdict.await.ok(), route), entry).await;
+                return Ok(OncegateStatus::Executed.name());
             }
-            Reservation::Taken(record) => record,
+            ReserveResult::Taken(record) => record,
         };
-        let same = seen.is_what(&ask, &record);
-        let decision = decide(record, same, &rules);
-        if let Some(found) = Found::of(&decision) {
-            shared.watch.found(meters, &ask.scope, found);
+        let is_same = view.is_same_request(&request, &record);
+        let decision = decide(record, is_same, &rules);
+        if let Some(result) = decision.counted_as() {
+            instance.observability.count_reservation(metrics, &request.scope, result);
         }
         match decision {
-            Decision::Accepted(_) => return Ok(Told::Queued.name()),
-            Decision::Join(_) => return Ok(Told::InFlight.name()),
-            Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => return Ok(Told::Replayed.name()),
+            Decision::Accepted(_) => return Ok(OncegateStatus::Queued.name()),
+            Decision::Join(_) => return Ok(OncegateStatus::InFlight.name()),
+            Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => {
+                return Ok(OncegateStatus::Replayed.name());
+            }
             Decision::Refuse(refusal) => return Ok(refusal.slug()),
-            Decision::TakeOver(seen) => reservation = shared.store.take_over(ask.clone(), seen).await?,
+            Decision::TakeOver(expected) => result = instance.store.take_over(request.clone(), expected).await?,
         }
     }
-    Ok(Told::InFlight.name())
+    Ok(OncegateStatus::InFlight.name())
 }
 
-/// How the attempt would have ended. Nothing of the response but its status is kept.
-fn ended(lease: Lease, judged: Option<Judged>, route: &Route) -> Settlement {
-    match judged {
-        Some((Verdict::Release, ttl, _)) => lease.release(ttl),
-        Some((Verdict::Store, ttl, status)) => {
+/// The settlement that the response would have led to. Of the response only the status is stored.
+fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Route) -> Settlement {
+    match verdict {
+        Some((ResponseVerdict::Release, ttl, _)) => lease.release(ttl),
+        Some((ResponseVerdict::Store, ttl, status)) => {
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };
-            lease.complete(response, ttl).remembered(route.remember)
+            lease.complete(response, ttl).with_remember(route.remember)
         }
-        Some((Verdict::Unknown, ..)) | None => lease.unknown(),
+        Some((ResponseVerdict::Unknown, ..)) | None => lease.unknown(),
     }
 }
 
-fn tell(route: &Route, would: &'static str) {
+fn log_observed(route: &Route, would: &'static str) {
     tracing::info!(route = %route.name, would, "observed");
 }

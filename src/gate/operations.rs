@@ -1,4 +1,4 @@
-//! Arm: how what was accepted stands, for the caller who was told 202 and for nobody else.
+//! Shows the state of an operation to the caller whose request was accepted, and to nobody else.
 
 use std::time::Duration;
 
@@ -10,97 +10,106 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::admit::{caller, origin};
-use super::client::Client;
-use super::decide::ASK_AGAIN;
-use super::refuse::{Refusal, RetryAfter};
-use super::{Gate, Live, prefer, refusal_of};
+use super::admit::{request_origin, scope};
+use super::client::ClientConnection;
+use super::decide::DEFAULT_RETRY_AFTER;
+use super::{Gate, LiveConfig, log_and_refuse};
 use crate::body::Body;
-use crate::config::Delivery;
+use crate::config::DeliveryMode;
+use crate::domain::normal_path::normal_form;
 use crate::domain::operation::OperationId;
-use crate::domain::path::normal_form;
-use crate::domain::record::{Completed, Record, State};
+use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::rfc3339;
+use crate::domain::state::{CompletedResponse, KeyState};
+use crate::protocol::prefer;
+use crate::protocol::refusal::{Refusal, RetryAfter};
 
-/// Before an operation's name, on the clients' listener.
-pub const HOME: &str = "/.oncegate/operations/";
+/// The path of operations on the clients' listener.
+pub const PATH_PREFIX: &str = "/.oncegate/operations/";
 
-/// Asked again while it waits or runs.
-const SOON: Duration = Duration::from_secs(1);
+/// The `Retry-After` of an operation that waits or runs.
+const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// The name after [`HOME`]; `None` where the request asks for something else.
-pub fn asked(request: &Request<Incoming>) -> Option<String> {
+/// The operation's name, which follows [`PATH_PREFIX`]; `None` if the path is another one.
+pub fn requested_operation(request: &Request<Incoming>) -> Option<String> {
     let path = normal_form(request.uri().path());
-    path.strip_prefix(HOME).map(str::to_owned)
+    path.strip_prefix(PATH_PREFIX).map(str::to_owned)
 }
 
 impl Gate {
-    /// Tells how an operation stands.
-    pub(super) async fn operation(
+    /// Responds with the operation's state.
+    pub(super) async fn show_operation(
         &self,
         name: &str,
         request: Request<Incoming>,
-        client: &Client,
-        live: &Live,
+        client: &ClientConnection,
+        live: &LiveConfig,
     ) -> Result<Response<Body>, Refusal> {
         let (head, _) = request.into_parts();
         if !matches!(head.method, Method::GET | Method::HEAD) {
-            let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "It can be asked after, and nothing else.");
+            let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "An operation can only be read.");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
-        let Some((id, patience)) =
-            OperationId::parse(name).and_then(|id| Some((id, self.whose(id, &head, client, live)?)))
+        let Some((id, wait_max)) =
+            OperationId::parse(name).and_then(|id| Some((id, self.wait_max_of_caller(id, &head, client, live)?)))
         else {
-            return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it is another caller's."));
+            return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
-        let patience = prefer::wait(&head.headers).unwrap_or(Duration::ZERO).min(patience);
-        // Until it is settled, or the time is up; and then as it stands.
+        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(wait_max);
+        // Waits until the key is settled or the time is up, and then shows the state of that time.
         tokio::select! {
-            _ = self.shared.waiters.wait(&self.shared, id.record, Instant::now() + patience) => {}
-            () = self.shared.draining.cancelled() => {}
+            _ = self.instance.wait_groups.wait(&self.instance, id.record, Instant::now() + wait) => {}
+            () = self.instance.draining.cancelled() => {}
         }
-        let found = self.shared.look_up(id.record).await.map_err(refusal_of)?;
-        // It proves that it was given to this caller: what is not there any more was there.
-        found.filter(is_there).map(|record| tell(id, record)).ok_or(Refusal::KeyExpired)
+        let found = self.instance.find_record(id.record).await.map_err(log_and_refuse)?;
+        // The name proves that this caller got it from us, so a missing record has expired.
+        found.filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
     }
 
-    /// How long its caller may wait, where this request is its caller's: by the scope of any route that may have accepted it.
-    fn whose(&self, id: OperationId, head: &request::Parts, client: &Client, live: &Live) -> Option<Duration> {
-        let origin = origin(head, client, &live.config);
+    /// The longest wait of the operation's caller; `None` if this request is another caller's. Tries the scope of every route
+    /// that may have accepted the operation.
+    fn wait_max_of_caller(
+        &self,
+        id: OperationId,
+        head: &request::Parts,
+        client: &ClientConnection,
+        live: &LiveConfig,
+    ) -> Option<Duration> {
+        let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
-            let scope = caller::scope(&self.shared.salt, rule, head, origin.trusted);
-            scope.is_ok_and(|scope| id.is_of(&scope, &self.shared.salt))
+            let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.trusted);
+            scope.is_ok_and(|scope| id.is_valid_for(&scope, &self.instance.salt))
         };
-        // A route may have been asynchronous once.
-        let (later, now): (Vec<_>, Vec<_>) =
-            live.config.routes.iter().partition(|route| route.delivery != Delivery::Sync);
-        later.into_iter().chain(now).find(|route| is_of(&route.scope)).map(|route| route.wait_timeout)
+        // A route that is synchronous now may have been asynchronous.
+        let (asynchronous, others): (Vec<_>, Vec<_>) =
+            live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
+        asynchronous.into_iter().chain(others).find(|route| is_of(&route.scope)).map(|route| route.wait_timeout)
     }
 }
 
 fn is_there(record: &Record) -> bool {
-    record.accepted_at.is_some() && !record.past_ttl && !record.late && !matches!(record.state, State::Expired)
+    record.accepted_at.is_some() && !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
 }
 
-fn tell(id: OperationId, record: Record) -> Response<Body> {
-    let mut told = json!({
+fn show_record(id: OperationId, record: Record) -> Response<Body> {
+    let mut document = json!({
         "id": id.to_string(),
         "state": record.state.name(),
         "attempts": record.attempt,
-        "created_at": record.accepted_at.map(rfc3339::show),
+        "created_at": record.accepted_at.map(rfc3339::format),
     });
     let wait = match record.state {
-        State::Completed(Completed { response, expires_at }) => {
-            told["expires_at"] = expires_at.map(rfc3339::show).into();
-            told["response"] = shown(&response);
+        KeyState::Completed(CompletedResponse { response, expires_at }) => {
+            document["expires_at"] = expires_at.map(rfc3339::format).into();
+            document["response"] = response_document(&response);
             None
         }
-        State::InFlight | State::Queued => Some(SOON),
-        State::Dead | State::Expired | State::Retryable | State::Unknown => Some(ASK_AGAIN),
+        KeyState::InFlight | KeyState::Queued => Some(RETRY_SOON),
+        KeyState::Dead | KeyState::Expired | KeyState::Retryable | KeyState::Unknown => Some(DEFAULT_RETRY_AFTER),
     };
-    let mut response = json_response(StatusCode::OK, "application/json", &told);
+    let mut response = json_response(StatusCode::OK, "application/json", &document);
     if let Some(wait) = wait {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RetryAfter::new(wait).seconds()));
     }
@@ -108,20 +117,20 @@ fn tell(id: OperationId, record: Record) -> Response<Body> {
 }
 
 /// The stored response. A body that was too large to keep is null.
-fn shown(response: &StoredResponse) -> Value {
-    let mut shown = json!({ "status": response.status.as_u16(), "headers": pairs(&response.headers) });
+fn response_document(response: &StoredResponse) -> Value {
+    let mut document = json!({ "status": response.status.as_u16(), "headers": pairs(&response.headers) });
     match response.body.as_deref().map(|body| (body, str::from_utf8(body))) {
-        Some((_, Ok(text))) => shown["body"] = text.into(),
-        Some((body, Err(_))) => shown["body_base64"] = BASE64_STANDARD.encode(body).into(),
-        None => shown["body"] = Value::Null,
+        Some((_, Ok(text))) => document["body"] = text.into(),
+        Some((body, Err(_))) => document["body_base64"] = BASE64_STANDARD.encode(body).into(),
+        None => document["body"] = Value::Null,
     }
     if !response.trailers.is_empty() {
-        shown["trailers"] = pairs(&response.trailers);
+        document["trailers"] = pairs(&response.trailers);
     }
-    shown
+    document
 }
 
-/// Names and values in their order; bytes that are no UTF-8 are shown as U+FFFD.
+/// Names and values in their order. Bytes that are not UTF-8 become U+FFFD.
 fn pairs(fields: &HeaderMap) -> Value {
     let pair = |(name, value): (&http::HeaderName, &HeaderValue)| {
         json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())])
@@ -129,7 +138,7 @@ fn pairs(fields: &HeaderMap) -> Value {
     fields.iter().map(pair).collect()
 }
 
-/// What no problem of ours stands for (RFC 9457 section 4.2.1).
+/// A problem without a type of Oncegate's own (RFC 9457 section 4.2.1).
 fn problem(status: StatusCode, detail: &str) -> Response<Body> {
     let title = status.canonical_reason().unwrap_or_default();
     let document = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });

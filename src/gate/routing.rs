@@ -1,4 +1,4 @@
-//! Which route a request belongs to.
+//! Finds the route of a request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,62 +6,64 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::meters::{Meters, RouteMeters};
-use super::pace::{Pace, Paces};
 use crate::config::{self, Config, Route};
 use crate::domain::route_table::RouteTable;
-use crate::upstream::Upstream;
+use crate::instance::latency::{LatencyEwma, RouteLatencies};
+use crate::instance::metrics::{Metrics, RouteMetrics};
+use crate::upstream::UpstreamClient;
 
-/// A route with what one worker needs to serve it. Cheap to clone.
+/// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]
-pub struct Guard {
-    /// The policy.
+pub struct ActiveRoute {
+    /// The route's policy.
     pub route: Arc<Route>,
-    /// Where its requests go.
-    pub upstream: Upstream,
-    /// How long its attempts take.
-    pub pace: Arc<Pace>,
-    /// What its requests are counted with.
-    pub meters: Arc<RouteMeters>,
+    /// The connections to the route's service.
+    pub upstream: UpstreamClient,
+    /// The recent latency of the route's attempts.
+    pub latency: Arc<LatencyEwma>,
+    /// The route's metrics.
+    pub metrics: Arc<RouteMetrics>,
 }
 
 /// The routes by method and path; the most specific path wins.
 pub struct Router {
-    table: RouteTable<Guard>,
-    names: HashMap<Arc<str>, Guard>,
+    table: RouteTable<ActiveRoute>,
+    names: HashMap<Arc<str>, ActiveRoute>,
 }
 
 impl Router {
-    /// The checked routes, of which the configuration has made sure that no two are the same, each with its pace.
-    pub fn new(config: &Config, paces: &Paces, meters: &Meters) -> Self {
-        let mut pools: HashMap<(Arc<config::Upstream>, Duration, Duration), Upstream> = HashMap::new();
+    /// Builds the table. The configuration has made sure that no two routes have the same host, path and method.
+    pub fn new(config: &Config, latencies: &RouteLatencies, metrics: &Metrics) -> Self {
+        let mut pools: HashMap<(Arc<config::UpstreamTarget>, Duration, Duration), UpstreamClient> = HashMap::new();
         let mut table = RouteTable::default();
         let mut names = HashMap::new();
         for route in &config.routes {
             let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
                 .entry(pool)
-                .or_insert_with_key(|(target, connect, idle)| Upstream::new(target, *connect, *idle, &config.trust))
+                .or_insert_with_key(|(target, connect, idle)| {
+                    UpstreamClient::new(target, *connect, *idle, &config.trust)
+                })
                 .clone();
-            let guard = Guard {
+            let active = ActiveRoute {
                 route: Arc::clone(route),
                 upstream,
-                pace: paces.of(&route.name),
-                meters: meters.of(&route.name),
+                latency: latencies.route(&route.name),
+                metrics: metrics.route_metrics(&route.name),
             };
-            table.insert(&route.methods, route.host.as_deref(), &route.path, &guard);
-            names.insert(Arc::clone(&route.name), guard);
+            table.insert(&route.methods, route.host.as_deref(), &route.path, &active);
+            names.insert(Arc::clone(&route.name), active);
         }
         Self { table, names }
     }
 
     /// The route of a request, if one guards it.
-    pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&Guard> {
+    pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&ActiveRoute> {
         self.table.find(method, host, path)
     }
 
     /// The route of that name.
-    pub fn named(&self, name: &str) -> Option<&Guard> {
+    pub fn named(&self, name: &str) -> Option<&ActiveRoute> {
         self.names.get(name)
     }
 }

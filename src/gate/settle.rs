@@ -1,209 +1,229 @@
-//! How an attempt is written down.
+//! Stores the outcome of an attempt.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::Shared;
-use super::meters::Late;
-use super::underway::{Entry, Standing};
-use crate::cache::Begun;
-use crate::domain::attempt::{Ending, Lease, Settlement};
-use crate::domain::record::{Ask, Completed, Record, Reservation, State};
-use crate::store::{Settled, StoreError};
-use crate::telemetry::logs::causes;
+use crate::cache::CacheEpoch;
+use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::record::Record;
+use crate::domain::state::{CompletedResponse, KeyState};
+use crate::instance::Instance;
+use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
+use crate::instance::metrics::LateCompletion;
+use crate::store::{SettleResult, StoreError};
+use crate::telemetry::logs::error_causes;
 
-/// What became of a settlement.
-pub enum Filed {
-    /// Nothing guards it, so that nobody waits for it. It is stored beside, when there is a store again.
+/// The result of `persist`.
+pub enum SettleOutcome {
+    /// The attempt has no reservation, so nobody waits for its settlement. A task stores it when the store is back.
     Bypassed,
-    /// Durable.
+    /// The outcome is durable.
     Done {
-        /// Until when it is kept, where it has a TTL.
+        /// The time until which the key is kept; `None` if it has no TTL.
         expires_at: Option<SystemTime>,
     },
-    /// Somebody else has decided, and this is what stands there now.
+    /// Something else has settled the key. The record as it is now; `None` if it is gone.
     Fenced(Option<Box<Record>>),
-    /// Not yet: it is tried again in the background, and the key stays closed meanwhile.
+    /// The store failed. A task tries again in the background, and requests with the key are refused meanwhile.
     Unstored,
 }
 
-/// Between two tries of a settlement that failed: at once after a hiccup, and seldom enough in an outage. No pause is
-/// longer than half a lease either, so that a lease after the store's return every key is settled, swept or free.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_CAP: Duration = Duration::from_secs(5);
+/// The pauses between two tries of a settlement. The first is short, for a hiccup; the longest is rare enough for an
+/// outage. No pause is longer than half a lease, so that one lease after the store's return every key is settled.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Writes an attempt's end down, before its answer goes out.
-pub(super) async fn file(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) -> Filed {
-    if entry.standing() == Standing::InDoubt {
-        keep_settling(shared, settlement, entry);
-        return Filed::Bypassed;
+/// Stores an attempt's outcome, before the client gets its response.
+pub(super) async fn persist(
+    instance: &Arc<Instance>,
+    settlement: Settlement,
+    mut entry: InFlightEntry,
+) -> SettleOutcome {
+    if entry.reserve_status() == ReserveStatus::InDoubt {
+        persist_in_background(instance, settlement, entry);
+        return SettleOutcome::Bypassed;
     }
-    entry.ends_so(&settlement);
-    let (id, begun) = (settlement.id, shared.cache.begin());
-    let settled = shared.store.settle(settlement.clone()).await;
-    // In this order, so that a duplicate finds the one or the other: what is completed is remembered, the attempt runs no
-    // more, and those who wait for it look.
-    if let (Ok(settled), false) = (&settled, shared.tenure.has_held_since(entry.entered())) {
-        count_late(shared, &settlement, settled);
+    entry.note_settlement(&settlement);
+    let (id, epoch) = (settlement.id, instance.cache.current_epoch());
+    let result = instance.store.settle(settlement.clone()).await;
+    if let (Ok(result), false) = (&result, instance.instance_lease.has_held_since(entry.registered_at())) {
+        count_late(instance, &settlement, result);
     }
-    match &settled {
-        Ok(Settled::Done { expires_at }) => remember(shared, settlement.ending.clone(), *expires_at, &entry, begun),
-        Ok(Settled::Fenced(Some(record))) => shared.cache.put(record, begun),
-        Ok(Settled::Fenced(None)) | Err(_) => {}
+    // The order matters: the completed record goes into the cache, then the attempt leaves the registry, then the wait group
+    // looks. A duplicate finds the record in one of the two at any time.
+    match &result {
+        Ok(SettleResult::Done { expires_at }) => {
+            cache_completed(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
+        }
+        Ok(SettleResult::Fenced(Some(record))) => instance.cache.insert_if_current(record, epoch),
+        Ok(SettleResult::Fenced(None)) | Err(_) => {}
     }
-    if settled.is_ok() {
-        entry.ends();
-        shared.waiters.nudge(id);
+    if result.is_ok() {
+        entry.withdraw();
+        instance.wait_groups.wake(id);
     }
-    match settled {
-        Ok(Settled::Done { expires_at }) => Filed::Done { expires_at },
-        Ok(Settled::Fenced(record)) => Filed::Fenced(record.map(Box::new)),
+    match result {
+        Ok(SettleResult::Done { expires_at }) => SettleOutcome::Done { expires_at },
+        Ok(SettleResult::Fenced(record)) => SettleOutcome::Fenced(record.map(Box::new)),
         Err(error) => {
-            let cause = causes(&error);
-            tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's end is stored as soon as it can be");
-            keep_settling(shared, settlement, entry);
-            Filed::Unstored
+            let cause = error_causes(&error);
+            tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's outcome is stored as soon as the store takes it");
+            persist_in_background(instance, settlement, entry);
+            SettleOutcome::Unstored
         }
     }
 }
 
-fn remember(shared: &Shared, ending: Ending, expires_at: Option<SystemTime>, entry: &Entry, begun: Begun) {
-    if let (Ending::Completed { response, .. }, Some(expires_at), Some(record)) = (ending, expires_at, entry.record()) {
-        let state = State::Completed(Completed { response, expires_at: Some(expires_at) });
-        shared.cache.put(&Record { state, ..record.clone() }, begun);
+fn cache_completed(
+    instance: &Instance,
+    outcome: AttemptOutcome,
+    expires_at: Option<SystemTime>,
+    entry: &InFlightEntry,
+    epoch: CacheEpoch,
+) {
+    if let (AttemptOutcome::Completed { response, .. }, Some(expires_at), Some(record)) =
+        (outcome, expires_at, entry.record())
+    {
+        let state = KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) });
+        instance.cache.insert_if_current(&Record { state, ..record.clone() }, epoch);
     }
 }
 
-/// Tries until it works or the drain gives up. The entry goes with it: until it is durable, the attempt is underway, and
-/// its end is told from there.
-fn keep_settling(shared: &Arc<Shared>, settlement: Settlement, mut entry: Entry) {
-    entry.ends_so(&settlement);
-    entry.ended(&settlement.ending);
-    shared.waiters.nudge(settlement.id);
-    let shared_in_task = Arc::clone(shared);
-    shared.tracker.spawn(async move {
-        let shared = shared_in_task;
-        let (mut pause, begun) = (RETRY_FIRST, Instant::now());
-        let longest = RETRY_CAP.min(shared.tenure.expiry() / 2);
+/// Tries until the store takes the settlement, the drain's time is over or the TTL has passed. The task owns the
+/// entry: until the outcome is durable the attempt stays registered, and the registry answers with its outcome.
+fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut entry: InFlightEntry) {
+    entry.note_settlement(&settlement);
+    entry.publish_outcome(&settlement.outcome);
+    instance.wait_groups.wake(settlement.id);
+    let instance_in_task = Arc::clone(instance);
+    instance.tracker.spawn(async move {
+        let instance = instance_in_task;
+        let (mut pause, since) = (PAUSE_FIRST, Instant::now());
+        let pause_max = PAUSE_MAX.min(instance.instance_lease.expiry() / 2);
         loop {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = shared.giving_up.cancelled() => {
-                    tracing::error!(record = %settlement.id, "an attempt's end could not be stored; its key will be unknown");
-                    return entry.stay();
+                () = instance.drain_expired.cancelled() => {
+                    tracing::error!(record = %settlement.id, "an attempt's outcome could not be stored; its key becomes unknown");
+                    return entry.keep_registered();
                 }
             }
-            let remembered = shared.cache.begin();
-            match settle(&shared, &settlement, entry.standing()).await {
-                // It was never made, and nothing is to be remembered. Should it come yet, it may be taken for a stray.
-                Ok(Settled::Fenced(None)) if entry.standing() == Standing::InDoubt => return,
-                Ok(settled) => {
-                    count_late(&shared, &settlement, &settled);
-                    if let Settled::Done { expires_at } = settled {
-                        remember(&shared, settlement.ending.clone(), expires_at, &entry, remembered);
+            let epoch = instance.cache.current_epoch();
+            match settle_or_take_over(&instance, &settlement, entry.reserve_status()).await {
+                // The reservation was never committed, so there is nothing to remember. If it commits later, it is an orphan.
+                Ok(SettleResult::Fenced(None)) if entry.reserve_status() == ReserveStatus::InDoubt => return,
+                Ok(result) => {
+                    count_late(&instance, &settlement, &result);
+                    if let SettleResult::Done { expires_at } = result {
+                        cache_completed(&instance, settlement.outcome.clone(), expires_at, &entry, epoch);
                     }
                     drop(entry);
-                    shared.waiters.nudge(settlement.id);
-                    return tell(&settlement, &settled);
+                    instance.wait_groups.wake(settlement.id);
+                    return log_late(&settlement, &result);
                 }
                 Err(StoreError::Corrupt(what)) => {
-                    tracing::error!(record = %settlement.id, %what, "an attempt's end cannot be stored; its key stays closed");
-                    return entry.stay();
+                    tracing::error!(record = %settlement.id, %what, "an attempt's outcome cannot be stored; requests with its key are refused");
+                    return entry.keep_registered();
                 }
-                Err(_) if settlement.ttl().is_some_and(|ttl| begun.elapsed() > ttl) => {
-                    tracing::error!(record = %settlement.id, "an attempt's end could not be stored within its TTL");
-                    return entry.stay();
+                Err(_) if settlement.ttl().is_some_and(|ttl| since.elapsed() > ttl) => {
+                    tracing::error!(record = %settlement.id, "an attempt's outcome could not be stored within its TTL");
+                    return entry.keep_registered();
                 }
-                Err(_) => pause = (pause * 2).min(longest),
+                Err(_) => pause = (pause * 2).min(pause_max),
             }
         }
     });
 }
 
-/// Settles it. What was begun without a reservation has a key, too, that somebody else has had and given back meanwhile:
-/// nobody is to take that for one of which nothing was sent.
-async fn settle(shared: &Shared, settlement: &Settlement, standing: Standing) -> Result<Settled, StoreError> {
-    let settled = shared.store.settle(settlement.clone()).await?;
-    let (Standing::InDoubt, Some(lease), Settled::Fenced(Some(record))) = (standing, settlement.to_restore(), &settled)
+/// Settles. If an attempt without a reservation meets a `retryable` record of another attempt, it takes the record over
+/// first: otherwise the next request would execute again what this attempt may have executed.
+async fn settle_or_take_over(
+    instance: &Instance,
+    settlement: &Settlement,
+    reserve_status: ReserveStatus,
+) -> Result<SettleResult, StoreError> {
+    let result = instance.store.settle(settlement.clone()).await?;
+    let (ReserveStatus::InDoubt, Some(lease), SettleResult::Fenced(Some(record))) =
+        (reserve_status, settlement.lease_to_restore(), &result)
     else {
-        return Ok(settled);
+        return Ok(result);
     };
-    if !matches!(record.state, State::Retryable) {
-        return Ok(settled);
+    if !matches!(record.state, KeyState::Retryable) {
+        return Ok(result);
     }
-    match shared.store.take_over(Ask::clone(&lease.ask), record.into()).await? {
-        Reservation::Fresh(_) => shared.store.settle(settlement.clone()).await,
-        Reservation::Taken(record) => Ok(Settled::Fenced(Some(record))),
+    match instance.store.take_over(ReserveRequest::clone(&lease.reserve_request), record.into()).await? {
+        ReserveResult::Fresh(_) => instance.store.settle(settlement.clone()).await,
+        ReserveResult::Taken(record) => Ok(SettleResult::Fenced(Some(record))),
     }
 }
 
-/// Two attempts of which both have come to something are told: whoever clears up needs to know of both.
-fn tell(settlement: &Settlement, settled: &Settled) {
+/// Logs a late settlement. If the record has another outcome, an operator needs to know of both.
+fn log_late(settlement: &Settlement, result: &SettleResult) {
     let id = settlement.id;
-    match settled {
-        Settled::Fenced(Some(record)) if !has_its_word(record, settlement) => {
+    match result {
+        SettleResult::Fenced(Some(record)) if !has_this_outcome(record, settlement) => {
             let stands = record.state.name();
-            tracing::warn!(record = %id, stands, "an attempt's end differs from what the store has of its key, and is not stored");
+            tracing::warn!(record = %id, stands, "an attempt's outcome differs from the stored state of its key, and is not stored");
         }
-        Settled::Done { .. } | Settled::Fenced(_) => {
-            tracing::info!(record = %id, "an attempt's end is stored after all")
+        SettleResult::Done { .. } | SettleResult::Fenced(_) => {
+            tracing::info!(record = %id, "an attempt's outcome is stored after all")
         }
     }
 }
 
-/// Counts an end that comes when others may have given the attempt up: its lease had run out meanwhile, or the store was
+/// Counts an outcome that comes when others may have given the attempt up: the lease ran out meanwhile, or the store was
 /// away.
-fn count_late(shared: &Shared, settlement: &Settlement, settled: &Settled) {
-    let late = match settled {
-        Settled::Done { .. } => Late::Taken,
-        Settled::Fenced(Some(record)) if has_its_word(record, settlement) => Late::Taken,
-        Settled::Fenced(_) => Late::Dropped,
+fn count_late(instance: &Instance, settlement: &Settlement, result: &SettleResult) {
+    let late = match result {
+        SettleResult::Done { .. } => LateCompletion::Taken,
+        SettleResult::Fenced(Some(record)) if has_this_outcome(record, settlement) => LateCompletion::Taken,
+        SettleResult::Fenced(_) => LateCompletion::Dropped,
     };
-    shared.watch.meters.late_completions.count(late);
+    instance.observability.metrics.late_completions.count(late);
 }
 
-/// Whether the record is of this attempt, and has no other response.
-fn has_its_word(record: &Record, settlement: &Settlement) -> bool {
+/// Whether the record is of the settled attempt and has no other response.
+fn has_this_outcome(record: &Record, settlement: &Settlement) -> bool {
     record.token == settlement.token
-        && match (&record.state, &settlement.ending) {
-            (State::Completed(stored), Ending::Completed { response, .. }) => stored.response == *response,
+        && match (&record.state, &settlement.outcome) {
+            (KeyState::Completed(stored), AttemptOutcome::Completed { response, .. }) => stored.response == *response,
             _ => true,
         }
 }
 
-/// An attempt that has begun. Should its task end without having settled it (a panic), it is settled by what is known:
-/// nothing sent is a release, anything else is unknown.
-pub(super) struct Attempt {
-    shared: Arc<Shared>,
-    held: Option<(Lease, Entry)>,
+/// An attempt that runs. If its task ends without a settlement (a panic), the drop settles it: a release if nothing was
+/// sent, else unknown.
+pub(super) struct RunningAttempt {
+    instance: Arc<Instance>,
+    held: Option<(AttemptLease, InFlightEntry)>,
     sent: bool,
     ttl: Duration,
 }
 
-impl Attempt {
-    /// Takes the lease into care. `ttl` is how long a released key is remembered.
-    pub(super) fn new(shared: &Arc<Shared>, lease: Lease, entry: Entry, ttl: Duration) -> Self {
-        Self { shared: Arc::clone(shared), held: Some((lease, entry)), sent: false, ttl }
+impl RunningAttempt {
+    /// Takes charge of the lease. `ttl` is the time for which a released key is remembered.
+    pub(super) fn new(instance: &Arc<Instance>, lease: AttemptLease, entry: InFlightEntry, ttl: Duration) -> Self {
+        Self { instance: Arc::clone(instance), held: Some((lease, entry)), sent: false, ttl }
     }
 
-    /// From here on bytes may have left.
-    pub(super) fn sending(&mut self) {
+    /// Notes that from now on bytes may have left.
+    pub(super) fn note_sending(&mut self) {
         self.sent = true;
     }
 
-    /// The lease, to be settled now.
-    pub(super) fn end(mut self) -> (Lease, Entry) {
-        self.held.take().expect("an attempt ends once, and ending takes it")
+    /// Returns the lease, which the caller settles now.
+    pub(super) fn into_parts(mut self) -> (AttemptLease, InFlightEntry) {
+        self.held.take().expect("into_parts takes the attempt, so it runs once")
     }
 }
 
-impl Drop for Attempt {
+impl Drop for RunningAttempt {
     fn drop(&mut self) {
         if let Some((lease, entry)) = self.held.take() {
             let settlement = if self.sent { lease.unknown() } else { lease.release(self.ttl) };
-            keep_settling(&self.shared, settlement, entry);
+            persist_in_background(&self.instance, settlement, entry);
         }
     }
 }

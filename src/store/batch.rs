@@ -1,11 +1,11 @@
-//! Group commit: what waits goes together.
+//! Group commit: jobs that wait are committed together.
 //!
-//! A worker takes whatever is waiting as soon as it is free, commits it as one, and then answers each. No timers and no
-//! lingering: a request that comes alone goes alone, and the batch forms by itself while the last one is on its way.
-//! Several workers keep to batches of about one size: one that is free while another is on its way waits until it could
-//! take half as much, or until that one is back. Else the first to come after a large batch would go alone, again and
-//! again, and each commit costs as much as several rows. What a batch is made of, one statement or one transaction, is
-//! the stores' business.
+//! A free worker takes all waiting jobs, commits them as one batch, and then answers each. There is no timer that
+//! delays a batch: a job that arrives alone is committed alone, and the next batch forms while the last one is being
+//! committed. Several workers keep to batches of about one size: a worker that is free while another's batch is being
+//! committed waits until half as many jobs wait, or until that commit has ended. Otherwise the first job after a large
+//! batch would go alone, again and again, and each commit costs as much as several rows. The stores decide what a batch
+//! is: one statement or one transaction.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,80 +14,81 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::back::{self, Back};
+use super::reply::{self, ReplySender};
 
-/// How many go together: enough to make a commit's cost small beside the rest, few enough to be answered soon.
-pub const OPS_MAX: usize = 256;
+/// The most jobs in a batch: enough to make a commit's share small, few enough to be answered soon.
+pub const JOBS_MAX: usize = 256;
 
-/// How many bytes go together, but for a single one that is larger: PostgreSQL takes no message over 1 GiB, and nobody
-/// wants to wait behind a hundred large responses.
+/// The most bytes in a batch, unless a single job is larger: PostgreSQL takes no message over 1 GiB, and no job should
+/// wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How long something waits at most for what is away. Some commits long; one that takes longer may never come back, and
-/// another worker's connection may be sound.
+/// The longest that a job waits for another batch's commit. It is some commits long; a commit that takes longer may
+/// never end, and another worker's connection may be sound.
 const HELD_BACK_MAX: Duration = Duration::from_millis(20);
 
-/// Something that can wait in a [`Queue`].
-pub trait Waiting: Send + 'static {
-    /// Nobody waits for the answer any more. It is dropped rather than done: a reservation that was made for somebody
-    /// who has gone would stand until it is found.
+/// A job that can wait in a [`BatchQueue`].
+pub trait Batchable: Send + 'static {
+    /// Whether nobody waits for the answer any more. Such a job is dropped, not executed: a reservation for a caller
+    /// that is gone would stay in flight until it is swept.
     fn abandoned(&self) -> bool;
 
-    /// About what it weighs, in bytes.
+    /// The approximate size in bytes.
     fn bytes(&self) -> usize;
 
-    /// Whether it goes before the rest: what ends an attempt does.
+    /// Whether the job goes before ordinary ones, as jobs do that end an attempt.
     fn urgent(&self) -> bool {
         false
     }
 }
 
-/// What waits for its turn. Several workers may take from it, tasks or threads.
-pub struct Queue<J> {
-    state: Mutex<State<J>>,
-    /// Wakes a task.
+/// A queue of waiting jobs. Several workers may take from it, tasks or threads.
+pub struct BatchQueue<J> {
+    state: Mutex<BatchQueueState<J>>,
+    /// Wakes a worker task.
     arrived: Notify,
-    /// Wakes a thread.
+    /// Wakes a worker thread.
     arrived_for_threads: Condvar,
 }
 
-struct State<J> {
+struct BatchQueueState<J> {
     urgent: VecDeque<J>,
     ordinary: VecDeque<J>,
-    /// How many were taken together and are on their way.
+    /// The number of jobs in batches that are being committed.
     away: usize,
-    /// Threads that wait. Waking one is a call of the system, whether there is one or not.
+    /// The number of waiting threads. Waking is a system call even where no thread waits.
     threads: usize,
     closed: bool,
 }
 
-/// What was taken together. As long as it is kept, it is on its way.
-pub struct Batch<'a, J: Waiting> {
-    /// At least one.
+/// A batch of jobs. It counts as being committed until it is dropped.
+pub struct Batch<'a, J: Batchable> {
+    /// The jobs, at least one.
     pub jobs: Vec<J>,
     size: usize,
-    queue: &'a Queue<J>,
+    queue: &'a BatchQueue<J>,
 }
 
-impl<J: Waiting> Drop for Batch<'_, J> {
+impl<J: Batchable> Drop for Batch<'_, J> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.away -= self.size;
-        // Whoever took it looks by itself; but it may be ending.
+        // The worker itself looks for more; but it may be ending.
         if state.is_worth_it() {
             self.queue.arrived.notify_one();
         }
     }
 }
 
-impl<J: Waiting> Queue<J> {
-    /// An empty one.
+impl<J: Batchable> BatchQueue<J> {
+    /// An empty queue.
     pub fn new() -> Self {
-        let state = State { urgent: VecDeque::new(), ordinary: VecDeque::new(), away: 0, threads: 0, closed: false };
+        let state =
+            BatchQueueState { urgent: VecDeque::new(), ordinary: VecDeque::new(), away: 0, threads: 0, closed: false };
         Self { state: Mutex::new(state), arrived: Notify::new(), arrived_for_threads: Condvar::new() }
     }
 
-    /// Lets it wait, and says so; after [`Self::close`] it is not taken in.
+    /// Adds a job. Returns whether it was added; after [`Self::close`] none is.
     pub fn push(&self, job: J) -> bool {
         let (is_to_be_told, threads) = {
             let mut state = self.lock();
@@ -95,7 +96,7 @@ impl<J: Waiting> Queue<J> {
                 return false;
             }
             if job.urgent() { &mut state.urgent } else { &mut state.ordinary }.push_back(job);
-            // The first one too: somebody has to see to it that it does not wait for ever.
+            // The first job too: a worker has to limit its wait.
             (state.is_worth_it() || state.waiting() == 1, state.threads)
         };
         if is_to_be_told {
@@ -107,11 +108,11 @@ impl<J: Waiting> Queue<J> {
         true
     }
 
-    /// Everything that waits, up to the limits, and at least one; `None` once the queue is closed and empty.
+    /// Waits for a batch of all waiting jobs, up to the limits; `None` once the queue is closed and empty.
     pub async fn batch(&self) -> Option<Batch<'_, J>> {
         let mut late = false;
         loop {
-            // Made before the look, so that what arrives after the look is not missed.
+            // Created before the queue is read, so that a job that arrives afterwards is not missed.
             let arrived = self.arrived.notified();
             let is_held_back = {
                 let mut state = self.lock();
@@ -135,7 +136,7 @@ impl<J: Waiting> Queue<J> {
         }
     }
 
-    /// The same, for a thread.
+    /// [`Self::batch`] for a thread.
     pub fn blocking_batch(&self) -> Option<Vec<J>> {
         let mut state = self.lock();
         loop {
@@ -148,14 +149,14 @@ impl<J: Waiting> Queue<J> {
         }
     }
 
-    /// Nothing is taken in any more. What waits already is still served.
+    /// Closes the queue to new jobs. Waiting jobs are still served.
     pub fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_waiters();
         self.arrived_for_threads.notify_all();
     }
 
-    /// Closes it and drops what waits: there is nobody left to serve it.
+    /// Closes the queue and drops the waiting jobs, as no worker is left to serve them.
     pub fn abandon(&self) {
         self.close();
         let mut state = self.lock();
@@ -163,14 +164,14 @@ impl<J: Waiting> Queue<J> {
         state.ordinary.clear();
     }
 
-    /// A panic between two pushes leaves nothing half done: a poisoned lock is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State<J>> {
+    /// Locks the state. A panic between two pushes leaves nothing half done, so a poisoned lock is as good as any.
+    fn lock(&self) -> MutexGuard<'_, BatchQueueState<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<J: Waiting> State<J> {
-    /// Whether what waits is worth a commit of its own now.
+impl<J: Batchable> BatchQueueState<J> {
+    /// Whether the waiting jobs are worth a commit of their own now.
     fn is_worth_it(&self) -> bool {
         self.waiting() > 0 && self.waiting() * 2 >= self.away
     }
@@ -179,11 +180,11 @@ impl<J: Waiting> State<J> {
         self.urgent.len() + self.ordinary.len()
     }
 
-    /// A batch, or the queue's end, or `None` where there is nothing yet.
+    /// Takes a batch: `Some(None)` at the queue's end, `None` where nothing waits yet.
     fn take(&mut self) -> Option<Option<Vec<J>>> {
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while batch.len() < OPS_MAX {
+        while batch.len() < JOBS_MAX {
             let from = if self.urgent.is_empty() { &mut self.ordinary } else { &mut self.urgent };
             let Some(next) = from.front() else { break };
             let weight = next.bytes();
@@ -205,63 +206,67 @@ impl<J: Waiting> State<J> {
     }
 }
 
-/// Something that weighs.
-pub trait Weighed {
-    /// About how much, in bytes.
+/// The size of a request.
+pub trait ByteSize {
+    /// The approximate size in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// A question with the way back to who asks it.
-pub struct Job<Q, A> {
-    /// What is asked.
-    pub question: Q,
-    /// Until when the answer is waited for.
+/// A request to the store with the channel for its answer.
+pub struct PendingCall<Q, A> {
+    /// The request.
+    pub request: Q,
+    /// The time until which the caller waits.
     pub deadline: Instant,
-    back: Back<A>,
+    reply: ReplySender<A>,
 }
 
-impl<Q, A: Send + 'static> Job<Q, A> {
-    /// Answers. Whoever has gone meanwhile is none of ours.
+impl<Q, A: Send + 'static> PendingCall<Q, A> {
+    /// Answers the call; the answer is dropped where the caller is gone.
     pub fn answer(self, answer: A) {
-        self.back.send(answer);
+        self.reply.send(answer);
     }
 }
 
-impl<Q: Weighed + Send + 'static, A: Send + 'static> Waiting for Job<Q, A> {
+impl<Q: ByteSize + Send + 'static, A: Send + 'static> Batchable for PendingCall<Q, A> {
     fn abandoned(&self) -> bool {
-        // Past its deadline it may not have left yet, but it will not look at an answer any more.
-        self.back.is_closed() || Instant::now() >= self.deadline
+        // Past its deadline the caller may still be there, but it will not read an answer any more.
+        self.reply.is_closed() || Instant::now() >= self.deadline
     }
 
     fn bytes(&self) -> usize {
-        self.question.bytes()
+        self.request.bytes()
     }
 }
 
-/// Why a question got no answer.
+/// The reason why a call got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoAnswer {
-    /// It was not taken in: there is nobody to answer it.
+pub enum BatchCallError {
+    /// The queue is closed; the request was not queued.
     Closed,
-    /// It was taken in and dropped, as by a panic of whoever had it: it may be on its way.
+    /// The job was dropped after a worker took it, as by a panic; it may be executed.
     Dropped,
-    /// Not by the deadline.
+    /// No answer by the deadline.
     TimedOut,
 }
 
-/// Puts a question into the queue and waits for its answer.
+/// Queues a request and waits for its answer.
 ///
 /// # Errors
-/// [`NoAnswer`]; but for [`NoAnswer::Closed`] what was asked may happen all the same.
-pub async fn ask<Q, A>(queue: &Queue<Job<Q, A>>, question: Q, deadline: Instant) -> Result<A, NoAnswer>
+/// [`BatchCallError`]; except for [`BatchCallError::Closed`] the request may be executed all the same.
+pub async fn call<Q, A>(
+    queue: &BatchQueue<PendingCall<Q, A>>,
+    request: Q,
+    deadline: Instant,
+) -> Result<A, BatchCallError>
 where
-    Job<Q, A>: Waiting,
+    PendingCall<Q, A>: Batchable,
 {
-    let (back, answer) = back::way();
-    if !queue.push(Job { question, deadline, back }) {
-        return Err(NoAnswer::Closed);
+    let (reply, answer) = reply::channel();
+    if !queue.push(PendingCall { request, deadline, reply }) {
+        return Err(BatchCallError::Closed);
     }
-    timeout_at(deadline, answer).await.map_err(|_| NoAnswer::TimedOut)?.map_err(|_| NoAnswer::Dropped)
+    timeout_at(deadline, answer).await.map_err(|_| BatchCallError::TimedOut)?.map_err(|_| BatchCallError::Dropped)
 }
 
 #[cfg(test)]
@@ -272,7 +277,7 @@ mod tests {
 
     struct Weight(usize, bool);
 
-    impl Waiting for Weight {
+    impl Batchable for Weight {
         fn abandoned(&self) -> bool {
             self.0 == 0
         }
@@ -287,31 +292,31 @@ mod tests {
     }
 
     fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<usize> {
-        let queue = Queue::new();
+        let queue = BatchQueue::new();
         jobs.into_iter().for_each(|job| assert!(queue.push(job)));
         queue.close();
         std::iter::from_fn(|| queue.blocking_batch()).map(|batch| batch.len()).collect()
     }
 
     #[test]
-    fn everything_that_waits_goes_together_up_to_the_limits() {
+    fn waiting_jobs_are_batched_up_to_the_limits() {
         let light = |count| (0..count).map(|_| Weight(1, false));
         assert_eq!(batches(light(0)), [] as [usize; 0]);
         assert_eq!(batches(light(1)), [1]);
-        assert_eq!(batches(light(OPS_MAX + 1)), [OPS_MAX, 1]);
+        assert_eq!(batches(light(JOBS_MAX + 1)), [JOBS_MAX, 1]);
         let heavy = [BYTES_MAX * 2, 1, BYTES_MAX, BYTES_MAX / 2, BYTES_MAX / 2, 1];
         assert_eq!(batches(heavy.map(|bytes| Weight(bytes, false))), [1, 1, 1, 2, 1]);
     }
 
     #[test]
-    fn what_nobody_waits_for_is_dropped_whatever_it_weighs() {
+    fn abandoned_jobs_are_dropped_whatever_their_size() {
         assert_eq!(batches([0, 1, 0, 0, 1].map(|bytes| Weight(bytes, false))), [2]);
         assert_eq!(batches([Weight(0, false)]), [] as [usize; 0]);
     }
 
     #[test]
-    fn what_is_urgent_goes_first_and_all_else_in_its_order() {
-        let queue = Queue::new();
+    fn urgent_jobs_go_first_and_the_others_in_their_order() {
+        let queue = BatchQueue::new();
         for (bytes, urgent) in [(1, false), (2, false), (3, true), (4, true)] {
             assert!(queue.push(Weight(bytes, urgent)));
         }
@@ -319,15 +324,15 @@ mod tests {
         assert_eq!(batch.iter().map(|job| job.0).collect::<Vec<_>>(), [3, 4, 1, 2]);
     }
 
-    impl Weighed for () {
+    impl ByteSize for () {
         fn bytes(&self) -> usize {
             0
         }
     }
 
     #[tokio::test]
-    async fn what_was_taken_and_dropped_may_have_been_asked_and_what_was_not_taken_was_not() {
-        let queue: Arc<Queue<Job<(), ()>>> = Arc::new(Queue::new());
+    async fn a_dropped_job_may_have_been_executed_and_a_refused_one_was_not() {
+        let queue: Arc<BatchQueue<PendingCall<(), ()>>> = Arc::new(BatchQueue::new());
         let deadline = Instant::now() + Duration::from_secs(20);
         let lane = tokio::spawn({
             let queue = queue.clone();
@@ -336,15 +341,15 @@ mod tests {
                 panic!("on purpose");
             }
         });
-        assert_eq!(ask(&queue, (), deadline).await, Err(NoAnswer::Dropped));
+        assert_eq!(call(&queue, (), deadline).await, Err(BatchCallError::Dropped));
         assert!(lane.await.unwrap_err().is_panic());
         queue.close();
-        assert_eq!(ask(&queue, (), deadline).await, Err(NoAnswer::Closed));
+        assert_eq!(call(&queue, (), deadline).await, Err(BatchCallError::Closed));
     }
 
     #[tokio::test]
-    async fn a_worker_that_waits_is_woken_and_at_the_end_let_go() {
-        let queue = Arc::new(Queue::new());
+    async fn a_waiting_worker_is_woken_and_ends_when_the_queue_closes() {
+        let queue = Arc::new(BatchQueue::new());
         let workers = [(); 2].map(|()| {
             let queue = queue.clone();
             tokio::spawn(async move {
@@ -368,8 +373,8 @@ mod tests {
     }
 
     /// Two workers, of which one is away with ten.
-    async fn with_ten_away() -> Queue<Weight> {
-        let queue = Queue::new();
+    async fn with_ten_away() -> BatchQueue<Weight> {
+        let queue = BatchQueue::new();
         (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
         let mut away = queue.batch().await.unwrap();
         assert_eq!(away.jobs.len(), 10);
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_worker_sets_off_with_half_of_what_is_away() {
+    async fn a_second_worker_starts_once_half_as_many_jobs_wait() {
         let queue = with_ten_away().await;
         (0..4).for_each(|_| assert!(queue.push(Weight(1, false))));
         let begun = Instant::now();
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_long_for_what_is_away() {
+    async fn no_job_waits_long_for_another_batch() {
         let queue = with_ten_away().await;
         let begun = Instant::now();
         let (batch, ()) = tokio::join!(queue.batch(), async {
@@ -403,8 +408,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_goes_as_soon_as_the_others_are_back() {
-        let queue = Queue::new();
+    async fn waiting_jobs_go_as_soon_as_the_other_batch_has_ended() {
+        let queue = BatchQueue::new();
         (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
         let away = queue.batch().await.unwrap();
         queue.push(Weight(1, false));

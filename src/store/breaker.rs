@@ -1,8 +1,8 @@
-//! A store that does not answer is not waited for again and again.
+//! A circuit breaker around the store.
 //!
-//! After some failures in a row whatever would begin something is told at once that the store is unavailable, until the
-//! store has answered again. What ends attempts, keeps leases and puts things in order always goes through: it has
-//! waited long enough for its turn, and nobody is held up by it.
+//! After `FAILURES_MAX` failures in a row, calls that begin something fail at once as unavailable until the store has
+//! answered again. Calls that end attempts, keep leases or clean up always go through: they delay no client, and must
+//! not be lost.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,137 +11,146 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::meters::{Op, StoreMeters};
-use super::{Books, Pending, Renewal, Renewed, Rule, Seen, Settled, Store, StoreError, Swept, Testimony};
-use crate::domain::attempt::{InstanceId, Settlement, Token};
-use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
-use crate::domain::record::{Ask, Record, RecordId, Reservation};
+use super::metrics::{Op, StoreMetrics};
+use super::{
+    AdminStore, ExpectedRecord, LeaseRenewal, RenewResult, RouteIdentity, ServiceReports, SettleResult, Store,
+    StoreError, StoreFuture, SweptKey,
+};
+use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
+use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::record::Record;
 use crate::domain::scope::Salt;
-use crate::telemetry::logs::causes;
+use crate::domain::state::StateKind;
+use crate::telemetry::logs::error_causes;
 
-/// How many failures in a row open it. One row that somebody holds, or one lost connection, makes a few of them; a store
-/// that has answered nobody so many times will not answer the next one either.
+/// The failures in a row that open the breaker. One locked row, or one lost connection, causes a few of them; a store
+/// that has failed so many calls will fail the next one too.
 const FAILURES_MAX: u32 = 5;
 
-/// Between two probes: none before the first, which finds a store that has only hiccuped within milliseconds, and then
-/// growing up to what a client that was told to come again waits at least.
+/// The pause between two probes. There is none before the first, which finds a store within milliseconds that failed
+/// only briefly; then it grows up to the shortest time after which a client is told to retry.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_CAP: Duration = Duration::from_secs(1);
 
 /// A store behind a breaker.
 pub struct Breaker {
     store: Arc<dyn Store>,
-    state: Mutex<State>,
-    /// Where it probes: what asks may be on a runtime that ends before.
+    state: Mutex<BreakerState>,
+    /// The runtime of the probes: a caller's own runtime may end earlier.
     runtime: Handle,
     me: Weak<Self>,
-    meters: StoreMeters,
+    metrics: StoreMetrics,
 }
 
 #[derive(Default)]
-struct State {
-    /// Of what begins something, in a row.
+struct BreakerState {
+    /// Failures in a row of calls that begin something.
     failures: u32,
-    /// Grows whenever it opens: what was asked before and fails after tells nothing new.
+    /// Incremented whenever the breaker opens: a call that began before and fails after it is not counted.
     period: u64,
     is_open: bool,
-    /// Since when nothing was answered; `None` as long as the last answer was one.
+    /// The time of the first failure since the last answer; `None` if the last call was answered.
     silent_since: Option<Instant>,
-    /// Before the next probe. It grows over openings too, until a question is answered: a store may answer probes and
-    /// nothing else.
+    /// The pause before the next probe. It grows over several openings too, until a call is answered: a store may
+    /// answer probes and nothing else.
     pause: Duration,
 }
 
-/// How the store has answered lately, as far as anybody has asked.
+/// The store's health as far as recent calls show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Health {
-    /// What would begin something is refused at once.
+pub struct StoreHealth {
+    /// Whether calls that begin something are refused at once.
     pub is_open: bool,
-    /// How long ago it was that the first of all calls since the last answer failed; `None` if the last one was answered.
+    /// The time since the first failed call after the last answer; `None` if the last call was answered.
     pub silent_for: Option<Duration>,
 }
 
-/// Why a call was not made.
+/// The cause of a call that the breaker refused.
 #[derive(Debug)]
-struct Open;
+struct BreakerOpen;
 
-impl fmt::Display for Open {
+impl fmt::Display for BreakerOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it has failed repeatedly, and is not asked before it answers a probe")
+        f.write_str("it has failed repeatedly, and is not called until it answers a probe")
     }
 }
 
-impl std::error::Error for Open {}
+impl std::error::Error for BreakerOpen {}
 
-/// Whether a call failed before the store was asked: then it has certainly not been executed.
-pub fn was_not_asked(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable(cause) if cause.is::<Open>())
+/// Whether a call failed before it reached the store: then it has certainly not been executed.
+pub fn is_refused_by_breaker(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(cause) if cause.is::<BreakerOpen>())
 }
 
 impl Breaker {
-    /// Around a store; to be made on the runtime that is to probe it.
-    pub fn around(store: Arc<dyn Store>) -> Arc<Self> {
+    /// A breaker around a store. To be called on the runtime that is to probe the store.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let runtime = Handle::current();
         Arc::new_cyclic(|me| Self {
             store,
             state: Mutex::default(),
             runtime,
             me: me.clone(),
-            meters: StoreMeters::default(),
+            metrics: StoreMetrics::default(),
         })
     }
 
-    /// How the store has answered lately.
-    pub fn health(&self) -> Health {
+    /// Returns the store's health.
+    pub fn health(&self) -> StoreHealth {
         let state = self.lock();
-        Health { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
+        StoreHealth { is_open: state.is_open, silent_for: state.silent_since.map(|since| since.elapsed()) }
     }
 
-    /// How long its calls take, and which fail.
-    pub fn meters(&self) -> &StoreMeters {
-        &self.meters
+    /// Returns the metrics of the calls.
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.metrics
     }
 
-    /// Asks what begins something, unless it is open.
-    fn begin<'a, T: 'a>(&'a self, op: Op, ask: impl FnOnce() -> Pending<'a, T> + Send + 'a) -> Pending<'a, T> {
+    /// Makes a call that begins something, unless the breaker is open.
+    fn call_if_closed<'a, T: 'a>(
+        &'a self,
+        op: Op,
+        call: impl FnOnce() -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
         Box::pin(async move {
             let period = {
                 let state = self.lock();
                 if state.is_open {
-                    return Err(StoreError::Unavailable(Box::new(Open)));
+                    return Err(StoreError::Unavailable(Box::new(BreakerOpen)));
                 }
                 state.period
             };
-            let begun = Instant::now();
-            let answer = ask().await;
-            self.meters.count(op, begun, &answer);
-            match failure(&answer) {
-                None => self.answered(0),
-                Some(error) => self.failed(error, Some(period)),
+            let started = Instant::now();
+            let answer = call().await;
+            self.metrics.count(op, started, &answer);
+            match failure_of_store(&answer) {
+                None => self.record_answer(0),
+                Some(error) => self.record_failure(error, Some(period)),
             }
             answer
         })
     }
 
-    /// Asks, come what may.
-    fn pass<'a, T: 'a>(&'a self, op: Op, call: Pending<'a, T>) -> Pending<'a, T> {
+    /// Makes a call whether the breaker is open or not.
+    fn call_always<'a, T: 'a>(&'a self, op: Op, call: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         Box::pin(async move {
-            let begun = Instant::now();
+            let started = Instant::now();
             let answer = call.await;
-            self.meters.count(op, begun, &answer);
-            match failure(&answer) {
-                // That it does this does not prove that it does everything: the next failure opens again.
-                None if self.lock().is_open => self.answered(FAILURES_MAX - 1),
+            self.metrics.count(op, started, &answer);
+            match failure_of_store(&answer) {
+                // One answered call does not prove that all calls work: the next failure opens the breaker again.
+                None if self.lock().is_open => self.record_answer(FAILURES_MAX - 1),
                 None => self.lock().silent_since = None,
-                Some(error) => self.failed(error, None),
+                Some(error) => self.record_failure(error, None),
             }
             answer
         })
     }
 
-    /// The store has answered; so many failures still count.
-    fn answered(&self, failures: u32) {
+    /// Records an answer and closes the breaker; `failures` is the number of failures that still count.
+    fn record_answer(&self, failures: u32) {
         let mut state = self.lock();
         state.failures = failures;
         if failures == 0 {
@@ -155,8 +164,8 @@ impl Breaker {
         }
     }
 
-    /// `period` is that of a call whose failure counts.
-    fn failed(&self, error: &StoreError, period: Option<u64>) {
+    /// Records a failure. `period` is the period in which a counted call began.
+    fn record_failure(&self, error: &StoreError, period: Option<u64>) {
         let mut state = self.lock();
         state.silent_since.get_or_insert_with(Instant::now);
         if state.is_open || period != Some(state.period) {
@@ -169,20 +178,20 @@ impl Breaker {
             let period = state.period;
             drop(state);
             tracing::warn!(
-                cause = causes(error),
-                "{error}, time and again: what needs it is refused at once until it answers"
+                cause = error_causes(error),
+                "{error} repeatedly: calls that begin something are refused at once until it answers"
             );
-            self.runtime.spawn(probe(self.me.clone(), period));
+            self.runtime.spawn(ping_until_answered(self.me.clone(), period));
         }
     }
 
-    /// Whether it is still open since then.
+    /// Whether the breaker is still open since that period began.
     fn is_open_since(&self, period: u64) -> bool {
         let state = self.lock();
         state.is_open && state.period == period
     }
 
-    /// The pause before the next probe.
+    /// Returns the pause before the next probe, and lengthens it.
     fn next_pause(&self) -> Duration {
         let mut state = self.lock();
         let pause = state.pause;
@@ -190,14 +199,14 @@ impl Breaker {
         pause
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements.
+    fn lock(&self) -> MutexGuard<'_, BreakerState> {
+        // Consistent between any two statements, so a panic leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks one ping after the other until the store has answered something, or nobody has it any more.
-async fn probe(breaker: Weak<Breaker>, period: u64) {
+/// Sends one ping after the other until the store has answered a call, or the breaker is dropped.
+async fn ping_until_answered(breaker: Weak<Breaker>, period: u64) {
     loop {
         let Some(pause) = breaker.upgrade().map(|breaker| breaker.next_pause()) else { return };
         sleep(pause).await;
@@ -205,13 +214,13 @@ async fn probe(breaker: Weak<Breaker>, period: u64) {
         if !breaker.is_open_since(period) {
             return;
         }
-        // An answer closes it.
+        // An answer closes the breaker.
         drop(breaker.ping().await);
     }
 }
 
-/// The failure that says something about the store as a whole: a row that cannot be read is an answer.
-fn failure<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
+/// Returns the failure if it concerns the store as a whole: a row that cannot be read is an answer.
+fn failure_of_store<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
     match answer {
         Err(error @ (StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_))) => Some(error),
         Ok(_) | Err(StoreError::Corrupt(_)) => None,
@@ -219,93 +228,102 @@ fn failure<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
 }
 
 impl Store for Breaker {
-    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
-        self.begin(Op::Reserve, || self.store.reserve(ask))
+    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        self.call_if_closed(Op::Reserve, || self.store.reserve(reserve_request))
     }
 
-    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
-        self.begin(Op::TakeOver, move || self.store.take_over(ask, from))
+    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
+        self.call_if_closed(Op::TakeOver, move || self.store.take_over(reserve_request, from))
     }
 
-    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
-        self.pass(Op::Settle, self.store.settle(settlement))
+    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
+        self.call_always(Op::Settle, self.store.settle(settlement))
     }
 
-    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
-        self.begin(Op::Find, move || self.store.find(id))
+    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
+        self.call_if_closed(Op::Find, move || self.store.find(id))
     }
 
     fn salt(&self) -> Salt {
         self.store.salt()
     }
 
-    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
-        self.pass(Op::Renew, self.store.renew(renewal))
+    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
+        self.call_always(Op::RenewLease, self.store.renew_lease(renewal))
     }
 
-    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
-        self.pass(Op::Retire, self.store.retire(instance))
+    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
+        self.call_always(Op::ReleaseLease, self.store.release_lease(instance))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
-        self.pass(Op::Sweep, self.store.sweep(expiry, limit))
+    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.call_always(Op::Sweep, self.store.sweep(expiry, limit))
     }
 
-    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
-        self.pass(Op::Standing, self.store.standing(instance, older_than))
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+        self.call_always(Op::ListInFlight, self.store.list_in_flight(instance, older_than))
     }
 
-    fn reap(&self, limit: u32) -> Pending<'_, u64> {
-        self.pass(Op::Reap, self.store.reap(limit))
+    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
+        self.call_always(Op::Reap, self.store.reap(limit))
     }
 
-    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
-        self.pass(Op::Claim, self.store.claim(service, schedules, limit))
+    fn claim_probes(
+        &self,
+        service: &Arc<str>,
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Probe>> {
+        self.call_always(Op::ClaimProbes, self.store.claim_probes(service, schedules, limit))
     }
 
-    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
-        self.pass(Op::Resolve, self.store.resolve(finding))
+    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
+        self.call_always(Op::Resolve, self.store.apply_probe_finding(finding))
     }
 
-    fn page(
+    fn list_settled_keys(
         &self,
         service: &Arc<str>,
         routes: Vec<Arc<str>>,
         since: Duration,
         after: Option<RecordId>,
         limit: u32,
-    ) -> Pending<'_, Page> {
-        self.pass(Op::Page, self.store.page(service, routes, since, after, limit))
+    ) -> StoreFuture<'_, SettledKeyPage> {
+        self.call_always(Op::ListSettledKeys, self.store.list_settled_keys(service, routes, since, after, limit))
     }
 
-    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
-        self.begin(Op::Enqueue, move || self.store.enqueue(order, from))
+    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
+        self.call_if_closed(Op::Enqueue, move || self.store.enqueue(order, from))
     }
 
-    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
-        self.begin(Op::PickUp, move || self.store.pick_up(order))
+    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
+        self.call_if_closed(Op::PickUp, move || self.store.pick_up(order))
     }
 
-    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
-        self.pass(Op::Bury, self.store.bury(id, token, states, note))
+    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
+        self.call_always(Op::GiveUp, self.store.give_up(id, token, states, note))
     }
 
-    fn ping(&self) -> Pending<'_, ()> {
-        self.pass(Op::Ping, self.store.ping())
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.call_always(Op::Ping, self.store.ping())
     }
 
-    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
-        self.pass(Op::Rules, self.store.rules(service, rules))
+    fn remember_route_identities(
+        &self,
+        service: Arc<str>,
+        rules: Vec<RouteIdentity>,
+    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
+        self.call_always(Op::RememberRouteIdentities, self.store.remember_route_identities(service, rules))
     }
 
-    /// It ends attempts, and settles what is unknown: it always goes through.
-    fn testimony(&self) -> &dyn Testimony {
-        self.store.testimony()
+    /// Reports end attempts and settle unknown keys, so they always go through.
+    fn service_reports(&self) -> &dyn ServiceReports {
+        self.store.service_reports()
     }
 
-    /// Operators want to hear from the store itself.
-    fn books(&self) -> &dyn Books {
-        self.store.books()
+    /// Operators get the store's own answers.
+    fn admin(&self) -> &dyn AdminStore {
+        self.store.admin()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rows of deliveries as they come from the stores, understood.
+//! Decoding the rows of deliveries, for both stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,17 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::row;
-use crate::domain::attempt::{Lease, Token};
+use crate::domain::attempt::{AttemptLease, ReserveRequest};
+use crate::domain::delivery::{DeliveryJob, GivenUpKey, PickUpRequest};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
-use crate::domain::job::{Dead, Delivery, Job, PickUp};
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::key::Key;
-use crate::domain::policy::OnUnknown;
-use crate::domain::record::{Ask, RecordId};
-use crate::domain::response::Corrupt;
+use crate::domain::response::CorruptRow;
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::retry::DeliveryAttempt;
 use crate::domain::scope::Scope;
-use crate::domain::sealed::Sealed;
+use crate::domain::sealed::SealedBytes;
 
-/// As the statements have it.
+/// The policy's name in the statements.
 pub fn on_unknown(policy: OnUnknown) -> &'static str {
     match policy {
         OnUnknown::Hold => "hold",
@@ -25,92 +26,100 @@ pub fn on_unknown(policy: OnUnknown) -> &'static str {
     }
 }
 
-/// A row that became an attempt; nothing of it is believed yet.
-pub struct RawJob<'a> {
-    /// See [`Ask`]; so are most below.
+/// The row of a delivery that became an attempt; nothing of it is validated yet.
+pub struct RawDeliveryJob<'a> {
+    /// The record's id, see [`ReserveRequest`], as for most fields below.
     pub id: &'a [u8],
     /// The attempt's token.
     pub token: &'a [u8],
-    /// Who called.
+    /// The caller's scope.
     pub scope: &'a [u8],
-    /// Within what the key is unique.
+    /// The space within which the key is unique.
     pub space: &'a [u8],
     /// The key.
     pub key: &'a [u8],
-    /// The path, where it was kept.
+    /// The path, where it is stored.
     pub path: Option<&'a [u8]>,
     /// The route's name.
     pub route: &'a str,
-    /// How the fingerprint was made.
+    /// The fingerprint's recipe.
     pub recipe: &'a str,
-    /// What the key was accepted for.
+    /// The fingerprint of the accepted request.
     pub fingerprint: &'a [u8],
     /// The attempt's number.
     pub attempt: i64,
-    /// How far those before it have come.
+    /// The recovery point of earlier attempts.
     pub recovery_point: Option<&'a str>,
-    /// When it was accepted.
+    /// When the key was accepted, in milliseconds since 1970.
     pub accepted_at_ms: i64,
-    /// How many tries there were before.
+    /// The number of earlier tries.
     pub spent: i64,
-    /// How long it may still be tried.
+    /// The time left for further tries, in milliseconds.
     pub give_up_in_ms: i64,
-    /// Which secret opens the request.
+    /// The name of the secret that opens the request.
     pub secret: &'a str,
-    /// The request.
+    /// The sealed request.
     pub sealed: &'a [u8],
 }
 
-impl RawJob<'_> {
-    /// The delivery that the row stands for, picked up by this order.
+impl RawDeliveryJob<'_> {
+    /// Decodes the row of a delivery that was picked up by this order.
     ///
     /// # Errors
-    /// [`Corrupt`] says which part does not decode.
-    pub fn decode(self, service: &Arc<str>, order: &PickUp) -> Result<Job, Corrupt> {
-        let route = order.terms.iter().find(|terms| *terms.route == *self.route).ok_or(Corrupt("route"))?;
-        let ask = Ask {
-            id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self, service: &Arc<str>, order: &PickUpRequest) -> Result<DeliveryJob, CorruptRow> {
+        let route = order.policies.iter().find(|terms| *terms.route == *self.route).ok_or(CorruptRow("route"))?;
+        let reserve_request = ReserveRequest {
+            id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
             service: Arc::clone(service),
-            scope: Scope::from_stored(self.scope).ok_or(Corrupt("scope"))?,
+            scope: Scope::from_stored(self.scope).ok_or(CorruptRow("scope"))?,
             space: Bytes::copy_from_slice(self.space),
-            key: Key::from_stored(self.key).ok_or(Corrupt("key"))?,
+            key: Key::from_stored(self.key).ok_or(CorruptRow("key"))?,
             path: self.path.map(Bytes::copy_from_slice),
             route: Arc::clone(&route.route),
-            recipe: Recipe::from_stored(self.recipe).ok_or(Corrupt("recipe"))?,
-            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(Corrupt("fingerprint"))?,
+            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow("recipe"))?,
+            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(CorruptRow("fingerprint"))?,
             instance: order.instance,
-            token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
+            token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
             time_limit: route.time_limit,
         };
-        let delivery = Delivery {
+        let delivery = DeliveryAttempt {
             accepted_at: row::time(self.accepted_at_ms)?,
             number: row::count(self.spent)?.saturating_add(1),
             give_up_in: Duration::from_millis(self.give_up_in_ms.max(0).cast_unsigned()),
         };
-        let sealed = Sealed { secret: self.secret.to_owned(), bytes: Bytes::copy_from_slice(self.sealed) };
+        let sealed = SealedBytes { secret: self.secret.to_owned(), bytes: Bytes::copy_from_slice(self.sealed) };
         let attempt = row::attempt(self.attempt)?;
         let recovery_point = row::recovery_point(self.recovery_point)?;
-        Ok(Job { lease: Lease { ask: Arc::new(ask), attempt, recovery_point, delivery: Some(delivery) }, sealed })
+        Ok(DeliveryJob {
+            lease: AttemptLease {
+                reserve_request: Arc::new(reserve_request),
+                attempt,
+                recovery_point,
+                delivery: Some(delivery),
+            },
+            sealed,
+        })
     }
 }
 
-/// A row that was given up.
-pub struct Grave {
-    /// See [`Dead`]; so are the two below.
+/// The row of a key that was given up.
+pub struct GivenUpRow {
+    /// The record's id, see [`GivenUpKey`].
     pub id: Vec<u8>,
     /// The route's name.
     pub route: String,
-    /// Why.
+    /// The reason.
     pub note: String,
 }
 
-impl Grave {
-    /// What the row stands for.
+impl GivenUpRow {
+    /// Decodes the row.
     ///
     /// # Errors
-    /// [`Corrupt`] says which part does not decode.
-    pub fn decode(self) -> Result<Dead, Corrupt> {
-        let id = RecordId::from_stored(&self.id).ok_or(Corrupt("id"))?;
-        Ok(Dead { id, route: self.route.into(), note: self.note })
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<GivenUpKey, CorruptRow> {
+        let id = RecordId::from_stored(&self.id).ok_or(CorruptRow("id"))?;
+        Ok(GivenUpKey { id, route: self.route.into(), note: self.note })
     }
 }

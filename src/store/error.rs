@@ -1,22 +1,22 @@
-//! What can go wrong between Oncegate and its store.
+//! Errors between Oncegate and its store.
 
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::domain::response::Corrupt;
+use crate::domain::response::CorruptRow;
 
-/// A call to the store failed. `Display` says what, `source` says why.
+/// The error of a failed call to the store. `Display` names the failure, `source` its cause.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The row is there and cannot be understood; never to be taken for a free key.
-    Corrupt(Corrupt),
-    /// Somebody has the key, and the store could not tell who, for this reason: never to be taken for a store that cannot
-    /// tell anything.
+    /// The row exists and does not decode; never to be treated as a free key.
+    Corrupt(CorruptRow),
+    /// Somebody has the key, and reading the record failed for this reason; never to be treated as a store that is
+    /// away.
     Taken(Box<dyn Error + Send + Sync>),
     /// No answer within the store's `timeout`. A write may have happened.
     TimedOut,
-    /// The store is not there, or refused. A write may have happened.
+    /// The store cannot be reached, or refused. A write may have happened.
     Unavailable(Box<dyn Error + Send + Sync>),
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Corrupt(_) => "a stored row is corrupt",
-            Self::Taken(_) => "somebody has the key, and the store could not tell who",
+            Self::Taken(_) => "somebody has the key, and its record could not be read",
             Self::TimedOut => "the store did not answer in time",
             Self::Unavailable(_) => "the store is unavailable",
         })
@@ -41,42 +41,42 @@ impl Error for StoreError {
     }
 }
 
-impl From<Corrupt> for StoreError {
-    fn from(corrupt: Corrupt) -> Self {
+impl From<CorruptRow> for StoreError {
+    fn from(corrupt: CorruptRow) -> Self {
         Self::Corrupt(corrupt)
     }
 }
 
-/// The store cannot be opened at start.
+/// The error of opening or migrating the store.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The file is no store of ours, or is damaged.
+    /// The file is damaged, or not one of Oncegate's.
     Damaged {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: Box<dyn Error + Send + Sync>,
     },
     /// Another process has the embedded store open.
     InUse {
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
     },
-    /// An index could not be built. The step that it belongs to has been taken.
+    /// An index could not be built. The migration that it belongs to has been applied.
     Index {
-        /// Its file's name.
+        /// The index file's name.
         name: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
     /// A migration failed; it was rolled back.
     Migration {
-        /// Which one.
+        /// The migration's name.
         name: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It cannot be reached, or refuses us.
+    /// The store cannot be reached, or refuses the connection.
     Missing(Box<dyn Error + Send + Sync>),
     /// The schema is newer than this program, or was changed by hand.
     SchemaForeign(String),
@@ -90,7 +90,7 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Damaged { path, .. } => write!(f, "{} is damaged, or is no store of Oncegate's", path.display()),
+            Self::Damaged { path, .. } => write!(f, "{} is damaged, or is not a store of Oncegate's", path.display()),
             Self::InUse { path } => {
                 write!(f, "{} is in use by another process; the embedded store serves one at a time", path.display())
             }

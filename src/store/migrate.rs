@@ -1,42 +1,41 @@
-//! Which steps a store's schema has taken, and which it lacks. Applying them is the stores' business.
+//! The migrations that a store's schema has, and those that it lacks. Each store applies them itself.
 
-use std::fmt::Write;
-
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
 use super::OpenError;
 
-/// A step of the schema, as `oncegate migrate --print` shows it.
+/// A migration as `oncegate migrate --print` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its file's name, without the ending.
+    /// The file's name without its extension.
     pub name: String,
-    /// A script that takes the step and records it, in one transaction; or one that builds an index, and runs in none.
+    /// A script that applies and records the migration in one transaction; or one that builds an index, outside of any.
     pub sql: String,
 }
 
-/// A step that this program knows.
+/// A migration that this program knows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct MigrationStep {
     pub version: i32,
     pub name: &'static str,
     pub sql: &'static str,
-    /// What is built after its transaction, in no transaction.
+    /// The indexes that are built after its transaction, outside of any.
     pub indexes: &'static [Index],
 }
 
-/// An index on a table that is in use, and may be large.
+/// An index on a table that may be large and in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Index {
-    /// Its name in the schema.
+    /// The index's name in the schema.
     pub name: &'static str,
-    /// Its file's name, without the ending.
+    /// The file's name without its extension.
     pub file: &'static str,
-    /// One statement.
+    /// The one statement that builds it.
     pub sql: &'static str,
 }
 
-impl Step {
+impl MigrationStep {
     pub const fn new(version: i32, name: &'static str, sql: &'static str) -> Self {
         Self { version, name, sql, indexes: &[] }
     }
@@ -45,45 +44,44 @@ impl Step {
         Self { indexes, ..self }
     }
 
-    /// What is recorded, so that a file that was changed after it was applied is found out: the hash of the step's files
-    /// one after the other, those of its indexes included. Of the indexes it says what they have to be; whether they are
-    /// there, the database says.
+    /// The recorded hash, which detects a file that was changed after it was applied: the hash of the migration's files
+    /// one after the other, those of its indexes included. It covers the indexes' definitions; whether they exist, only
+    /// the database knows.
     pub fn sha256(&self) -> [u8; 32] {
         let hash =
             self.indexes.iter().fold(Sha256::new_with_prefix(self.sql), |hash, index| hash.chain_update(index.sql));
         hash.finalize().into()
     }
 
-    /// The step for whoever applies it by hand; the line that records it is spelt by the store.
+    /// The script for applying the migration by hand; the store gives the statement that records it.
     pub fn script(&self, record: &str) -> Migration {
         Migration { name: self.name.to_owned(), sql: format!("begin;\n\n{}\n{record}\n\ncommit;\n", self.sql) }
     }
 
     pub fn sha256_hex(&self) -> String {
-        self.sha256().iter().fold(String::new(), |mut hex, byte| {
-            // Writing into a string cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        HEXLOWER.encode(&self.sha256())
     }
 }
 
-/// A step that a store has taken.
+/// A migration that a store has applied.
 #[derive(Clone, Debug)]
-pub(super) struct Applied {
+pub(super) struct AppliedMigration {
     pub version: i32,
     pub name: String,
     pub sha256: Vec<u8>,
 }
 
-/// The steps that are missing. What the store has must be the beginning of what we know, byte for byte.
-pub(super) fn outstanding<'a>(known: &'a [Step], applied: &[Applied]) -> Result<&'a [Step], OpenError> {
+/// Returns the migrations that are missing. The applied ones must be the first of the known ones, byte for byte.
+pub(super) fn missing_steps<'a>(
+    known: &'a [MigrationStep],
+    applied: &[AppliedMigration],
+) -> Result<&'a [MigrationStep], OpenError> {
     for (i, applied) in applied.iter().enumerate() {
         let Some(step) = known.get(i) else {
             return Err(OpenError::SchemaForeign(format!("{} is newer than this program", applied.name)));
         };
         if step.version != applied.version || step.name != applied.name {
-            return Err(OpenError::SchemaForeign(format!("{} stands where {} should", applied.name, step.name)));
+            return Err(OpenError::SchemaForeign(format!("{} is in the place of {}", applied.name, step.name)));
         }
         if step.sha256()[..] != applied.sha256 {
             return Err(OpenError::SchemaForeign(format!("{} was changed after it was applied", applied.name)));
@@ -92,40 +90,45 @@ pub(super) fn outstanding<'a>(known: &'a [Step], applied: &[Applied]) -> Result<
     Ok(&known[applied.len()..])
 }
 
-/// [`OpenError::SchemaOld`], unless nothing is missing.
-pub(super) fn none_missing(outstanding: &[Step]) -> Result<(), OpenError> {
-    if outstanding.is_empty() {
+/// Fails with [`OpenError::SchemaOld`] if a migration is missing.
+pub(super) fn check_none_missing(missing_steps: &[MigrationStep]) -> Result<(), OpenError> {
+    if missing_steps.is_empty() {
         return Ok(());
     }
-    Err(OpenError::SchemaOld { pending: outstanding.iter().map(|step| step.name.to_owned()).collect() })
+    Err(OpenError::SchemaOld { pending: missing_steps.iter().map(|step| step.name.to_owned()).collect() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KNOWN: [Step; 2] = [
-        Step::new(1, "0001_a", "a"),
-        Step::new(2, "0002_b", "b").with(&[Index { name: "i", file: "0002_b.i", sql: "i" }]),
+    const KNOWN: [MigrationStep; 2] = [
+        MigrationStep::new(1, "0001_a", "a"),
+        MigrationStep::new(2, "0002_b", "b").with(&[Index { name: "i", file: "0002_b.i", sql: "i" }]),
     ];
 
-    fn applied(steps: &[Step]) -> Vec<Applied> {
-        let applied =
-            |step: &Step| Applied { version: step.version, name: step.name.to_owned(), sha256: step.sha256().to_vec() };
+    fn applied(steps: &[MigrationStep]) -> Vec<AppliedMigration> {
+        let applied = |step: &MigrationStep| AppliedMigration {
+            version: step.version,
+            name: step.name.to_owned(),
+            sha256: step.sha256().to_vec(),
+        };
         steps.iter().map(applied).collect()
     }
 
     #[test]
-    fn what_a_store_has_must_be_the_beginning_of_what_we_know() {
-        let missing = |has: &[Applied]| outstanding(&KNOWN, has).map(<[Step]>::len).map_err(|why| why.to_string());
+    fn applied_migrations_must_be_the_first_of_the_known_ones() {
+        let missing = |has: &[AppliedMigration]| {
+            missing_steps(&KNOWN, has).map(<[MigrationStep]>::len).map_err(|why| why.to_string())
+        };
         assert_eq!(missing(&[]), Ok(2));
         assert_eq!(missing(&applied(&KNOWN[..1])), Ok(1));
         assert_eq!(missing(&applied(&KNOWN)), Ok(0));
         for (has, why) in [
-            (applied(&[KNOWN[0], KNOWN[1], Step::new(3, "0003_c", "c")]), "is newer than"),
-            (applied(&KNOWN[1..]), "0002_b stands where 0001_a should"),
-            (applied(&[Step { sql: "A", ..KNOWN[0] }]), "was changed after it was applied"),
-            (applied(&[KNOWN[0], Step { indexes: &[], ..KNOWN[1] }]), "was changed after it was applied"),
+            (applied(&[KNOWN[0], KNOWN[1], MigrationStep::new(3, "0003_c", "c")]), "is newer than"),
+            (applied(&KNOWN[1..]), "0002_b is in the place of 0001_a"),
+            (applied(&[MigrationStep { sql: "A", ..KNOWN[0] }]), "was changed after it was applied"),
+            (applied(&[KNOWN[0], MigrationStep { indexes: &[], ..KNOWN[1] }]), "was changed after it was applied"),
         ] {
             assert!(missing(&has).unwrap_err().contains(why));
         }

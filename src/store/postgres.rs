@@ -1,130 +1,141 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
-//! Every method is single statements in READ COMMITTED, each committed by itself and sent without a name, so that no
-//! session has to remember anything of us. Four of them are batched, see `lanes`: a request puts its question into a
-//! queue and a free connection takes whatever waits there. What one request goes through, insert, lose, look, is
-//! written here as it happens to that one request.
+//! Every method consists of single statements in READ COMMITTED. Each is committed by itself and sent unprepared, so
+//! that no session holds any state of ours. Some statements are batched, see `batcher`: a call puts its request into a
+//! queue, and a free connection takes all requests that wait there. The steps of one call (insert, conflict, read) are
+//! written here as they happen to that one call.
 //!
 //! There is no `statement_timeout`: PgBouncer refuses it at connecting, and setting it later is session state. Our own
-//! clock ends a call, and what becomes of its statement is told at `connect::Held`. Operators can give the role one
-//! (`alter role … set statement_timeout`), above the store's `timeout`.
+//! clock ends a call; `connect::PgConnection` describes what becomes of its statement. Operators can set one for the
+//! role (`alter role … set statement_timeout`), above the store's `timeout`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::row::{Found, millis, state_of};
+use super::row::{FoundRecord, millis, state_of};
 use super::{
-    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
-    Store, StoreError, Swept, Testimony,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, Record, RecordId, RenewResult, ReserveRequest, ReserveResult,
+    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
 };
-use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
-use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
-use crate::domain::record::State;
+use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
+use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{InstanceId, Token};
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::scope::Salt;
-use connect::Pool;
-use deliveries::Enqueue;
-use failure::Failure;
-use lanes::Desk;
-use statements::{Find, Reserve, Restore, Settle, TakeOver};
+use crate::domain::state::{KeyState, StateKind};
+use batcher::Batcher;
+use connect::PgPool;
+use deliveries::EnqueueStatement;
+use failure::PgFailure;
+use statements::{FindStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement};
 
 pub(super) use schema::{migrate, newest_step, pending};
 
-mod books;
+/// The text of a writing statement: its name, `sql/durable.sql`, and its own file. The name comes first, because
+/// `pg_stat_activity` shows how a statement begins.
+macro_rules! durable {
+    ($name:literal) => {
+        concat!("-- ", $name, "\n", include_str!("sql/durable.sql"), include_str!(concat!("sql/", $name, ".sql")))
+    };
+}
+
+mod admin;
+mod batcher;
 mod connect;
 mod deliveries;
 mod failure;
 mod indexes;
-mod lanes;
 mod probes;
 mod schema;
+mod service_reports;
 mod statements;
-mod testimony;
 mod tls;
 mod upkeep;
 
-/// How many statements of one kind are under way at once. Two keep a server busy and let a request that comes alone
-/// find one free; more would make each batch, and with it the gain, smaller.
+/// The statements of one kind that run at once. Two keep a server busy and leave one free for a request that arrives
+/// alone; more would make each batch, and with it the gain, smaller.
 const LANES: usize = 2;
 
-/// How often a key may vanish between being lost and being looked at. A reaper would have to hit it each time.
+/// The number of times that a key may vanish between the conflict and the read. A reaper would have to delete it each time.
 const ROUNDS_MAX: usize = 3;
 
-/// Over how many connections a call is tried of which nothing was sent. Where there is no server, that takes no time.
+/// The connections on which a call is tried of which nothing was sent. Without a server these tries take no time.
 const CONNECTIONS_MAX: usize = 3;
 
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
     salt: Salt,
     timeout: Duration,
-    reserve: Desk<Reserve>,
-    take_over: Desk<TakeOver>,
-    find: Desk<Find>,
-    enqueue: Desk<Enqueue>,
-    /// What is begun and not batched.
-    begin: Pool,
-    /// Ending attempts goes over connections of its own, which no flood of reservations can take.
-    settle: Desk<Settle>,
-    /// What a settlement reads back goes the same way.
-    find_settled: Desk<Find>,
-    /// And what has to be written anew.
-    restore: Desk<Restore>,
-    /// A lease that is renewed late loses attempts, so nothing else waits here.
-    lease: Pool,
-    upkeep: Pool,
+    reserve: Batcher<ReserveStatement>,
+    take_over: Batcher<TakeOverStatement>,
+    find: Batcher<FindStatement>,
+    enqueue: Batcher<EnqueueStatement>,
+    /// For statements that begin something and are not batched.
+    begin: PgPool,
+    /// Settlements have connections of their own, which no flood of reservations can take.
+    settle: Batcher<SettleStatement>,
+    /// The reads of a settlement, on the same connections.
+    find_settled: Batcher<FindStatement>,
+    /// Lost rows that a settlement writes anew, on the same connections.
+    restore: Batcher<RestoreStatement>,
+    /// For leases alone: a lease that is renewed late loses attempts.
+    lease: PgPool,
+    upkeep: PgPool,
 }
 
 /// Opens the store.
-pub(super) async fn open(url: &str, settings: &Settings) -> Result<Postgres, OpenError> {
+pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = connect::config(url, settings.timeout)?;
     let salt = schema::prepare(&server, settings).await?;
     let pools = connect::pools(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
         salt,
         timeout: settings.timeout,
-        reserve: Desk::open(&pools.begin, LANES),
-        take_over: Desk::open(&pools.begin, LANES),
-        find: Desk::open(&pools.begin, LANES),
-        enqueue: Desk::open(&pools.begin, LANES),
+        reserve: Batcher::open(&pools.begin, LANES),
+        take_over: Batcher::open(&pools.begin, LANES),
+        find: Batcher::open(&pools.begin, LANES),
+        enqueue: Batcher::open(&pools.begin, LANES),
         begin: pools.begin,
-        settle: Desk::open(&pools.settle, LANES),
-        find_settled: Desk::open(&pools.settle, 1),
-        restore: Desk::open(&pools.settle, 1),
+        settle: Batcher::open(&pools.settle, LANES),
+        find_settled: Batcher::open(&pools.settle, 1),
+        restore: Batcher::open(&pools.settle, 1),
         lease: pools.lease,
         upkeep: pools.upkeep,
     })
 }
 
 impl Store for Postgres {
-    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
-        let ask = Arc::new(ask);
+    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        let reserve_request = Arc::new(reserve_request);
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| self.reserve_once(ask.clone(), doubt, deadline)))
-    }
-
-    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
-        let ask = Arc::new(ask);
-        let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| {
-            self.take_over_once(ask.clone(), from, doubt, deadline)
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
+            self.reserve_once(reserve_request.clone(), in_doubt, deadline)
         }))
     }
 
-    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
+    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
+        let reserve_request = Arc::new(reserve_request);
+        let deadline = self.deadline();
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
+            self.take_over_once(reserve_request.clone(), from, in_doubt, deadline)
+        }))
+    }
+
+    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
         let settlement = Arc::new(settlement);
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::Always, move |doubt| {
-            self.settle_once(settlement.clone(), doubt, deadline)
+        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |in_doubt| {
+            self.settle_once(settlement.clone(), in_doubt, deadline)
         }))
     }
 
-    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
+    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| async move {
-            Ok(self.find.ask(Find { id, doubt: false }, deadline).await??.map(|found| found.record))
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
+            Ok(self.find.call(FindStatement { id, in_doubt: false }, deadline).await??.map(|found| found.record))
         }))
     }
 
@@ -132,103 +143,118 @@ impl Store for Postgres {
         self.salt.clone()
     }
 
-    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
+    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::Always, move |_| upkeep::renew(&self.lease, renewal.clone(), deadline)))
+        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
+            upkeep::renew_lease(&self.lease, renewal.clone(), deadline)
+        }))
     }
 
-    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
+    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::Always, move |_| upkeep::retire(&self.lease, instance, deadline)))
+        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
+            upkeep::release_lease(&self.lease, instance, deadline)
+        }))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
+    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
             upkeep::sweep(&self.upkeep, millis(expiry), limit, deadline)
         }))
     }
 
-    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
-            upkeep::standing(&self.upkeep, instance, millis(older_than), deadline)
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
+            upkeep::list_in_flight(&self.upkeep, instance, millis(older_than), deadline)
         }))
     }
 
-    fn reap(&self, limit: u32) -> Pending<'_, u64> {
+    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::reap(&self.upkeep, limit, deadline)))
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
+            upkeep::reap(&self.upkeep, limit, deadline)
+        }))
     }
 
-    // Not tried again: a question too many is nothing beside one that nobody knows of.
-    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
+    // Not tried again: a probe counted twice would be a probe that nobody sends.
+    fn claim_probes(
+        &self,
+        service: &Arc<str>,
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Probe>> {
         let (service, deadline) = (Arc::clone(service), self.deadline());
-        Box::pin(async move { Ok(probes::claim(&self.upkeep, &service, &schedules, limit, deadline).await?) })
+        Box::pin(async move { Ok(probes::claim_probes(&self.upkeep, &service, &schedules, limit, deadline).await?) })
     }
 
-    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
+    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
         let (finding, deadline) = (Arc::new(finding), self.deadline());
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
             probes::resolve(&self.upkeep, Arc::clone(&finding), deadline)
         }))
     }
 
-    fn page(
+    fn list_settled_keys(
         &self,
         service: &Arc<str>,
         routes: Vec<Arc<str>>,
         since: Duration,
         after: Option<RecordId>,
         limit: u32,
-    ) -> Pending<'_, Page> {
-        let (wanted, deadline) = (Arc::new((Arc::clone(service), routes)), self.deadline());
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
-            probes::page(&self.upkeep, Arc::clone(&wanted), millis(since), after, limit, deadline)
+    ) -> StoreFuture<'_, SettledKeyPage> {
+        let (expected, deadline) = (Arc::new((Arc::clone(service), routes)), self.deadline());
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
+            probes::list_settled_keys(&self.upkeep, Arc::clone(&expected), millis(since), after, limit, deadline)
         }))
     }
 
-    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
+    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
         let order = Arc::new(order);
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |doubt| {
-            self.enqueue_once(order.clone(), from, doubt, deadline)
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
+            self.enqueue_once(order.clone(), from, in_doubt, deadline)
         }))
     }
 
-    // Not tried again: what it has reserved without our hearing of it is released as a stray, and due again.
-    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
+    // Not tried again: attempts whose answer was lost are released as orphans, and are due again.
+    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
         let deadline = self.deadline();
         Box::pin(async move { Ok(deliveries::pick_up(&self.begin, &order, deadline).await?) })
     }
 
-    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
+    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
         let (note, deadline) = (Arc::<str>::from(note), self.deadline());
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| {
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
             let note = Arc::clone(&note);
-            async move { deliveries::bury(&self.upkeep, id, token, states, &note, deadline).await }
+            async move { deliveries::give_up(&self.upkeep, id, token, states, &note, deadline).await }
         }))
     }
 
-    fn ping(&self) -> Pending<'_, ()> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         let deadline = self.deadline();
-        Box::pin(persist(deadline, Patience::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
     }
 
-    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+    fn remember_route_identities(
+        &self,
+        service: Arc<str>,
+        rules: Vec<RouteIdentity>,
+    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
         let deadline = self.deadline();
-        let asked = Arc::new((service, rules));
-        Box::pin(persist(deadline, Patience::Always, move |_| {
-            let asked = asked.clone();
-            async move { upkeep::rules(&self.upkeep, &asked.0, &asked.1, deadline).await }
+        let identities = Arc::new((service, rules));
+        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
+            let identities = identities.clone();
+            async move { upkeep::remember_route_identities(&self.upkeep, &identities.0, &identities.1, deadline).await }
         }))
     }
 
-    fn testimony(&self) -> &dyn Testimony {
+    fn service_reports(&self) -> &dyn ServiceReports {
         self
     }
 
-    fn books(&self) -> &dyn Books {
+    fn admin(&self) -> &dyn AdminStore {
         self
     }
 }
@@ -238,192 +264,196 @@ impl Postgres {
         Instant::now() + self.timeout
     }
 
-    /// `doubt`: an earlier try of this very call may have written the row.
-    async fn reserve_once(&self, ask: Arc<Ask>, doubt: bool, deadline: Instant) -> Result<Reservation, Failure> {
+    /// `in_doubt`: whether an earlier try of this very call may have written the row.
+    async fn reserve_once(
+        &self,
+        reserve_request: Arc<ReserveRequest>,
+        in_doubt: bool,
+        deadline: Instant,
+    ) -> Result<ReserveResult, PgFailure> {
         for _ in 0..ROUNDS_MAX {
-            if self.reserve.ask(Reserve(ask.clone()), deadline).await? {
-                return Ok(fresh(&ask, 1, None));
+            if self.reserve.call(ReserveStatement(reserve_request.clone()), deadline).await? {
+                return Ok(fresh(&reserve_request, 1, None));
             }
-            let look = self.find.ask(Find { id: ask.id, doubt }, deadline).await;
-            if let Some(found) = look.map_err(Failure::of_taken)?? {
-                return Ok(taken(&ask, found.record, doubt));
+            let look = self.find.call(FindStatement { id: reserve_request.id, in_doubt }, deadline).await;
+            if let Some(found) = look.map_err(PgFailure::for_taken_key)?? {
+                return Ok(taken(&reserve_request, found.record, in_doubt));
             }
         }
-        let cause = "the key's record came and went while it was being reserved";
-        Err(Failure::Refused(Arc::from(Box::from(cause))).of_taken())
+        let cause = "the key's record was created and deleted again while the key was being reserved";
+        Err(PgFailure::Refused(Arc::from(Box::from(cause))).for_taken_key())
     }
 
     async fn take_over_once(
         &self,
-        ask: Arc<Ask>,
-        from: Seen,
-        doubt: bool,
+        reserve_request: Arc<ReserveRequest>,
+        from: ExpectedRecord,
+        in_doubt: bool,
         deadline: Instant,
-    ) -> Result<Reservation, Failure> {
-        let mut pauses = Pauses::new();
+    ) -> Result<ReserveResult, PgFailure> {
+        let mut pauses = RetryPauses::new();
         loop {
-            if let Some((attempt, reached)) = self.take_over.ask(TakeOver(ask.clone(), from), deadline).await?? {
-                return Ok(fresh(&ask, attempt, reached));
+            if let Some((attempt, reached)) =
+                self.take_over.call(TakeOverStatement(reserve_request.clone(), from), deadline).await??
+            {
+                return Ok(fresh(&reserve_request, attempt, reached));
             }
-            match self.find.ask(Find { id: ask.id, doubt }, deadline).await?? {
-                // Nothing stands against it but somebody's open transaction.
+            match self.find.call(FindStatement { id: reserve_request.id, in_doubt }, deadline).await?? {
+                // Only another transaction's lock can be in the way.
                 Some(found) if may_be_taken(&found.record, from) => pauses.next().await,
-                Some(found) => return Ok(taken(&ask, found.record, doubt)),
-                None => return self.reserve_once(ask, doubt, deadline).await,
+                Some(found) => return Ok(taken(&reserve_request, found.record, in_doubt)),
+                None => return self.reserve_once(reserve_request, in_doubt, deadline).await,
             }
         }
     }
 
     async fn enqueue_once(
         &self,
-        order: Arc<Order>,
-        from: Option<Seen>,
-        doubt: bool,
+        order: Arc<EnqueueRequest>,
+        from: Option<ExpectedRecord>,
+        in_doubt: bool,
         deadline: Instant,
-    ) -> Result<Enqueued, Failure> {
-        let mut pauses = Pauses::new();
+    ) -> Result<EnqueueResult, PgFailure> {
+        let mut pauses = RetryPauses::new();
         for _ in 0..ROUNDS_MAX {
             let accepted = match from {
                 Some(from) => deliveries::enqueue_over(&self.begin, &order, from, deadline).await?,
-                None => self.enqueue.ask(Enqueue(order.clone()), deadline).await?,
+                None => self.enqueue.call(EnqueueStatement(order.clone()), deadline).await?,
             };
             if accepted {
-                return Ok(Enqueued::Accepted);
+                return Ok(EnqueueResult::Accepted);
             }
-            let look = self.find.ask(Find { id: order.ask.id, doubt }, deadline).await;
-            match (look.map_err(Failure::of_taken)??, from) {
-                // Our own, in a try whose answer got lost.
-                (Some(found), _) if doubt && found.record.token == order.ask.token => return Ok(Enqueued::Accepted),
-                // Nothing stands against it but somebody's open transaction.
+            let look = self.find.call(FindStatement { id: order.reserve_request.id, in_doubt }, deadline).await;
+            match (look.map_err(PgFailure::for_taken_key)??, from) {
+                // Our own, from a try whose answer was lost.
+                (Some(found), _) if in_doubt && found.record.token == order.reserve_request.token => {
+                    return Ok(EnqueueResult::Accepted);
+                }
+                // Only another transaction's lock can be in the way.
                 (Some(found), Some(from)) if may_be_taken(&found.record, from) => pauses.next().await,
-                (Some(found), _) => return Ok(Enqueued::Taken(found.record)),
-                (None, Some(_)) => return Box::pin(self.enqueue_once(order, None, doubt, deadline)).await,
+                (Some(found), _) => return Ok(EnqueueResult::Taken(found.record)),
+                (None, Some(_)) => return Box::pin(self.enqueue_once(order, None, in_doubt, deadline)).await,
                 (None, None) => {}
             }
         }
-        let cause = "the key's record came and went while it was being accepted";
-        Err(Failure::Refused(Arc::from(Box::from(cause))).of_taken())
+        let cause = "the key's record was created and deleted again while the key was being accepted";
+        Err(PgFailure::Refused(Arc::from(Box::from(cause))).for_taken_key())
     }
 
     async fn settle_once(
         &self,
         settlement: Arc<Settlement>,
-        doubt: bool,
+        in_doubt: bool,
         deadline: Instant,
-    ) -> Result<Settled, Failure> {
-        let mut pauses = Pauses::new();
+    ) -> Result<SettleResult, PgFailure> {
+        let mut pauses = RetryPauses::new();
         let mut held = false;
         loop {
-            let question = Settle { settlement: settlement.clone(), held };
-            if let Some(expires_at) = self.settle.ask(question, deadline).await?? {
-                return Ok(Settled::Done { expires_at });
+            let request = SettleStatement { settlement: settlement.clone(), held };
+            if let Some(expires_at) = self.settle.call(request, deadline).await?? {
+                return Ok(SettleResult::Done { expires_at });
             }
-            let found = self.find_settled.ask(Find { id: settlement.id, doubt }, deadline).await??;
-            let Some(Found { record, expires_at }) = found else {
-                if settlement.to_restore().is_none() {
-                    return Ok(Settled::Fenced(None));
+            let found = self.find_settled.call(FindStatement { id: settlement.id, in_doubt }, deadline).await??;
+            let Some(FoundRecord { record, expires_at }) = found else {
+                if settlement.lease_to_restore().is_none() {
+                    return Ok(SettleResult::Fenced(None));
                 }
-                if let Some(expires_at) = self.restore.ask(Restore(settlement.clone()), deadline).await?? {
-                    tracing::warn!(record = %settlement.id, "the store has no record of this key; its attempt's end is stored anew");
-                    return Ok(Settled::Done { expires_at });
+                if let Some(expires_at) = self.restore.call(RestoreStatement(settlement.clone()), deadline).await?? {
+                    tracing::warn!(record = %settlement.id, "the store has no record of this key; its attempt's outcome is stored anew");
+                    return Ok(SettleResult::Done { expires_at });
                 }
-                // Somebody was faster: who?
+                // Somebody else was faster: read who.
                 continue;
             };
             let ours = record.token == settlement.token;
-            let wanted = state_of(&record, &settlement.ending);
+            let expected = state_of(&record, &settlement.outcome);
             match record.state.name() {
-                state if ours && doubt && state == wanted && is_settled_so(&record, &settlement) => {
-                    return Ok(Settled::Done { expires_at });
+                state if ours && in_doubt && state == expected && is_settled_as(&record, &settlement) => {
+                    return Ok(SettleResult::Done { expires_at });
                 }
-                // Nothing stands against it but somebody's open transaction.
-                _ if ours && may_end_so(&record, &settlement.ending) => {
+                // Only another transaction's lock can be in the way.
+                _ if ours && settlement.outcome.may_settle(record.state.kind(), record.accepted_at.is_some()) => {
                     held = true;
                     pauses.next().await;
                 }
-                _ => return Ok(Settled::Fenced(Some(record))),
+                _ => return Ok(SettleResult::Fenced(Some(record))),
             }
         }
     }
 }
 
-fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
-    Reservation::Fresh(Lease { ask: ask.clone(), attempt, recovery_point, delivery: None })
+fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
+    ReserveResult::Fresh(AttemptLease {
+        reserve_request: reserve_request.clone(),
+        attempt,
+        recovery_point,
+        delivery: None,
+    })
 }
 
-/// Somebody was here before; or we were, in a try whose answer got lost.
-fn taken(ask: &Arc<Ask>, record: Record, doubt: bool) -> Reservation {
-    if doubt && record.token == ask.token && matches!(record.state, State::InFlight) {
-        return fresh(ask, record.attempt, record.recovery_point);
+/// The result for a key that has a record: somebody else's, or our own from a try whose answer was lost.
+fn taken(reserve_request: &Arc<ReserveRequest>, record: Record, in_doubt: bool) -> ReserveResult {
+    if in_doubt && record.token == reserve_request.token && matches!(record.state, KeyState::InFlight) {
+        return fresh(reserve_request, record.attempt, record.recovery_point);
     }
-    Reservation::Taken(record)
+    ReserveResult::Taken(record)
 }
 
-/// Whether a record says what a settlement would have made it say. The service may have completed the key itself under
-/// the same token, with another response: then that one is the answer.
-fn is_settled_so(record: &Record, settlement: &Settlement) -> bool {
-    match (&record.state, &settlement.ending) {
-        (State::Completed(stored), Ending::Completed { response, .. }) => stored.response == *response,
+/// Whether a record holds the settlement's response. The service may have completed the key itself under the same
+/// token, with another response: then that one is the answer.
+fn is_settled_as(record: &Record, settlement: &Settlement) -> bool {
+    match (&record.state, &settlement.outcome) {
+        (KeyState::Completed(stored), AttemptOutcome::Completed { response, .. }) => stored.response == *response,
         _ => true,
     }
 }
 
-/// What `settle_1` and `settle_around.sql` ask of a row, beside its token.
-fn may_end_so(record: &Record, ending: &Ending) -> bool {
-    match (ending, &record.state) {
-        (_, State::Completed(_) | State::Expired) => false,
-        (Ending::Completed { .. }, _) | (_, State::InFlight) => true,
-        (Ending::Retryable { .. }, State::Unknown) => true,
-        (Ending::Retryable { .. }, State::Dead) => record.accepted_at.is_none(),
-        (Ending::Retryable { .. }, State::Queued | State::Retryable) | (Ending::Unknown, _) => false,
-    }
-}
-
-/// What `take_over.sql` asks of a row.
-fn may_be_taken(record: &Record, from: Seen) -> bool {
+/// Whether a row may be taken over: the condition of `take_over.sql`.
+fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
     let by_state = match record.state {
-        State::Completed(_) | State::Expired => from.past_ttl,
-        State::Dead | State::InFlight | State::Queued => false,
-        State::Retryable | State::Unknown => true,
+        KeyState::Completed(_) | KeyState::Expired => from.past_ttl,
+        KeyState::Dead | KeyState::InFlight | KeyState::Queued => false,
+        KeyState::Retryable | KeyState::Unknown => true,
     };
-    by_state && record.token == from.token && record.state.name() == from.state && (!from.past_ttl || record.past_ttl)
+    by_state && record.token == from.token && record.state.kind() == from.state && (!from.past_ttl || record.past_ttl)
 }
 
-/// For how much a call is tried again until its deadline.
+/// When a failed call is tried again before its deadline.
 #[derive(Clone, Copy)]
-enum Patience {
-    /// Whatever happened: it does no harm twice, and not having done it does.
+enum RetryBudget {
+    /// After any failure: executing the call twice does no harm, and not executing it does.
     Always,
-    /// Only where it may have been done, as nobody can act on "perhaps"; and a few times where a connection broke while it
-    /// was being made, or led to a server that takes no writes any more.
+    /// Only where it may have been executed, as a caller cannot act on "perhaps"; and up to [`CONNECTIONS_MAX`] times
+    /// where a connection failed while it was being made, or led to a server that takes no writes any more.
     InDoubt,
 }
 
-/// Tries until it is known what happened, or time is up. `once` is told whether an earlier try may have been executed.
-async fn persist<T, F>(
+/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets whether an earlier try may
+/// have been executed.
+async fn retry_until_known<T, F>(
     deadline: Instant,
-    patience: Patience,
-    mut once: impl FnMut(bool) -> F + Send,
+    budget: RetryBudget,
+    mut call_once: impl FnMut(bool) -> F + Send,
 ) -> Result<T, StoreError>
 where
-    F: Future<Output = Result<T, Failure>> + Send,
+    F: Future<Output = Result<T, PgFailure>> + Send,
 {
-    let (mut doubt, mut tries, mut taken) = (false, 0, false);
-    let mut pauses = Pauses::new();
+    let (mut in_doubt, mut tries, mut taken) = (false, 0, false);
+    let mut pauses = RetryPauses::new();
     loop {
-        let failure = match once(doubt).await {
+        let failure = match call_once(in_doubt).await {
             Ok(done) => return Ok(done),
-            // Once somebody was seen to have the key, a later try that sees nothing takes nothing back.
-            Err(failure) if taken => failure.of_taken(),
+            // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
+            Err(failure) if taken => failure.for_taken_key(),
             Err(failure) => failure,
         };
-        taken = matches!(failure, Failure::Taken(_));
+        taken = matches!(failure, PgFailure::Taken(_));
         tries += 1;
-        doubt |= failure.in_doubt();
-        let again = match patience {
-            Patience::Always => !failure.is_final(),
-            Patience::InDoubt => {
-                !failure.is_final() && (doubt || (tries < CONNECTIONS_MAX && failure.wants_another_connection()))
+        in_doubt |= failure.in_doubt();
+        let again = match budget {
+            RetryBudget::Always => !failure.is_final(),
+            RetryBudget::InDoubt => {
+                !failure.is_final() && (in_doubt || (tries < CONNECTIONS_MAX && failure.wants_another_connection()))
             }
         };
         if !again || Instant::now() + pauses.length >= deadline {
@@ -433,13 +463,13 @@ where
     }
 }
 
-/// Pauses that grow: short enough at first to hide a dropped connection, long enough at last not to press a server that
-/// is starting.
-struct Pauses {
+/// Growing pauses between tries: short enough at first to hide a dropped connection, long enough at last not to burden
+/// a server that is starting.
+struct RetryPauses {
     length: Duration,
 }
 
-impl Pauses {
+impl RetryPauses {
     fn new() -> Self {
         Self { length: Duration::from_millis(5) }
     }

@@ -1,44 +1,46 @@
-//! A row of the table `keys`, understood: the one decoder of both stores.
+//! Decoding and encoding rows of the table `keys`, for both stores.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::domain::attempt::{Ending, Lease, Token};
+use crate::domain::attempt::{AttemptLease, AttemptOutcome};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
-use crate::domain::probe::{Kept, Subject, Verdict};
-use crate::domain::record::{Completed, Record, RecordId, State};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::probe::{ProbeSubject, ProbeVerdict, SettledKey};
+use crate::domain::record::Record;
 use crate::domain::recovery::RecoveryPoint;
-use crate::domain::response::{Corrupt, StoredResponse};
+use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Scope;
+use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 
-/// What `find` selects, in its order, as it comes from the store: nothing of it is believed yet.
-pub struct Row<'a> {
+/// The columns that `find.sql` selects, in its order; nothing of them is validated yet.
+pub struct RawRecord<'a> {
     /// The 32 bytes of the id.
     pub id: &'a [u8],
     /// The newest attempt's number.
     pub attempt: i64,
     /// The newest attempt's token.
     pub token: &'a [u8],
-    /// How the fingerprint was made.
+    /// The fingerprint's recipe.
     pub recipe: &'a str,
-    /// What the key was first used for.
+    /// The fingerprint of the key's request.
     pub fingerprint: &'a [u8],
     /// The state's name.
     pub state: &'a str,
-    /// Since its reservation.
+    /// The time since the reservation, in milliseconds.
     pub running_ms: i64,
-    /// Until its time limit.
+    /// The time until the attempt's time limit, in milliseconds.
     pub deadline_in_ms: i64,
     /// Whether it is past its TTL.
     pub past_ttl: bool,
     /// Whether it is past its TTL and remembered to refuse late retries.
     pub late: bool,
-    /// How far its attempts have come.
+    /// The recovery point of the key's attempts.
     pub recovery_point: Option<&'a str>,
-    /// When it will be forgotten, since 1970.
+    /// When the record lapses, in milliseconds since 1970.
     pub expires_at_ms: Option<i64>,
-    /// When it was accepted for asynchronous delivery, since 1970.
+    /// When the key was accepted for asynchronous delivery, in milliseconds since 1970.
     pub accepted_at_ms: Option<i64>,
     /// The response's status.
     pub status: Option<i64>,
@@ -48,46 +50,46 @@ pub struct Row<'a> {
     pub body: Option<Bytes>,
 }
 
-/// A record, and when it will be forgotten.
+/// A record, and when it lapses.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundRecord {
     /// The record.
     pub record: Record,
-    /// Where it has a TTL.
+    /// When the record lapses, where it has a TTL.
     pub expires_at: Option<SystemTime>,
 }
 
-impl Row<'_> {
-    /// The record that the row stands for.
+impl RawRecord<'_> {
+    /// Decodes the row.
     ///
     /// # Errors
-    /// [`Corrupt`] says which part does not decode.
-    pub fn decode(self) -> Result<Found, Corrupt> {
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<FoundRecord, CorruptRow> {
         let expires_at = self.expires_at_ms.map(time).transpose()?;
-        let state = match (self.state, self.status, self.fields, expires_at) {
-            ("completed", Some(status), Some(fields), expires_at @ Some(_)) => {
-                let status = i16::try_from(status).map_err(|_| Corrupt("status"))?;
-                let fields = Bytes::copy_from_slice(fields);
-                State::Completed(Completed {
-                    response: StoredResponse::decode(status, &fields, self.body)?,
-                    expires_at,
-                })
-            }
-            ("completed", ..) => return Err(Corrupt("a completed record without its response")),
-            ("dead", ..) => State::Dead,
-            ("expired", ..) => State::Expired,
-            ("in_flight", ..) => State::InFlight,
-            ("queued", ..) => State::Queued,
-            ("retryable", ..) => State::Retryable,
-            ("unknown", ..) => State::Unknown,
-            _ => return Err(Corrupt("state")),
-        };
+        let state =
+            match (StateKind::parse(self.state).ok_or(CorruptRow("state"))?, self.status, self.fields, expires_at) {
+                (StateKind::Completed, Some(status), Some(fields), expires_at @ Some(_)) => {
+                    let status = i16::try_from(status).map_err(|_| CorruptRow("status"))?;
+                    let fields = Bytes::copy_from_slice(fields);
+                    KeyState::Completed(CompletedResponse {
+                        response: StoredResponse::decode(status, &fields, self.body)?,
+                        expires_at,
+                    })
+                }
+                (StateKind::Completed, ..) => return Err(CorruptRow("a completed record without its response")),
+                (StateKind::Dead, ..) => KeyState::Dead,
+                (StateKind::Expired, ..) => KeyState::Expired,
+                (StateKind::InFlight, ..) => KeyState::InFlight,
+                (StateKind::Queued, ..) => KeyState::Queued,
+                (StateKind::Retryable, ..) => KeyState::Retryable,
+                (StateKind::Unknown, ..) => KeyState::Unknown,
+            };
         let record = Record {
-            id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
+            id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
             attempt: attempts(self.attempt)?,
-            token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
-            recipe: Recipe::from_stored(self.recipe).ok_or(Corrupt("recipe"))?,
-            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(Corrupt("fingerprint"))?,
+            token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
+            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow("recipe"))?,
+            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(CorruptRow("fingerprint"))?,
             running_for: Duration::from_millis(self.running_ms.max(0).cast_unsigned()),
             deadline_in_ms: self.deadline_in_ms,
             past_ttl: self.past_ttl,
@@ -96,72 +98,72 @@ impl Row<'_> {
             accepted_at: self.accepted_at_ms.map(time).transpose()?,
             state,
         };
-        Ok(Found { record, expires_at })
+        Ok(FoundRecord { record, expires_at })
     }
 }
 
-/// An attempt's number as it stands in the store.
+/// Decodes an attempt's number.
 ///
 /// # Errors
-/// [`Corrupt`] where it is none.
-pub fn attempt(number: i64) -> Result<u32, Corrupt> {
-    u32::try_from(number).ok().filter(|number| *number >= 1).ok_or(Corrupt("attempt"))
+/// [`CorruptRow`] where it is not a number from 1 on.
+pub fn attempt(number: i64) -> Result<u32, CorruptRow> {
+    u32::try_from(number).ok().filter(|number| *number >= 1).ok_or(CorruptRow("attempt"))
 }
 
-/// A recovery point as it stands in the store.
+/// Decodes a recovery point.
 ///
 /// # Errors
-/// [`Corrupt`] where it is none.
-pub fn recovery_point(name: Option<&str>) -> Result<Option<RecoveryPoint>, Corrupt> {
-    name.map(|name| RecoveryPoint::parse(name).ok_or(Corrupt("a recovery point"))).transpose()
+/// [`CorruptRow`] where it is not a valid one.
+pub fn recovery_point(name: Option<&str>) -> Result<Option<RecoveryPoint>, CorruptRow> {
+    name.map(|name| RecoveryPoint::parse(name).ok_or(CorruptRow("a recovery point"))).transpose()
 }
 
-/// How many attempts there were; none where a key was accepted and waits.
+/// Decodes the number of attempts; 0 where a key was accepted and waits.
 ///
 /// # Errors
-/// [`Corrupt`] where it is no such number.
-pub fn attempts(number: i64) -> Result<u32, Corrupt> {
-    u32::try_from(number).map_err(|_| Corrupt("attempt"))
+/// [`CorruptRow`] where the number is out of range.
+pub fn attempts(number: i64) -> Result<u32, CorruptRow> {
+    u32::try_from(number).map_err(|_| CorruptRow("attempt"))
 }
 
-/// A time as it stands in the store: milliseconds since 1970.
+/// Decodes a time: milliseconds since 1970.
 ///
 /// # Errors
-/// [`Corrupt`] where it is none.
-pub fn time(since_1970_ms: i64) -> Result<SystemTime, Corrupt> {
+/// [`CorruptRow`] where the number is out of range.
+pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
     u64::try_from(since_1970_ms)
         .ok()
         .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)))
-        .ok_or(Corrupt("a time"))
+        .ok_or(CorruptRow("a time"))
 }
 
-/// When the key of an attempt was accepted for asynchronous delivery, where it was, in milliseconds since 1970.
-pub fn accepted_ms(lease: &Lease) -> Option<i64> {
+/// The time when an attempt's key was accepted for asynchronous delivery, if it was, in milliseconds since 1970.
+pub fn accepted_ms(lease: &AttemptLease) -> Option<i64> {
     let accepted_at = lease.delivery?.accepted_at;
     Some(millis(accepted_at.duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
-/// A duration as the stores take it. A thousand years stand for anything longer: adding more to a time overflows in
-/// PostgreSQL, and an overflow would look like a fault.
+/// A duration in milliseconds, at most a thousand years: adding more to a time overflows in PostgreSQL, and an overflow
+/// would look like a fault.
 pub fn millis(duration: Duration) -> i64 {
     const MAX: i64 = 1000 * 365 * 24 * 60 * 60 * 1000;
     i64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
 }
 
-/// The name of the state that an ending leads to.
-pub fn state_after(ending: &Ending) -> &'static str {
-    match ending {
-        Ending::Completed { .. } => "completed",
-        Ending::Retryable { .. } => "retryable",
-        Ending::Unknown => "unknown",
+/// The name of the state that an outcome leads to.
+pub fn state_after(outcome: &AttemptOutcome) -> &'static str {
+    match outcome {
+        AttemptOutcome::Completed { .. } => StateKind::Completed.name(),
+        AttemptOutcome::Retryable { .. } => StateKind::Retryable.name(),
+        AttemptOutcome::Unknown => StateKind::Unknown.name(),
     }
 }
 
-/// An ending as its columns have it.
-pub struct Terms<'a> {
-    /// Until it is forgotten, where it ever is.
+/// The columns of an attempt's outcome.
+pub struct OutcomeColumns<'a> {
+    /// The TTL in milliseconds, where the state has one.
     pub ttl_ms: Option<i64>,
-    /// For how long past that it is remembered.
+    /// The time past its TTL for which the key is remembered, in milliseconds.
     pub remember_ms: Option<i64>,
     /// The response's status.
     pub status: Option<i16>,
@@ -171,141 +173,141 @@ pub struct Terms<'a> {
     pub body: Option<&'a [u8]>,
 }
 
-impl<'a> Terms<'a> {
-    /// What becomes of a row that ends so.
-    pub fn of(ending: &'a Ending) -> Self {
+impl<'a> OutcomeColumns<'a> {
+    /// The columns for this outcome.
+    pub fn from_outcome(outcome: &'a AttemptOutcome) -> Self {
         let nothing = Self { ttl_ms: None, remember_ms: None, status: None, fields: None, body: None };
-        match ending {
-            Ending::Completed { response, ttl, remember } => Self {
+        match outcome {
+            AttemptOutcome::Completed { response, ttl, remember } => Self {
                 ttl_ms: Some(millis(*ttl)),
                 remember_ms: remember.map(millis),
                 status: Some(response.status.as_u16().cast_signed()),
                 fields: Some(response.encode_fields()),
                 body: response.body.as_deref(),
             },
-            Ending::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
-            Ending::Unknown => nothing,
+            AttemptOutcome::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
+            AttemptOutcome::Unknown => nothing,
         }
     }
 }
 
-/// The name of the state that an ending leads a record to: what was accepted is queued again.
-pub fn state_of(record: &Record, ending: &Ending) -> &'static str {
-    match ending {
-        Ending::Retryable { .. } if record.accepted_at.is_some() => "queued",
-        ending => state_after(ending),
+/// The name of the state that an outcome leads this record to: a retryable accepted key is queued again.
+pub fn state_of(record: &Record, outcome: &AttemptOutcome) -> &'static str {
+    match outcome {
+        AttemptOutcome::Retryable { .. } if record.accepted_at.is_some() => StateKind::Queued.name(),
+        outcome => state_after(outcome),
     }
 }
 
-/// What an ending weighs: its response's body. The fields are small beside a body that is worth counting.
-pub fn body_bytes(ending: &Ending) -> usize {
-    match ending {
-        Ending::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        Ending::Retryable { .. } | Ending::Unknown => 0,
+/// The size of an outcome: its response's body. The fields are small beside a body that is worth counting.
+pub fn body_bytes(outcome: &AttemptOutcome) -> usize {
+    match outcome {
+        AttemptOutcome::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
+        AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown => 0,
     }
 }
 
-/// The same of a reconciler's verdict.
-pub fn verdict_bytes(verdict: &Verdict) -> usize {
+/// The size of a reconciler's verdict: its response's body.
+pub fn verdict_bytes(verdict: &ProbeVerdict) -> usize {
     match verdict {
-        Verdict::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        Verdict::Dead | Verdict::Open { .. } | Verdict::Retryable { .. } => 0,
+        ProbeVerdict::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
+        ProbeVerdict::Dead | ProbeVerdict::Open { .. } | ProbeVerdict::Retryable { .. } => 0,
     }
 }
 
-/// A verdict as both stores write it.
-pub struct Resolved<'a> {
+/// The columns of a reconciler's verdict.
+pub struct VerdictColumns<'a> {
     /// The new state's name.
     pub state: &'static str,
-    /// The audit's word for it.
+    /// The action's name in the audit log.
     pub action: &'static str,
-    /// How often in a row the service knew of nothing; `None` to leave it as it is.
+    /// The number of times in a row that the service knew of no such request; `None` leaves the column unchanged.
     pub absences: Option<i32>,
-    /// From now on.
+    /// The TTL from now on, in milliseconds.
     pub ttl_ms: Option<i64>,
-    /// From then on.
+    /// The time past its TTL for which the key is remembered, in milliseconds.
     pub remember_ms: Option<i64>,
-    /// Where there is one.
+    /// The response, where the verdict has one.
     pub response: Option<&'a StoredResponse>,
 }
 
-impl<'a> From<&'a Verdict> for Resolved<'a> {
-    fn from(verdict: &'a Verdict) -> Self {
-        let state = verdict.state();
+impl<'a> From<&'a ProbeVerdict> for VerdictColumns<'a> {
+    fn from(verdict: &'a ProbeVerdict) -> Self {
+        let state = verdict.state().name();
         let plain = Self { state, action: "resolve", absences: None, ttl_ms: None, remember_ms: None, response: None };
         match verdict {
-            Verdict::Completed { response, ttl, remember } => Self {
+            ProbeVerdict::Completed { response, ttl, remember } => Self {
                 ttl_ms: Some(millis(*ttl)),
                 remember_ms: remember.map(millis),
                 response: Some(response),
                 ..plain
             },
-            Verdict::Dead => Self { action: "give_up", ..plain },
-            Verdict::Open { absences } => {
+            ProbeVerdict::Dead => Self { action: "give_up", ..plain },
+            ProbeVerdict::Open { absences } => {
                 Self { absences: Some(i32::try_from(*absences).unwrap_or(i32::MAX)), ..plain }
             }
-            Verdict::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..plain },
+            ProbeVerdict::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..plain },
         }
     }
 }
 
-/// What stands of a subject in a row, as it comes from the store.
-pub struct About<'a> {
+/// The columns of a probe's subject; nothing of them is validated yet.
+pub struct SubjectColumns<'a> {
     /// The 32 bytes of the id.
     pub id: &'a [u8],
     /// The newest attempt's token.
     pub token: &'a [u8],
-    /// Who called.
+    /// The caller's scope.
     pub scope: &'a [u8],
     /// The key.
     pub key: &'a [u8],
     /// The route's name.
     pub route: &'a str,
-    /// The path, where it was kept.
+    /// The path, where it is stored.
     pub path: Option<&'a [u8]>,
 }
 
-impl About<'_> {
-    /// The subject that it stands for.
+impl SubjectColumns<'_> {
+    /// Decodes the subject.
     ///
     /// # Errors
-    /// [`Corrupt`] says which part does not decode.
-    pub fn decode(self) -> Result<Subject, Corrupt> {
-        Ok(Subject {
-            id: RecordId::from_stored(self.id).ok_or(Corrupt("id"))?,
-            token: Token::from_stored(self.token).ok_or(Corrupt("token"))?,
-            scope: Scope::from_stored(self.scope).ok_or(Corrupt("scope"))?,
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<ProbeSubject, CorruptRow> {
+        Ok(ProbeSubject {
+            id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
+            token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
+            scope: Scope::from_stored(self.scope).ok_or(CorruptRow("scope"))?,
             key: Bytes::copy_from_slice(self.key),
             route: self.route.into(),
             path: self.path.map(Bytes::copy_from_slice),
         })
     }
 
-    /// The key as it was settled.
+    /// Decodes the key with its settled state.
     ///
     /// # Errors
-    /// [`Corrupt`] says which part does not decode.
-    pub fn settled(self, state: &str, status: Option<i64>) -> Result<Kept, Corrupt> {
-        let state = ["completed", "dead", "retryable", "unknown"].into_iter().find(|known| *known == state);
-        let status = status.map(|status| u16::try_from(status).map_err(|_| Corrupt("status"))).transpose()?;
-        Ok(Kept { subject: self.decode()?, state: state.ok_or(Corrupt("state"))?, status })
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn settled(self, state: &str, status: Option<i64>) -> Result<SettledKey, CorruptRow> {
+        let state = StateKind::parse(state);
+        let status = status.map(|status| u16::try_from(status).map_err(|_| CorruptRow("status"))).transpose()?;
+        Ok(SettledKey { subject: self.decode()?, state: state.ok_or(CorruptRow("state"))?, status })
     }
 }
 
-/// A count as it stands in the store.
+/// Decodes a count.
 ///
 /// # Errors
-/// [`Corrupt`] where it is none.
-pub fn count(number: i64) -> Result<u32, Corrupt> {
-    u32::try_from(number).map_err(|_| Corrupt("a count"))
+/// [`CorruptRow`] where the number is out of range.
+pub fn count(number: i64) -> Result<u32, CorruptRow> {
+    u32::try_from(number).map_err(|_| CorruptRow("a count"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn completed() -> Row<'static> {
-        Row {
+    fn completed() -> RawRecord<'static> {
+        RawRecord {
             id: &[1; 32],
             attempt: 1,
             token: &[2; 16],
@@ -326,28 +328,28 @@ mod tests {
     }
 
     #[test]
-    fn a_row_decodes_or_says_what_is_wrong_with_it() {
+    fn a_row_decodes_or_names_its_corrupt_part() {
         let found = completed().decode().unwrap();
         assert_eq!(found.expires_at, Some(UNIX_EPOCH + Duration::from_millis(7)));
-        assert!(matches!(found.record.state, State::Completed(stored) if stored.response.status == 201));
+        assert!(matches!(found.record.state, KeyState::Completed(stored) if stored.response.status == 201));
         for (row, why) in [
-            (Row { id: &[1; 31], ..completed() }, "id"),
-            (Row { attempt: -1, ..completed() }, "attempt"),
-            (Row { attempt: 1 << 32, ..completed() }, "attempt"),
-            (Row { token: &[], ..completed() }, "token"),
-            (Row { recipe: "2", ..completed() }, "recipe"),
-            (Row { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
-            (Row { state: "done", ..completed() }, "state"),
-            (Row { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),
-            (Row { status: Some(1 << 20), ..completed() }, "status"),
-            (Row { status: Some(100), ..completed() }, "status"),
-            (Row { status: None, ..completed() }, "a completed record without its response"),
-            (Row { fields: None, ..completed() }, "a completed record without its response"),
-            (Row { expires_at_ms: None, ..completed() }, "a completed record without its response"),
-            (Row { expires_at_ms: Some(-1), ..completed() }, "a time"),
-            (Row { fields: Some(b"x"), ..completed() }, "a field line without an end"),
+            (RawRecord { id: &[1; 31], ..completed() }, "id"),
+            (RawRecord { attempt: -1, ..completed() }, "attempt"),
+            (RawRecord { attempt: 1 << 32, ..completed() }, "attempt"),
+            (RawRecord { token: &[], ..completed() }, "token"),
+            (RawRecord { recipe: "2", ..completed() }, "recipe"),
+            (RawRecord { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
+            (RawRecord { state: "done", ..completed() }, "state"),
+            (RawRecord { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),
+            (RawRecord { status: Some(1 << 20), ..completed() }, "status"),
+            (RawRecord { status: Some(100), ..completed() }, "status"),
+            (RawRecord { status: None, ..completed() }, "a completed record without its response"),
+            (RawRecord { fields: None, ..completed() }, "a completed record without its response"),
+            (RawRecord { expires_at_ms: None, ..completed() }, "a completed record without its response"),
+            (RawRecord { expires_at_ms: Some(-1), ..completed() }, "a time"),
+            (RawRecord { fields: Some(b"x"), ..completed() }, "a field line without an end"),
         ] {
-            assert_eq!(row.decode().unwrap_err(), Corrupt(why));
+            assert_eq!(row.decode().unwrap_err(), CorruptRow(why));
         }
     }
 

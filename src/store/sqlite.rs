@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file, one process, one thread that writes.
 //!
-//! Each method is a piece of work for that thread. It does whatever waits in one transaction, and answers only after
-//! the COMMIT has returned: with the write-ahead log and `synchronous = FULL` that is one fsync for all of them. Reads go
-//! the same way, so that nobody is told of a write that a failing COMMIT then takes back.
+//! Each method is a job for that thread. The thread executes all waiting jobs in one transaction, and answers only
+//! after the COMMIT has returned: with the write-ahead log and `synchronous = FULL` that is one fsync for all of them.
+//! Reads are jobs too, so that no caller sees a write that a failing COMMIT then rolls back.
 //!
 //! Time is read once for each transaction.
 
@@ -14,55 +14,58 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use super::batch::NoAnswer;
+use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    Ask, Books, OpenError, Pending, Record, RecordId, Renewal, Renewed, Reservation, Rule, Seen, Settings, Settled,
-    Store, StoreError, Swept, Testimony,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, Record, RecordId, RenewResult, ReserveRequest, ReserveResult,
+    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
 };
-use crate::domain::attempt::{InstanceId, Settlement, Token};
-use crate::domain::job::{Enqueued, Order, PickUp, PickedUp};
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
+use crate::domain::attempt::Settlement;
+use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{InstanceId, Token};
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::scope::Salt;
-use writer::{Failure, Inbox};
+use crate::domain::state::StateKind;
+use writer::{SqliteFailure, WriterInbox};
 
 pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
-mod books;
+mod admin;
 mod deliveries;
 mod file;
+mod open_error;
 mod probes;
 mod schema;
+mod service_reports;
 mod statements;
-mod testimony;
 mod writer;
 
-/// Milliseconds since 1970. Given by whoever opens the store, so that a test can have its own time.
+/// The clock, in milliseconds since 1970. A test can open the store with its own.
 pub(super) type Clock = fn() -> i64;
 
 /// The embedded store.
 pub(super) struct Sqlite {
     salt: Salt,
     timeout: Duration,
-    inbox: Inbox,
+    inbox: WriterInbox,
     writer: Option<JoinHandle<()>>,
 }
 
 /// Opens the file, or a database in memory where there is no path.
-pub(super) async fn open(path: Option<&Path>, settings: &Settings) -> Result<Sqlite, OpenError> {
+pub(super) async fn open(path: Option<&Path>, settings: &StoreSettings) -> Result<Sqlite, OpenError> {
     open_with(path, settings, system_clock).await
 }
 
-async fn open_with(path: Option<&Path>, settings: &Settings, clock: Clock) -> Result<Sqlite, OpenError> {
+async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) -> Result<Sqlite, OpenError> {
     let (path, migrate) = (path.map(Path::to_owned), settings.migrate);
-    let (db, salt) = apart(move || {
+    let (db, salt) = run_blocking(move || {
         let mut db = match &path {
             Some(path) => file::open(path)?,
             None => file::memory()?,
         };
         let salt = schema::prepare(&mut db, path.as_deref(), migrate)?;
-        statements::orphans(&db, clock())
+        statements::mark_interrupted_unknown(&db, clock())
             .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?
             .iter()
             .for_each(warn_of);
@@ -73,16 +76,16 @@ async fn open_with(path: Option<&Path>, settings: &Settings, clock: Clock) -> Re
     Ok(Sqlite { salt, timeout: settings.timeout, inbox, writer: Some(writer) })
 }
 
-/// Files block: not on a thread that serves requests.
-async fn apart<T: Send + 'static>(
+/// Runs work that blocks on files outside of the threads that serve requests.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(OpenError::Missing(Box::new(stopped))))
 }
 
-fn warn_of(swept: &Swept) {
-    let Swept { id, route, attempt, .. } = swept;
-    tracing::warn!(record = %id, %route, attempt, "an attempt was cut off when this store was last in use: unknown");
+fn warn_of(swept: &SweptKey) {
+    let SweptKey { id, route, attempt, .. } = swept;
+    tracing::warn!(record = %id, %route, attempt, "an attempt was interrupted when this store was last in use; its outcome is unknown");
 }
 
 fn system_clock() -> i64 {
@@ -92,22 +95,22 @@ fn system_clock() -> i64 {
 }
 
 impl Store for Sqlite {
-    fn reserve(&self, ask: Ask) -> Pending<'_, Reservation> {
-        let ask = Arc::new(ask);
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &ask))
+    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        let reserve_request = Arc::new(reserve_request);
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &reserve_request))
     }
 
-    fn take_over(&self, ask: Ask, from: Seen) -> Pending<'_, Reservation> {
-        let ask = Arc::new(ask);
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &ask, from))
+    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
+        let reserve_request = Arc::new(reserve_request);
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &reserve_request, from))
     }
 
-    fn settle(&self, settlement: Settlement) -> Pending<'_, Settled> {
-        let bytes = body_bytes(&settlement.ending);
+    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
+        let bytes = body_bytes(&settlement.outcome);
         self.call(Urgency::First, bytes, move |db, now| statements::settle(db, now, &settlement))
     }
 
-    fn find(&self, id: RecordId) -> Pending<'_, Option<Record>> {
+    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         self.call(Urgency::Ordinary, 0, move |db, now| Ok(statements::find(db, now, id)?.map(|found| found.record)))
     }
 
@@ -115,82 +118,93 @@ impl Store for Sqlite {
         self.salt.clone()
     }
 
-    fn renew(&self, renewal: Renewal) -> Pending<'_, Renewed> {
-        self.call(Urgency::First, 0, move |db, now| statements::renew(db, now, &renewal))
+    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
+        self.call(Urgency::First, 0, move |db, now| statements::renew_lease(db, now, &renewal))
     }
 
-    fn retire(&self, instance: InstanceId) -> Pending<'_, ()> {
-        self.call(Urgency::First, 0, move |db, _| statements::retire(db, instance))
+    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
+        self.call(Urgency::First, 0, move |db, _| statements::release_lease(db, instance))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> Pending<'_, Vec<Swept>> {
+    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit))
     }
 
-    fn standing(&self, instance: InstanceId, older_than: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::standing(db, now, instance, millis(older_than)))
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| {
+            statements::list_in_flight(db, now, instance, millis(older_than))
+        })
     }
 
-    fn reap(&self, limit: u32) -> Pending<'_, u64> {
+    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
     }
 
-    fn claim(&self, service: &Arc<str>, schedules: Vec<Schedule>, limit: u32) -> Pending<'_, Vec<Probe>> {
+    fn claim_probes(
+        &self,
+        service: &Arc<str>,
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Probe>> {
         let service = Arc::clone(service);
-        self.call(Urgency::Ordinary, 0, move |db, now| probes::claim(db, now, &service, &schedules, limit))
+        self.call(Urgency::Ordinary, 0, move |db, now| probes::claim_probes(db, now, &service, &schedules, limit))
     }
 
-    fn resolve(&self, finding: Finding) -> Pending<'_, bool> {
+    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
         let bytes = verdict_bytes(&finding.verdict);
         self.call(Urgency::Ordinary, bytes, move |db, now| probes::resolve(db, now, &finding))
     }
 
-    fn page(
+    fn list_settled_keys(
         &self,
         service: &Arc<str>,
         routes: Vec<Arc<str>>,
         since: Duration,
         after: Option<RecordId>,
         limit: u32,
-    ) -> Pending<'_, Page> {
+    ) -> StoreFuture<'_, SettledKeyPage> {
         let service = Arc::clone(service);
         self.call(Urgency::Ordinary, 0, move |db, now| {
-            probes::page(db, now, &service, &routes, millis(since), after, limit)
+            probes::list_settled_keys(db, now, &service, &routes, millis(since), after, limit)
         })
     }
 
-    fn enqueue(&self, order: Order, from: Option<Seen>) -> Pending<'_, Enqueued> {
+    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
         let bytes = order.sealed.bytes.len();
         self.call(Urgency::Ordinary, bytes, move |db, now| deliveries::enqueue(db, now, &order, from))
     }
 
-    fn pick_up(&self, order: PickUp) -> Pending<'_, PickedUp> {
+    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
         self.call(Urgency::Ordinary, 0, move |db, now| deliveries::pick_up(db, now, &order))
     }
 
-    fn bury(&self, id: RecordId, token: Token, states: &'static [&'static str], note: String) -> Pending<'_, bool> {
-        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::bury(db, now, id, token, states, &note))
+    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
+        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::give_up(db, now, id, token, states, &note))
     }
 
-    // That the writer comes to it proves that it neither hangs nor has failed; the heartbeat writes often enough.
-    fn ping(&self) -> Pending<'_, ()> {
+    // An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.
+    fn ping(&self) -> StoreFuture<'_, ()> {
         self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
     }
 
-    fn rules(&self, service: Arc<str>, rules: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
-        self.call(Urgency::Ordinary, 0, move |db, _| statements::rules(db, &service, &rules))
+    fn remember_route_identities(
+        &self,
+        service: Arc<str>,
+        rules: Vec<RouteIdentity>,
+    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
+        self.call(Urgency::Ordinary, 0, move |db, _| statements::remember_route_identities(db, &service, &rules))
     }
 
-    fn testimony(&self) -> &dyn Testimony {
+    fn service_reports(&self) -> &dyn ServiceReports {
         self
     }
 
-    fn books(&self) -> &dyn Books {
+    fn admin(&self) -> &dyn AdminStore {
         self
     }
 }
 
-/// Whether something goes before the rest: what ends an attempt or keeps a lease does.
+/// Whether a job goes before ordinary ones, as jobs do that end an attempt or keep a lease.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Urgency {
     First,
@@ -202,23 +216,23 @@ impl Sqlite {
         &self,
         urgency: Urgency,
         bytes: usize,
-        work: impl FnOnce(&Connection, i64) -> Result<T, Failure> + Send + 'static,
-    ) -> Pending<'_, T> {
+        work: impl FnOnce(&Connection, i64) -> Result<T, SqliteFailure> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
         let deadline = Instant::now() + self.timeout;
         Box::pin(async move {
-            self.inbox.ask(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
+            self.inbox.call(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
                 Err(match none {
-                    NoAnswer::Closed | NoAnswer::Dropped => {
+                    BatchCallError::Closed | BatchCallError::Dropped => {
                         StoreError::Unavailable("the store's writer has stopped".into())
                     }
-                    NoAnswer::TimedOut => StoreError::TimedOut,
+                    BatchCallError::TimedOut => StoreError::TimedOut,
                 })
             })
         })
     }
 }
 
-/// Waits for the writer to finish what it has: only then is the file free for whoever opens it next.
+/// Waits for the writer to finish its jobs: only then can somebody else open the file.
 impl Drop for Sqlite {
     fn drop(&mut self) {
         self.inbox.close();
@@ -234,25 +248,25 @@ mod tests {
 
     use super::*;
     use crate::domain::attempt::Settlement;
-    use crate::domain::fingerprint::{Fingerprint, Plan, Recipe};
-    use crate::domain::key::{Key, Limits, Syntax};
+    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
+    use crate::domain::key::{Key, KeyLimits, KeySyntax};
     use crate::domain::scope::Scope;
-    use crate::store::Location;
+    use crate::store::StoreLocation;
 
     static NOW: AtomicI64 = AtomicI64::new(1_000_000);
 
-    fn ask() -> Ask {
+    fn reserve_request() -> ReserveRequest {
         let scope = Scope::from_stored(&[1; 32]).unwrap();
-        let key = Key::parse(b"k", Syntax::Ietf, Limits { length_min: 1, length_max: 9 }).unwrap();
-        Ask {
-            id: RecordId::of("shop", &scope, b"", &key),
+        let key = Key::parse(b"k", KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 9 }).unwrap();
+        ReserveRequest {
+            id: RecordId::derive("shop", &scope, b"", &key),
             service: "shop".into(),
             scope,
             space: bytes::Bytes::new(),
             key,
             path: None,
             route: "pay".into(),
-            recipe: Recipe::new(Plan::default(), None),
+            recipe: Recipe::new(FingerprintRules::default(), None),
             fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
             instance: InstanceId::from_stored(1),
             token: Token::from_random([3; 16]),
@@ -260,21 +274,21 @@ mod tests {
         }
     }
 
-    fn renewal(instance: InstanceId, expiry: Duration) -> Renewal {
-        Renewal { instance, service: "shop".into(), expiry, purges_seen: None }
+    fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
+        LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None }
     }
 
     #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
-        let settings = Settings { location: Location::Memory, max_connections: 0, timeout, migrate: true };
+        let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
-        let ask = ask();
-        store.renew(renewal(ask.instance, second * 2)).await.unwrap();
-        store.reserve(ask.clone()).await.unwrap();
+        let reserve_request = reserve_request();
+        store.renew_lease(renewal(reserve_request.instance, second * 2)).await.unwrap();
+        store.reserve(reserve_request.clone()).await.unwrap();
         later(200);
-        let record = store.find(ask.id).await.unwrap().unwrap();
+        let record = store.find(reserve_request.id).await.unwrap().unwrap();
         assert_eq!((record.running_for.as_millis(), record.deadline_in_ms), (200, 300));
 
         // Past its deadline by less than a second; then by a second.
@@ -283,17 +297,17 @@ mod tests {
         later(1);
         assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
 
-        store.settle(Settlement::of_stray(ask.id, ask.token, second)).await.unwrap();
+        store.settle(Settlement::for_orphan(reserve_request.id, reserve_request.token, second)).await.unwrap();
         later(999);
-        assert!(!store.find(ask.id).await.unwrap().unwrap().past_ttl);
+        assert!(!store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
         assert_eq!(store.reap(10).await.unwrap(), 0);
         later(1);
-        assert!(store.find(ask.id).await.unwrap().unwrap().past_ttl);
+        assert!(store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
         assert_eq!(store.reap(10).await.unwrap(), 1);
 
-        // The lease, too.
-        store.renew(renewal(ask.instance, second)).await.unwrap();
-        let untroubled = Ask { time_limit: Duration::from_secs(60), ..ask };
+        // The lease expires to the millisecond, too.
+        store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
+        let untroubled = ReserveRequest { time_limit: Duration::from_secs(60), ..reserve_request };
         store.reserve(untroubled).await.unwrap();
         later(999);
         assert_eq!(store.sweep(second, 10).await.unwrap(), []);

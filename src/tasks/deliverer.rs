@@ -1,4 +1,4 @@
-//! Delivers what was accepted, as long as there is something due.
+//! Delivers accepted requests when they are due.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,119 +7,126 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Delivery};
-use crate::domain::attempt::Token;
-use crate::domain::job::{PickUp, Terms};
-use crate::domain::record::RecordId;
-use crate::gate::deliver::Delivered;
-use crate::gate::tenure::Moment;
-use crate::gate::{Gate, Shared};
+use crate::config::{Config, DeliveryMode};
+use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
+use crate::domain::ids::{RecordId, Token};
+use crate::gate::Gate;
+use crate::gate::deliver::DeliveryProgress;
+use crate::instance::Instance;
+use crate::instance::boot_time::BootInstant;
 use crate::store::StoreError;
-use crate::telemetry::logs::causes;
+use crate::telemetry::logs::error_causes;
 
-/// Deliveries that one instance runs at once. A queue is there to keep a burst from a service: ten thousand requests come to
-/// it over as many connections as a busy hour's clients would hold, and 64 bodies of the usual largest size are 64 MiB.
-const AT_ONCE: usize = 64;
+/// The deliveries that one instance runs at once. A queue protects a service from bursts: with 64, ten thousand accepted
+/// requests reach it over as many connections as the clients of a busy hour hold, and 64 bodies of the usual largest size
+/// are 64 MiB.
+const DELIVERIES_MAX: usize = 64;
 
-/// Picked up by one statement: what one commit reserves, others cannot take meanwhile.
+/// The deliveries that one statement picks up. Other instances cannot take them meanwhile.
 const BATCH: usize = 32;
 
-/// How often it is looked whether something is due that another instance has accepted, or that is to be tried again. What
-/// this one accepts it is told of at once.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The interval of passes for requests that another instance has accepted and for retries. A request that this instance
+/// accepts wakes the deliverer at once.
+const PERIOD: Duration = Duration::from_secs(1);
 
-/// The same where no route is asynchronous: one may have been, before a reload or a restart.
-const LOOK_SELDOM: Duration = Duration::from_secs(10);
+/// The interval while no route is asynchronous: one may have been before a reload or a restart.
+const PERIOD_WITHOUT_ROUTES: Duration = Duration::from_secs(10);
 
-/// The deliveries of one route that run at once, where there are several routes.
-const OF_A_ROUTE: usize = AT_ONCE / 2;
+/// The deliveries of one route that run at once where there are several routes.
+const ROUTE_DELIVERIES_MAX: usize = DELIVERIES_MAX / 2;
 
-/// How many deliveries of each route are running.
+/// The number of running deliveries by route.
 #[derive(Default)]
-struct Running(Mutex<HashMap<Arc<str>, usize>>);
+struct RunningDeliveries(Mutex<HashMap<Arc<str>, usize>>);
 
-impl Running {
+impl RunningDeliveries {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves out the routes that have no room, and tells how many any of the others may still begin.
-    fn room(&self, terms: &mut Vec<Terms>) -> usize {
+    /// Removes the routes that are at their limit. Returns how many deliveries each of the others may still begin.
+    fn remove_full_routes(&self, policies: &mut Vec<DeliveryPolicy>) -> usize {
         let running = self.lock();
-        let left = |terms: &Terms| OF_A_ROUTE.saturating_sub(running.get(&terms.route).copied().unwrap_or(0));
-        terms.retain(|terms| left(terms) > 0);
-        terms.iter().map(left).min().unwrap_or(0)
+        let left = |policy: &DeliveryPolicy| {
+            ROUTE_DELIVERIES_MAX.saturating_sub(running.get(&policy.route).copied().unwrap_or(0))
+        };
+        policies.retain(|policy| left(policy) > 0);
+        policies.iter().map(left).min().unwrap_or(0)
     }
 }
 
-/// A delivery's place among those of its route.
-struct Place {
-    shared: Arc<Shared>,
-    running: Arc<Running>,
+/// Counts one running delivery of its route until it is dropped.
+struct DeliverySlot {
+    instance: Arc<Instance>,
+    running: Arc<RunningDeliveries>,
     route: Arc<str>,
 }
 
-impl Place {
-    fn take(shared: &Arc<Shared>, running: &Arc<Running>, route: &Arc<str>) -> Self {
+impl DeliverySlot {
+    fn new(instance: &Arc<Instance>, running: &Arc<RunningDeliveries>, route: &Arc<str>) -> Self {
         *running.lock().entry(Arc::clone(route)).or_default() += 1;
-        Self { shared: Arc::clone(shared), running: Arc::clone(running), route: Arc::clone(route) }
+        Self { instance: Arc::clone(instance), running: Arc::clone(running), route: Arc::clone(route) }
     }
 }
 
-impl Drop for Place {
+impl Drop for DeliverySlot {
     fn drop(&mut self) {
         let mut running = self.running.lock();
         let Some(count) = running.get_mut(&self.route) else { return };
         *count -= 1;
-        let was_full = *count + 1 >= OF_A_ROUTE;
+        let was_full = *count + 1 >= ROUTE_DELIVERIES_MAX;
         if *count == 0 {
             running.remove(&self.route);
         }
         drop(running);
         if was_full {
-            // It was left out, and may have more.
-            self.shared.due.notify_one();
+            // Passes left this route out; it may have more that is due.
+            self.instance.delivery_due.notify_one();
         }
     }
 }
 
-/// One loop for each instance.
+/// The loop that delivers; there is one for each instance.
 pub struct Deliverer {
-    shared: Arc<Shared>,
+    instance: Arc<Instance>,
     gate: Arc<Gate>,
-    /// The configuration as it was last reloaded.
+    /// The configuration as of the last reload.
     live: watch::Receiver<Arc<Config>>,
     slots: Arc<Semaphore>,
-    /// What has been delivered since the store was last told.
+    /// The records that were delivered since the last pass; the next one reports them to the store.
     delivered: Arc<Mutex<Vec<RecordId>>>,
-    running: Arc<Running>,
+    running: Arc<RunningDeliveries>,
 }
 
 impl Deliverer {
-    /// With a gate of its own, made on the runtime that runs it.
-    pub fn new(shared: Arc<Shared>, gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>) -> Self {
+    /// Creates a deliverer with a gate of its own, which must have been made on the runtime that runs it.
+    pub fn new(instance: Arc<Instance>, gate: Arc<Gate>, live: watch::Receiver<Arc<Config>>) -> Self {
         Self {
-            shared,
+            instance,
             gate,
             live,
-            slots: Arc::new(Semaphore::new(AT_ONCE)),
+            slots: Arc::new(Semaphore::new(DELIVERIES_MAX)),
             delivered: Arc::default(),
             running: Arc::default(),
         }
     }
 
-    /// Runs until told to stop, and then until what it has begun has ended. It is to be tracked: a drain waits for it.
+    /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for it.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             let free = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                free = self.free() => free,
+                free = self.acquire_slots() => free,
             };
-            let found = match self.pass(free).await {
+            let found = match self.run_pass(free).await {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::warn!(task = "deliverer", cause = causes(&error), "{error}; the next pass tries again");
+                    tracing::warn!(
+                        task = "deliverer",
+                        cause = error_causes(&error),
+                        "{error}; the next pass tries again"
+                    );
                     0
                 }
             };
@@ -129,127 +136,133 @@ impl Deliverer {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = self.shared.due.notified() => {}
+                () = self.instance.delivery_due.notified() => {}
                 () = tokio::time::sleep(self.period()) => {}
             }
         }
-        let all = u32::try_from(AT_ONCE).expect("they are few");
+        let all = u32::try_from(DELIVERIES_MAX).expect("the limit is small");
         tokio::select! {
             _ = self.slots.acquire_many(all) => {}
-            () = self.shared.giving_up.cancelled() => return,
+            () = self.instance.drain_expired.cancelled() => return,
         }
-        if let Err(error) = self.pass(Vec::new()).await {
+        if let Err(error) = self.run_pass(Vec::new()).await {
             tracing::info!(
-                cause = causes(&error),
+                cause = error_causes(&error),
                 "{error}; delivered requests stay in the store as long as their keys"
             );
         }
     }
 
-    /// At least one slot, and up to a batch.
-    async fn free(&self) -> Vec<OwnedSemaphorePermit> {
+    /// Waits for one slot, and takes up to a batch of free ones.
+    async fn acquire_slots(&self) -> Vec<OwnedSemaphorePermit> {
         let first = Arc::clone(&self.slots).acquire_owned().await;
         let more = std::iter::repeat_with(|| Arc::clone(&self.slots).try_acquire_owned()).take(BATCH - 1);
         first.into_iter().chain(more.map_while(Result::ok)).collect()
     }
 
-    /// Picks up what is due for the free slots, and starts it. Tells how many things it found to do.
-    async fn pass(&self, free: Vec<OwnedSemaphorePermit>) -> Result<usize, StoreError> {
-        let Shared { store, tenure, underway, config, tracker, .. } = &*self.shared;
-        self.forgive().await?;
-        let mut terms = self.terms();
-        // Where there are several, none takes all slots: a service that hangs is not to starve the others.
-        let room = if terms.len() > 1 { self.running.room(&mut terms) } else { AT_ONCE };
+    /// Picks up due deliveries for the free slots and starts them. Returns the number of deliveries and given-up keys.
+    async fn run_pass(&self, free: Vec<OwnedSemaphorePermit>) -> Result<usize, StoreError> {
+        let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
+        self.report_unsent().await?;
+        let mut policies = self.policies();
+        // Where there are several routes, none takes all slots: a service that hangs must not starve the others.
+        let slots_max =
+            if policies.len() > 1 { self.running.remove_full_routes(&mut policies) } else { DELIVERIES_MAX };
         let delivered = std::mem::take(&mut *self.lock());
-        let idle = delivered.is_empty() && (terms.is_empty() || free.is_empty());
-        if !tenure.may_start() || idle {
+        let idle = delivered.is_empty() && (policies.is_empty() || free.is_empty());
+        if !instance_lease.may_start() || idle {
             self.lock().extend(delivered);
             return Ok(0);
         }
-        // Entered before they are reserved, so that none is ever taken for a stray.
-        let mut entries: Vec<_> =
-            free.iter().take(room).map(|_| fresh_token()).map(|token| (token, underway.enter(token))).collect();
-        let begun = Moment::now();
-        let order = PickUp {
+        // In the registry before they are reserved, so that none is ever taken for an orphaned attempt.
+        let mut entries: Vec<_> = free
+            .iter()
+            .take(slots_max)
+            .map(|_| fresh_token())
+            .map(|token| (token, in_flight.register(token)))
+            .collect();
+        let started = BootInstant::now();
+        let request = PickUpRequest {
             service: Arc::clone(&config.service),
-            instance: tenure.id(),
+            instance: instance_lease.id(),
             tokens: entries.iter().map(|(token, _)| *token).collect(),
-            terms,
+            policies,
             delivered: delivered.clone(),
-            busy: underway.deliveries(),
+            busy: in_flight.running_deliveries(),
             unsent: Vec::new(),
         };
-        let picked = store.pick_up(order).await.inspect_err(|_| self.lock().extend(delivered))?;
-        let found = picked.jobs.len() + picked.dead.len();
-        for dead in picked.dead {
+        let picked = store.pick_up(request).await.inspect_err(|_| self.lock().extend(delivered))?;
+        let found = picked.jobs.len() + picked.given_up.len();
+        for dead in picked.given_up {
             tracing::warn!(record = %dead.id, route = %dead.route, said = dead.note,
-                "not delivered: given up, an operator must decide");
-            self.shared.waiters.nudge(dead.id);
+                "the request is not delivered: given up, an operator must decide");
+            self.instance.wait_groups.wake(dead.id);
         }
         for (job, slot) in picked.jobs.into_iter().zip(free) {
-            let (id, token) = (job.lease.ask.id, job.lease.ask.token);
-            let Some(place) = entries.iter().position(|(entered, _)| *entered == token) else { continue };
-            let (_, entry) = entries.swap_remove(place);
+            let (id, token) = (job.lease.reserve_request.id, job.lease.reserve_request.token);
+            let Some(index) = entries.iter().position(|(entered, _)| *entered == token) else { continue };
+            let (_, entry) = entries.swap_remove(index);
             let (gate, delivered) = (Arc::clone(&self.gate), Arc::clone(&self.delivered));
-            let place = Place::take(&self.shared, &self.running, &job.lease.ask.route);
+            let route_slot = DeliverySlot::new(&self.instance, &self.running, &job.lease.reserve_request.route);
             tracker.spawn(async move {
-                if gate.deliver(job, entry, begun).await == Delivered::Completed {
+                if gate.deliver(job, entry, started).await == DeliveryProgress::Completed {
                     delivered.lock().unwrap_or_else(PoisonError::into_inner).push(id);
                 }
-                drop((slot, place));
+                drop((slot, route_slot));
             });
         }
         Ok(found)
     }
 
-    /// Tells the store which attempts were not sent. In a statement before: what is due now is judged by it.
-    async fn forgive(&self) -> Result<(), StoreError> {
-        let lock = || self.shared.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        let unsent = std::mem::take(&mut *lock());
-        if unsent.is_empty() {
+    /// Reports the attempts that were not sent to the store, in a statement of its own: the next one decides by it what is
+    /// due.
+    async fn report_unsent(&self) -> Result<(), StoreError> {
+        let lock = || self.instance.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner);
+        let uncounted = std::mem::take(&mut *lock());
+        if uncounted.is_empty() {
             return Ok(());
         }
-        let order = PickUp {
-            service: Arc::clone(&self.shared.config.service),
-            instance: self.shared.tenure.id(),
+        let request = PickUpRequest {
+            service: Arc::clone(&self.instance.config.service),
+            instance: self.instance.instance_lease.id(),
             tokens: Vec::new(),
-            terms: Vec::new(),
+            policies: Vec::new(),
             delivered: Vec::new(),
             busy: Vec::new(),
-            unsent: unsent.clone(),
+            unsent: uncounted.clone(),
         };
-        self.shared.store.pick_up(order).await.map(drop).inspect_err(|_| lock().extend(unsent))
+        self.instance.store.pick_up(request).await.map(drop).inspect_err(|_| lock().extend(uncounted))
     }
 
-    /// Of every route: one that is not asynchronous any more still owes what it has accepted.
-    fn terms(&self) -> Vec<Terms> {
+    /// Returns the policies of all routes: one that is no longer asynchronous may still have accepted requests.
+    fn policies(&self) -> Vec<DeliveryPolicy> {
         let config = self.live.borrow();
         if config.secrets.current().is_none() {
             return Vec::new();
         }
-        let terms = |route: &Arc<crate::config::Route>| Terms {
+        let policy = |route: &Arc<crate::config::Route>| DeliveryPolicy {
             route: Arc::clone(&route.name),
             on_unknown: route.on_unknown,
             quiet_after: route.quiet_after,
-            time_limit: self.shared.time_limit(route),
+            time_limit: self.instance.attempt_time_limit(route),
             retry: route.retry,
         };
-        let mut terms: Vec<_> = config.routes.iter().map(terms).collect();
-        // In another order each time: no route comes always after one that has more than is picked up.
-        if !terms.is_empty() {
-            let turn = getrandom::u32().unwrap_or_default() as usize % terms.len();
-            terms.rotate_left(turn);
+        let mut policies: Vec<_> = config.routes.iter().map(policy).collect();
+        // In another order each time, so that no route always comes after one that fills every batch.
+        if !policies.is_empty() {
+            let first = getrandom::u32().unwrap_or_default() as usize % policies.len();
+            policies.rotate_left(first);
         }
-        terms
+        policies
     }
 
     fn period(&self) -> Duration {
-        let is_async = self.live.borrow().routes.iter().any(|route| route.delivery != Delivery::Sync);
-        if is_async { LOOK_EVERY } else { LOOK_SELDOM }
+        let is_async = self.live.borrow().routes.iter().any(|route| route.delivery != DeliveryMode::Sync);
+        if is_async { PERIOD } else { PERIOD_WITHOUT_ROUTES }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RecordId>> {
-        // Whole between any two statements.
+        // Consistent between any two statements, so a poisoned lock is usable.
         self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,32 +2,32 @@
 
 use std::sync::Arc;
 
-use super::{Pass, Task};
-use crate::gate::Shared;
-use crate::gate::tenure::Moment;
-use crate::store::{Renewal, StoreError};
+use super::{PassResult, Task};
+use crate::instance::Instance;
+use crate::instance::boot_time::BootInstant;
+use crate::store::{LeaseRenewal, StoreError};
 
-/// All attempts of this instance live with its one row: the cost does not grow with what is in flight.
-pub struct Heartbeat(pub Arc<Shared>);
+/// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
+pub struct Heartbeat(pub Arc<Instance>);
 
 impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
-    async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, cache, config, .. } = &*self.0;
-        let begun = Moment::now();
-        let renewal = Renewal {
-            instance: tenure.id(),
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let Instance { store, instance_lease, cache, config, .. } = &*self.0;
+        let started = BootInstant::now();
+        let renewal = LeaseRenewal {
+            instance: instance_lease.id(),
             service: Arc::clone(&config.service),
-            expiry: tenure.expiry(),
-            purges_seen: Some(cache.purges()),
+            expiry: instance_lease.expiry(),
+            purges_seen: Some(cache.purge_count()),
         };
-        let renewed = store.renew(renewal).await.inspect_err(|_| tenure.missed())?;
-        // What was purged is forgotten before it is said to be seen, and before the memory may answer again: a lease that
-        // comes back would let it tell once more what was purged while it was away.
-        let grown = cache.purged(renewed.purges);
-        tenure.renewed(begun, renewed.now);
-        // Whoever purges waits until all have seen it.
-        Ok(if grown { Pass::Full } else { Pass::Idle })
+        let renewed = store.renew_lease(renewal).await.inspect_err(|_| instance_lease.record_missed_renewal())?;
+        // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets the
+        // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
+        let has_new_purge = cache.observe_purge_count(renewed.purges);
+        instance_lease.record_renewal(started, renewed.now);
+        // At once: a purge waits until all instances have reported it.
+        Ok(if has_new_purge { PassResult::Full } else { PassResult::Idle })
     }
 }

@@ -1,23 +1,23 @@
-//! Deletes what is past its TTL.
+//! Deletes records that are past their TTL.
 
 use std::sync::Arc;
 
-use super::{Pass, Task};
-use crate::gate::Shared;
+use super::{PassResult, Task};
+use crate::instance::Instance;
 use crate::store::StoreError;
 
-/// As many rows as one statement deletes without anybody feeling it.
+/// The rows that one statement deletes: few enough not to slow requests down.
 const BATCH: u32 = 500;
 
-/// Completed and retryable records only. What is in flight or unknown never lapses.
-pub struct Reaper(pub Arc<Shared>);
+/// Deletes completed and retryable records only. A record in flight or unknown never expires.
+pub struct Reaper(pub Arc<Instance>);
 
 impl Task for Reaper {
     const NAME: &'static str = "reaper";
 
-    async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let reaped = self.0.store.reap(BATCH).await?;
-        self.0.watch.meters.reaped.inc_by(reaped);
-        Ok(if reaped >= u64::from(BATCH) { Pass::Full } else { Pass::Idle })
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let deleted = self.0.store.reap(BATCH).await?;
+        self.0.observability.metrics.reaped.inc_by(deleted);
+        Ok(if deleted >= u64::from(BATCH) { PassResult::Full } else { PassResult::Idle })
     }
 }

@@ -1,4 +1,4 @@
-//! Asks the services what became of attempts whose outcome nobody knows.
+//! Asks the services for the outcome of unknown attempts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,123 +7,125 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{Pass, Task};
-use crate::config::{Config, Reconcile, Route};
-use crate::domain::probe::{Answer, Finding, Probe, Schedule, Terms, Verdict};
-use crate::gate::Shared;
-use crate::gate::lookup::{self, Pools, Said};
-use crate::gate::meters::Reconciled;
+use super::{PassResult, Task};
+use crate::config::{Config, ReconcileConfig, Route};
+use crate::domain::probe::{Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeVerdict, ReconcilePolicy};
+use crate::instance::Instance;
+use crate::instance::metrics::ReconcileResult;
 use crate::store::StoreError;
-use crate::telemetry::logs::causes;
-use crate::upstream::Upstream;
+use crate::telemetry::logs::error_causes;
+use crate::upstream::UpstreamClient;
+use crate::upstream::probe::{self, ProbePools, ProbeReply};
 
-/// Asked at once, by one instance: no load for a service, and one that is slow holds up few others. No more are claimed
-/// than are asked, so that no more questions are lost with a process.
-const AT_ONCE: u32 = 8;
+/// The probes that one instance sends at once: no load for a service, and a slow one delays few others. A pass claims no
+/// more than it sends, so that a crash loses no more probes than these.
+const PROBES_MAX: u32 = 8;
 
-/// The longest pause between two questions about a key. After a night's outage things are cleared up within the hour, and
-/// one question an hour is no load.
+/// The longest pause between two probes of a key. After a night's outage all keys are reconciled within the hour, and one
+/// probe an hour is no load.
 const PAUSE_CAP: Duration = Duration::from_secs(60 * 60);
 
-/// Whether a key is due is one look into a small index: often enough that this adds little to the routes' own times.
+/// The longest pause between two passes. Finding due keys is one look into a small index; 5 s add little to the routes' own
+/// times.
 const PERIOD_MAX: Duration = Duration::from_secs(5);
 
-/// One pass asks about what is quiet and due, on all routes that say whom to ask, and writes down what comes of it. The
-/// question is counted before it is asked: any number of instances may do this at once, and one that dies has asked.
+/// The task that reconciles: a pass probes the keys that are quiet and due, on all routes with a `reconcile` table, and
+/// stores the results. A probe is counted before it is sent: any number of instances may do this at once, and the probe of
+/// one that crashes counts as sent.
 pub struct Reconciler {
-    shared: Arc<Shared>,
-    /// The configuration as it was last reloaded.
+    instance: Arc<Instance>,
+    /// The configuration as of the last reload.
     live: watch::Receiver<Arc<Config>>,
 }
 
-/// A route, and how it is asked about.
-struct Asked {
+/// A route with a `reconcile` table, and the client for its probes.
+struct ReconciledRoute {
     route: Arc<Route>,
-    reconcile: Reconcile,
-    upstream: Upstream,
+    reconcile: ReconcileConfig,
+    upstream: UpstreamClient,
 }
 
 impl Reconciler {
-    /// By the newest configuration that comes this way.
-    pub fn new(shared: Arc<Shared>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { shared, live }
+    /// Creates the task; each pass uses the newest configuration of `live`.
+    pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
+        Self { instance, live }
     }
 
-    /// How often there may be something to do.
+    /// Returns the pause between two passes: the shortest `every` of the routes, and 5 s at most.
     pub fn period(&self) -> Duration {
         let config = self.live.borrow();
         let every = config.routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| reconcile.every);
         every.min().unwrap_or(PERIOD_MAX).min(PERIOD_MAX)
     }
 
-    fn asked(&self) -> HashMap<Box<str>, Arc<Asked>> {
+    fn reconciled_routes(&self) -> HashMap<Box<str>, Arc<ReconciledRoute>> {
         let config = Arc::clone(&self.live.borrow());
-        let mut pools = Pools::default();
-        let asked = |route: &Arc<Route>| {
+        let mut pools = ProbePools::default();
+        let reconciled = |route: &Arc<Route>| {
             let reconcile = route.reconcile.clone()?;
-            let upstream = pools.of(route, &reconcile.lookup, &config.trust);
-            Some((Box::from(&*route.name), Arc::new(Asked { route: Arc::clone(route), reconcile, upstream })))
+            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust);
+            Some((Box::from(&*route.name), Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream })))
         };
-        config.routes.iter().filter_map(asked).collect()
+        config.routes.iter().filter_map(reconciled).collect()
     }
 }
 
 impl Task for Reconciler {
     const NAME: &'static str = "reconciler";
 
-    async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, draining, config, .. } = &*self.shared;
-        let idle = Pass::IdleFor(self.period());
-        let asked = self.asked();
-        if asked.is_empty() || !tenure.may_start() || draining.is_cancelled() {
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let Instance { store, instance_lease, draining, config, .. } = &*self.instance;
+        let idle = PassResult::IdleFor(self.period());
+        let routes = self.reconciled_routes();
+        if routes.is_empty() || !instance_lease.may_start() || draining.is_cancelled() {
             return Ok(idle);
         }
-        // In another order each time, as each map has: no route comes always after one that has more than is asked.
-        let schedules = asked.values().map(|asked| schedule(asked)).collect();
-        let probes = store.claim(&config.service, schedules, AT_ONCE).await?;
-        let full = probes.len() == AT_ONCE as usize;
+        // A HashMap has another order each time, so no route always comes after one that fills every batch.
+        let schedules = routes.values().map(|route| schedule(route)).collect();
+        let probes = store.claim_probes(&config.service, schedules, PROBES_MAX).await?;
+        let full = probes.len() == PROBES_MAX as usize;
         let mut work = JoinSet::new();
         for probe in probes {
-            if let Some(asked) = asked.get(&probe.subject.route) {
-                work.spawn(clear_up(Arc::clone(&self.shared), Arc::clone(asked), probe));
+            if let Some(route) = routes.get(&probe.subject.route) {
+                work.spawn(reconcile_key(Arc::clone(&self.instance), Arc::clone(route), probe));
             }
         }
-        // What is asked is nothing that the drain would have to wait for.
+        // A drain does not wait for probes.
         tokio::select! {
             () = draining.cancelled() => return Ok(idle),
             () = async { while work.join_next().await.is_some() {} } => {}
         }
-        Ok(if full { Pass::Full } else { idle })
+        Ok(if full { PassResult::Full } else { idle })
     }
 }
 
-fn schedule(asked: &Asked) -> Schedule {
-    let every = asked.reconcile.every;
-    Schedule {
-        route: Arc::clone(&asked.route.name),
-        quiet_after: asked.route.quiet_after,
+fn schedule(reconciled: &ReconciledRoute) -> ProbeSchedule {
+    let every = reconciled.reconcile.every;
+    ProbeSchedule {
+        route: Arc::clone(&reconciled.route.name),
+        quiet_after: reconciled.route.quiet_after,
         pause_first: every,
         pause_cap: every.max(PAUSE_CAP),
     }
 }
 
-async fn clear_up(shared: Arc<Shared>, asked: Arc<Asked>, probe: Probe) {
-    let Asked { route, reconcile, upstream } = &*asked;
-    let Reconcile { confirmations, max_attempts, .. } = *reconcile;
-    let terms = Terms { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
-    let said = match probe.is_beyond(&terms) {
-        true => Said { answer: Answer::Nothing, status: None, words: "the last question was lost".into() },
-        false => lookup::ask(upstream, route, reconcile, &probe.subject).await,
+async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>, probe: Probe) {
+    let ReconciledRoute { route, reconcile, upstream } = &*reconciled;
+    let ReconcileConfig { confirmations, max_attempts, .. } = *reconcile;
+    let policy = ReconcilePolicy { confirmations, max_attempts, ttl: route.ttl, remember: route.remember };
+    let reply = match probe.is_past_last(&policy) {
+        true => ProbeReply { answer: ProbeAnswer::Nothing, status: None, summary: "the last question was lost".into() },
+        false => probe::send_probe(upstream, route, reconcile, &probe.subject).await,
     };
-    let Said { answer, words, .. } = said;
-    let results = &shared.watch.meters.reconcile;
-    results.count(Reconciled::Scheduled);
-    if matches!(answer, Answer::Nothing) {
-        results.count(Reconciled::Failed);
+    let ProbeReply { answer, summary, .. } = reply;
+    let results = &instance.observability.metrics.reconcile;
+    results.count(ReconcileResult::Scheduled);
+    if matches!(answer, ProbeAnswer::Nothing) {
+        results.count(ReconcileResult::Failed);
     }
-    let verdict = probe.judge(answer, &terms);
-    let note = note(&verdict, &words, &probe, &terms);
-    let finding = Finding {
+    let verdict = probe.verdict_on(answer, &policy);
+    let note = audit_note(&verdict, &summary, &probe, &policy);
+    let finding = ProbeFinding {
         id: probe.subject.id,
         token: probe.subject.token,
         probe: probe.number,
@@ -131,47 +133,47 @@ async fn clear_up(shared: Arc<Shared>, asked: Arc<Asked>, probe: Probe) {
         note: note.clone(),
     };
     let (record, route) = (finding.id, &route.name);
-    match shared.store.resolve(finding).await {
+    match instance.store.apply_probe_finding(finding).await {
         Ok(true) => {
-            if matches!(verdict, Verdict::Completed { .. } | Verdict::Retryable { .. }) {
-                results.count(Reconciled::Resolved);
+            if matches!(verdict, ProbeVerdict::Completed { .. } | ProbeVerdict::Retryable { .. }) {
+                results.count(ReconcileResult::Resolved);
             }
-            shared.waiters.nudge(record);
-            tell(&verdict, &probe, route, &note);
+            instance.wait_groups.wake(record);
+            log_verdict(&verdict, &probe, route, &note);
         }
         Ok(false) => {
-            tracing::info!(%record, %route, said = words, "asked about a key that others have settled meanwhile")
+            tracing::info!(%record, %route, said = summary, "the key was settled by another instance or an operator during the probe")
         }
         Err(error) => {
-            let cause = causes(&error);
-            tracing::warn!(%record, %route, said = words, cause, "{error}; what the service said is asked again");
+            let cause = error_causes(&error);
+            tracing::warn!(%record, %route, said = summary, cause, "{error}; the service's reply is not stored, the service is asked again");
         }
     }
 }
 
-/// The evidence, as it stands in the audit.
-fn note(verdict: &Verdict, words: &str, probe: &Probe, terms: &Terms) -> String {
+/// Returns the evidence for the audit log.
+fn audit_note(verdict: &ProbeVerdict, summary: &str, probe: &Probe, policy: &ReconcilePolicy) -> String {
     match verdict {
-        Verdict::Completed { .. } | Verdict::Open { .. } => words.to_owned(),
-        Verdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
-        Verdict::Dead => format!("asked {} times, at last: {words}", probe.number.min(terms.max_attempts)),
+        ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } => summary.to_owned(),
+        ProbeVerdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
+        ProbeVerdict::Dead => format!("asked {} times, at last: {summary}", probe.number.min(policy.max_attempts)),
     }
 }
 
-fn tell(verdict: &Verdict, probe: &Probe, route: &str, note: &str) {
+fn log_verdict(verdict: &ProbeVerdict, probe: &Probe, route: &str, note: &str) {
     let (record, asked) = (probe.subject.id, probe.number);
     match verdict {
-        Verdict::Completed { .. } => {
+        ProbeVerdict::Completed { .. } => {
             tracing::info!(%record, route, asked, said = note, "the service says that it was executed: completed");
         }
-        Verdict::Retryable { .. } => {
-            tracing::info!(%record, route, asked, said = note, "the service knows nothing of it: the next request is the next attempt");
+        ProbeVerdict::Retryable { .. } => {
+            tracing::info!(%record, route, asked, said = note, "the service does not know the operation: the next request is the next attempt");
         }
-        Verdict::Dead => {
-            tracing::warn!(%record, route, asked, said = note, "the service does not say how it ended: given up, an operator must decide");
+        ProbeVerdict::Dead => {
+            tracing::warn!(%record, route, asked, said = note, "the service does not report an outcome: given up, an operator must decide");
         }
-        Verdict::Open { .. } => {
-            tracing::info!(%record, route, asked, said = note, "asked how it ended: still unknown");
+        ProbeVerdict::Open { .. } => {
+            tracing::info!(%record, route, asked, said = note, "the service reported no outcome yet: still unknown");
         }
     }
 }

@@ -1,35 +1,35 @@
-//! Turns the keys of lapsed leases into unknown.
+//! Makes keys unknown whose instance's lease has lapsed, or whose attempt is past its deadline by a lease.
 
 use std::sync::Arc;
 
-use super::{Pass, Task};
-use crate::gate::Shared;
+use super::{PassResult, Task};
+use crate::instance::Instance;
 use crate::store::StoreError;
 
-/// As many rows as one pass locks for some milliseconds at most.
+/// The rows of one pass: few enough that their locks last some milliseconds at most.
 const BATCH: u32 = 500;
 
-/// An attempt whose instance is gone may have executed: nobody knows, and the key says so from now on.
-pub struct Sweeper(pub Arc<Shared>);
+/// An attempt whose instance is gone may have executed: its key becomes `unknown`.
+pub struct Sweeper(pub Arc<Instance>);
 
 impl Task for Sweeper {
     const NAME: &'static str = "sweeper";
 
-    async fn run_once(&mut self) -> Result<Pass, StoreError> {
-        let Shared { store, tenure, watch, .. } = &*self.0;
-        if !tenure.may_sweep() {
-            return Ok(Pass::Idle);
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let Instance { store, instance_lease, observability, .. } = &*self.0;
+        if !instance_lease.may_sweep() {
+            return Ok(PassResult::Idle);
         }
-        let swept = store.sweep(tenure.expiry(), BATCH).await?;
-        watch.meters.zombies.inc_by(swept.len() as u64);
+        let swept = store.sweep(instance_lease.expiry(), BATCH).await?;
+        observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
-                "the attempt's lease has run out; its outcome is unknown");
+                "the attempt's lease or its own deadline has run out; its outcome is unknown");
         }
-        // What its service had denied while it was running is free now.
-        for id in store.testimony().heed(BATCH).await? {
-            tracing::info!(record = %id, "not executed, by its service's word: the next request is the next attempt");
+        // The service had reported these attempts as not executed while they were running; now their keys are free.
+        for id in store.service_reports().apply_deferred(BATCH).await? {
+            tracing::info!(record = %id, "the service reported that the attempt was not executed; the next request is the next attempt");
         }
-        Ok(if swept.len() == BATCH as usize { Pass::Full } else { Pass::Idle })
+        Ok(if swept.len() == BATCH as usize { PassResult::Full } else { PassResult::Idle })
     }
 }

@@ -1,4 +1,4 @@
-//! Logs, on standard error: standard output belongs to what a command was asked to print.
+//! Logs on standard error. Standard output is for the results of commands.
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -7,45 +7,46 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use super::stderr::{self, Pen};
-use crate::config::{Log, LogFormat};
-pub use line::{Line, millis};
+use super::log_writer::{self, LogWriter};
+use crate::config::{LogConfig, LogFormat};
+pub use request_line::{RequestLine, millis};
 
-mod line;
+mod request_line;
 
-/// What may be logged of a library at most, whatever the filter's own level is: below that they tell of bytes.
+/// The highest log levels of libraries, whatever the configured level is: below `warn` they log single bytes and frames.
 ///
-/// lapin says nothing: what matters of it we say ourselves, and it shows whole messages in its warnings.
-const QUIET: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
+/// lapin is off: we log its errors ourselves, and its warnings contain whole messages.
+const LIBRARY_LEVELS: &str = "hyper=warn,hyper_util=warn,tokio_postgres=warn,h2=warn,lapin=off";
 
-/// Under which name requests are logged, a line each: for filters, such as `info,oncegate::requests=warn`.
+/// The log target of request lines, for filters such as `info,oncegate::requests=warn`.
 pub const REQUESTS: &str = "oncegate::requests";
 
-/// Set where lines are JSON.
-static PLAIN: OnceLock<Pen> = OnceLock::new();
+/// The writer for lines that are JSON already; set if the log format is JSON.
+static JSON_WRITER: OnceLock<LogWriter> = OnceLock::new();
 
-/// Where a line that is JSON already is put; `None` where lines are text.
-fn plain() -> Option<Pen> {
-    PLAIN.get().copied()
+/// Returns the writer for lines that are JSON already; `None` if the log format is text.
+fn json_writer() -> Option<LogWriter> {
+    JSON_WRITER.get().copied()
 }
 
 /// Starts logging. A second call changes nothing.
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn start(log: &Log) -> std::io::Result<()> {
-    // Our own words come after, so that a filter which names one of the libraries wins.
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
+pub fn start(log: &LogConfig) -> std::io::Result<()> {
+    // The configured filter comes last, so that it wins where it names one of the libraries.
+    let filter =
+        EnvFilter::try_new(format!("{LIBRARY_LEVELS},{}", log.filter)).unwrap_or_else(|_| EnvFilter::new("info"));
     let terminal = std::io::stderr().is_terminal();
-    let pen = Pen::new()?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(pen).with_target(false);
+    let writer = LogWriter::new()?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     let json = match log.format {
         LogFormat::Auto => !terminal,
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
     let _ = if json {
-        let _ = PLAIN.set(pen);
+        let _ = JSON_WRITER.set(writer);
         logs.json().flatten_event(true).with_current_span(false).try_init()
     } else {
         logs.with_ansi(terminal).try_init()
@@ -53,25 +54,25 @@ pub fn start(log: &Log) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How many lines were dropped because standard error took them too slowly.
+/// Returns the number of lines that were dropped because standard error was too slow.
 pub fn dropped() -> u64 {
-    stderr::dropped()
+    log_writer::dropped()
 }
 
-/// Waits until what was logged is written, for so long at most: before the process ends.
-pub fn flush(at_most: Duration) {
-    stderr::flush(at_most);
+/// Waits until all lines are written, for at most `timeout`. For the end of the process.
+pub fn flush(timeout: Duration) {
+    log_writer::flush(timeout);
 }
 
-/// Why an error came about: its causes in one line, or nothing if it says all itself.
-pub fn causes(error: &dyn Error) -> Option<String> {
+/// Returns the chain of an error's causes in one line; `None` if it has none.
+pub fn error_causes(error: &dyn Error) -> Option<String> {
     let mut line = String::new();
     let mut source = error.source();
     while let Some(cause) = source {
-        let said = cause.to_string();
-        if !line.ends_with(&said) {
+        let text = cause.to_string();
+        if !line.ends_with(&text) {
             line.push_str(if line.is_empty() { "" } else { ": " });
-            line.push_str(&said);
+            line.push_str(&text);
         }
         source = cause.source();
     }

@@ -1,8 +1,8 @@
-//! The instruments that metrics are made of, and how a scrape is written.
+//! The types of metrics: counters, gauges and histograms by label, and the text of a scrape.
 //!
-//! Whoever counts holds what it counts with: no name is looked up and nothing is allocated where a request passes. Labels
-//! are enums, and the names of routes; there is no way to make one of anything that a client has sent. What there is to
-//! count stands in `gate::meters`.
+//! The code that counts holds its counter: on a request's path no name is looked up and nothing is allocated. Labels are
+//! enums and the names of routes; data from a client cannot become a label. The metrics themselves are in
+//! `instance::metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,26 +19,26 @@ pub use prometheus_client::collector::Collector;
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::registry::Registry;
-pub use text::Format;
+pub use text::ScrapeFormat;
 
 pub mod text;
 
-/// A label of which all values are known when the program is compiled.
+/// A label whose values are all known at compile time.
 pub trait Label: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The label's name.
     const NAME: &'static str;
-    /// Each value once. What is not in here is not counted.
+    /// All values, each once. A value that is missing here is not counted.
     const ALL: &'static [Self];
-    /// The value as it is written.
+    /// The value as it is written in a scrape.
     fn name(self) -> &'static str;
 
-    /// Its place in the list.
-    fn place(self) -> Option<usize> {
+    /// The value's index in [`Self::ALL`].
+    fn index(self) -> Option<usize> {
         Self::ALL.iter().position(|label| *label == self)
     }
 }
 
-/// An enum whose variants are the values of a label.
+/// Defines an enum whose variants are the values of a label.
 macro_rules! label {
     ($(#[$about:meta])* $type:ident, $label:literal, { $($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)? }) => {
         $(#[$about])*
@@ -57,55 +57,55 @@ macro_rules! label {
 }
 pub(crate) use label;
 
-/// None are written.
+/// No exemplars are written.
 const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
 
 /// A number for each value of a label.
 #[derive(Clone, Debug)]
-struct Numbers<L>(Arc<[AtomicU64]>, PhantomData<L>);
+struct NumbersByLabel<L>(Arc<[AtomicU64]>, PhantomData<L>);
 
-impl<L: Label> Numbers<L> {
+impl<L: Label> NumbersByLabel<L> {
     fn new() -> Self {
         Self(L::ALL.iter().map(|_| AtomicU64::new(0)).collect(), PhantomData)
     }
 
-    fn at(&self, label: L) -> Option<&AtomicU64> {
-        self.0.get(label.place()?)
+    fn get(&self, label: L) -> Option<&AtomicU64> {
+        self.0.get(label.index()?)
     }
 
-    fn each(&self) -> impl Iterator<Item = (L, u64)> {
+    fn iter(&self) -> impl Iterator<Item = (L, u64)> {
         L::ALL.iter().zip(self.0.iter()).map(|(label, number)| (*label, number.load(Ordering::Relaxed)))
     }
 }
 
-/// A counter for each value of a label. All are there from the start, so that a rate over one that has not moved is zero
+/// A counter for each value of a label. All series exist from the start, so that the rate of one that has not moved is zero
 /// and not absent.
 #[derive(Clone, Debug)]
-pub struct Counters<L>(Numbers<L>);
+pub struct Counters<L>(NumbersByLabel<L>);
 
 impl<L: Label> Default for Counters<L> {
     fn default() -> Self {
-        Self(Numbers::new())
+        Self(NumbersByLabel::new())
     }
 }
 
 impl<L: Label> Counters<L> {
-    /// One more.
+    /// Adds one.
     pub fn count(&self, label: L) {
-        if let Some(number) = self.0.at(label) {
+        if let Some(number) = self.0.get(label) {
             number.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How many there were.
+    /// Returns the count.
     pub fn get(&self, label: L) -> u64 {
-        self.0.at(label).map_or(0, |number| number.load(Ordering::Relaxed))
+        self.0.get(label).map_or(0, |number| number.load(Ordering::Relaxed))
     }
 }
 
 impl<L: Label> EncodeMetric for Counters<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (label, value) in self.0.each() {
+        for (label, value) in self.0.iter() {
             encoder.encode_family(&[(L::NAME, label.name())])?.encode_counter(&value, NO_EXEMPLAR)?;
         }
         Ok(())
@@ -116,7 +116,7 @@ impl<L: Label> EncodeMetric for Counters<L> {
     }
 }
 
-/// A gauge for each value of a label, or none at all where nothing is known of them.
+/// A gauge for each value of a label. Nothing is written while the values are not known.
 #[derive(Clone, Debug)]
 pub struct Gauges<L>(Arc<RwLock<Option<Vec<u64>>>>, PhantomData<L>);
 
@@ -127,7 +127,7 @@ impl<L> Default for Gauges<L> {
 }
 
 impl<L: Label> Gauges<L> {
-    /// What they are now; `None` where that is not known any more.
+    /// Sets all values; `None` if they are no longer known.
     pub fn set(&self, values: Option<impl Fn(L) -> u64>) {
         let values = values.map(|value| L::ALL.iter().map(|label| value(*label)).collect());
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = values;
@@ -135,18 +135,18 @@ impl<L: Label> Gauges<L> {
 }
 
 impl<L: Label> Gauges<L> {
-    /// One of them alone, as a metric of its own without a label.
+    /// Returns the gauge of one label value, as a metric of its own without a label.
     pub fn of(&self, label: L) -> OneGauge<L> {
         OneGauge(self.clone(), label)
     }
 
     fn get(&self, label: L) -> Option<u64> {
         let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        values.as_ref()?.get(label.place()?).copied()
+        values.as_ref()?.get(label.index()?).copied()
     }
 }
 
-/// See [`Gauges::of`].
+/// The gauge of one label value; see [`Gauges::of`].
 #[derive(Clone, Debug)]
 pub struct OneGauge<L>(Gauges<L>, L);
 
@@ -182,8 +182,8 @@ impl<L: Label> EncodeMetric for Gauges<L> {
     }
 }
 
-/// Counters for each route and each value of a label. A route's counters outlive the reload that takes it away: a series
-/// that ends at a reload would look like a restart.
+/// Counters by route and label value. The counters of a route survive the reload that removes it: a series that ends at a
+/// reload would look like a restart.
 #[derive(Clone, Debug)]
 pub struct ByRoute<L>(Arc<RwLock<BTreeMap<Arc<str>, Counters<L>>>>);
 
@@ -194,7 +194,7 @@ impl<L> Default for ByRoute<L> {
 }
 
 impl<L: Label> ByRoute<L> {
-    /// The counters of a route, to be held by whoever counts.
+    /// Returns the counters of a route, for the code that counts to hold.
     pub fn of(&self, route: &Arc<str>) -> Counters<L> {
         let mut routes = self.0.write().unwrap_or_else(PoisonError::into_inner);
         routes.entry(Arc::clone(route)).or_default().clone()
@@ -204,7 +204,7 @@ impl<L: Label> ByRoute<L> {
 impl<L: Label> EncodeMetric for ByRoute<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (route, counters) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            for (label, value) in counters.0.each() {
+            for (label, value) in counters.0.iter() {
                 let labels = [("route", &**route), (L::NAME, label.name())];
                 encoder.encode_family(&labels)?.encode_counter(&value, NO_EXEMPLAR)?;
             }
@@ -217,29 +217,29 @@ impl<L: Label> EncodeMetric for ByRoute<L> {
     }
 }
 
-/// The upper bounds of durations, in microseconds.
+/// The upper bounds of a histogram's buckets, in microseconds.
 ///
-/// Fifteen, from 1 ms, which a durable reservation on a good disk takes, to 60 s, past which few clients wait: about two
-/// steps for each doubling of what people tell apart, and a bound at each usual objective (100 ms, 250 ms, 500 ms, 1 s) and
-/// at the default time limits (2 s of the store is near 2.5 s, 10 s of waiting, 30 s of the upstream).
+/// There are fifteen, from 1 ms (a durable reservation on a good disk) to 60 s (few clients wait longer): three in each
+/// factor of ten up to 10 s, then 30 s and 60 s. Among them are the usual objectives (100 ms, 250 ms, 500 ms, 1 s) and the default time limits (2.5 s is
+/// near the store's 2 s; 10 s of waiting; 30 s of the upstream).
 const BOUNDS_US: [u64; 15] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
     10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// How long things took, in buckets. Two additions without a lock for each; a scrape that comes in between may see one and
-/// not yet the other.
+/// A histogram of durations. An observation is two additions without a lock; a scrape in between may see one and not the
+/// other.
 #[derive(Clone, Debug, Default)]
-pub struct Histogram(Arc<Buckets>);
+pub struct Histogram(Arc<HistogramBuckets>);
 
 #[derive(Debug, Default)]
-struct Buckets {
+struct HistogramBuckets {
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
 }
 
 impl Histogram {
-    /// Something took this long.
+    /// Adds one duration.
     pub fn observe(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < took);
@@ -247,7 +247,7 @@ impl Histogram {
         self.0.sum_us.fetch_add(took, Ordering::Relaxed);
     }
 
-    fn write(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+    fn encode_to(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let bounds = BOUNDS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.0.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
@@ -258,7 +258,7 @@ impl Histogram {
 
 impl EncodeMetric for Histogram {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.write(&mut encoder)
+        self.encode_to(&mut encoder)
     }
 
     fn metric_type(&self) -> MetricType {
@@ -266,7 +266,7 @@ impl EncodeMetric for Histogram {
     }
 }
 
-/// The same for each value of a label.
+/// A histogram for each value of a label.
 #[derive(Clone, Debug)]
 pub struct Histograms<L>(Arc<[Histogram]>, PhantomData<L>);
 
@@ -277,9 +277,9 @@ impl<L: Label> Default for Histograms<L> {
 }
 
 impl<L: Label> Histograms<L> {
-    /// Something took this long.
+    /// Adds one duration.
     pub fn observe(&self, label: L, took: Duration) {
-        if let Some(histogram) = label.place().and_then(|place| self.0.get(place)) {
+        if let Some(histogram) = label.index().and_then(|index| self.0.get(index)) {
             histogram.observe(took);
         }
     }
@@ -288,7 +288,7 @@ impl<L: Label> Histograms<L> {
 impl<L: Label> EncodeMetric for Histograms<L> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         for (label, histogram) in L::ALL.iter().zip(self.0.iter()) {
-            histogram.write(&mut encoder.encode_family(&[(L::NAME, label.name())])?)?;
+            histogram.encode_to(&mut encoder.encode_family(&[(L::NAME, label.name())])?)?;
         }
         Ok(())
     }
@@ -298,11 +298,11 @@ impl<L: Label> EncodeMetric for Histograms<L> {
     }
 }
 
-/// One that is always there and says which program this is.
+/// A gauge with the value 1 and this program's version as its label.
 #[derive(Clone, Copy, Debug)]
-pub struct Build;
+pub struct BuildInfo;
 
-impl EncodeMetric for Build {
+impl EncodeMetric for BuildInfo {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_u64)
     }
@@ -336,7 +336,7 @@ mod tests {
     fn written(metric: impl prometheus_client::registry::Metric) -> String {
         let mut registry = Registry::default();
         registry.register("it", "Help", metric);
-        text::write(&registry, Format::OpenMetrics)
+        text::write(&registry, ScrapeFormat::OpenMetrics)
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
             "# HELP it Help.\n# TYPE it counter\nit_total{side=\"left\"} 0\nit_total{side=\"right\"} 1\n# EOF\n"
         );
         let gauges = Gauges::<Side>::default();
-        assert_eq!(written(gauges.clone()), "# EOF\n", "what is not known is not told");
+        assert_eq!(written(gauges.clone()), "# EOF\n", "unknown values are not written");
         gauges.set(Some(|_| 7));
         assert!(written(gauges).contains("it{side=\"left\"} 7\nit{side=\"right\"} 7\n"));
     }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_within_its_bucket() {
+    fn a_duration_equal_to_a_bound_is_within_its_bucket() {
         let histogram = Histogram::default();
         for millis in [0, 1, 60_000, 60_001] {
             histogram.observe(Duration::from_millis(millis));

@@ -1,4 +1,4 @@
-//! How a connection to the upstream is made: over TCP, with TLS on it or not, or through a socket in the file system.
+//! Opens connections to the upstream: over TCP, with TLS or without, or through a Unix socket.
 
 use std::io;
 use std::path::Path;
@@ -17,35 +17,36 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use crate::gather;
 use crate::tls::HandshakeError;
+use crate::write_coalesced;
 
-/// Makes connections to one upstream.
+/// Opens connections to one upstream.
 #[derive(Clone)]
 pub(super) enum Connector {
     /// To a host and port, within this time.
     Tcp(HttpConnector, Duration),
-    /// To a host and port, with a TLS handshake in which the service shows that it has this name, all within this time.
+    /// To a host and port with TLS, where the certificate must be for this name, all within this time.
     Tls(HttpConnector, TlsConnector, ServerName<'static>, Duration),
-    /// To this socket, whatever the URI says.
+    /// To this Unix socket, whatever the URI says.
     Unix(Arc<Path>, Duration),
 }
 
-/// A connection's bytes.
-pub(super) enum Stream {
+/// An open connection to the upstream.
+pub(super) enum UpstreamStream {
     Tcp(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
 }
 
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// The reason why a connection could not be made or broke.
+pub(super) type ConnectionFailure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;
+    type Response = UpstreamStream;
+    type Error = ConnectionFailure;
+    type Future = Pin<Box<dyn Future<Output = Result<UpstreamStream, ConnectionFailure>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionFailure>> {
         match self {
             Self::Tcp(connector, _) | Self::Tls(connector, ..) => connector.poll_ready(cx).map_err(Into::into),
             Self::Unix(..) => Poll::Ready(Ok(())),
@@ -56,32 +57,32 @@ impl Service<Uri> for Connector {
         match self {
             Self::Tcp(connector, limit) => {
                 let connecting = tokio::time::timeout(*limit, connector.call(uri));
-                // Around the look-up of the name as well, which the connector's own limit leaves out.
-                Box::pin(async move { Ok(Stream::Tcp(connecting.await??)) })
+                // The limit includes the DNS lookup, which the connector's own limit leaves out.
+                Box::pin(async move { Ok(UpstreamStream::Tcp(connecting.await??)) })
             }
             Self::Tls(connector, tls, name, limit) => {
                 let (connecting, tls, name, limit) = (connector.call(uri), tls.clone(), name.clone(), *limit);
                 Box::pin(async move {
-                    let shaking = async {
+                    let handshake = async {
                         let stream = connecting.await?.into_inner();
                         let stream = tls.connect(name, stream).await.map_err(HandshakeError::from)?;
-                        Ok::<_, BoxError>(Stream::Tls(Box::new(TokioIo::new(stream))))
+                        Ok::<_, ConnectionFailure>(UpstreamStream::Tls(Box::new(TokioIo::new(stream))))
                     };
-                    tokio::time::timeout(limit, shaking).await?
+                    tokio::time::timeout(limit, handshake).await?
                 })
             }
             Self::Unix(path, limit) => {
                 let (path, limit) = (Arc::clone(path), *limit);
                 Box::pin(async move {
                     let stream = tokio::time::timeout(limit, UnixStream::connect(&*path)).await??;
-                    Ok(Stream::Unix(TokioIo::new(stream)))
+                    Ok(UpstreamStream::Unix(TokioIo::new(stream)))
                 })
             }
         }
     }
 }
 
-impl Connection for Stream {
+impl Connection for UpstreamStream {
     fn connected(&self) -> Connected {
         match self {
             Self::Tcp(stream) => stream.connected(),
@@ -90,24 +91,24 @@ impl Connection for Stream {
     }
 }
 
-/// Passes a call on to whichever stream it is.
+/// Forwards a call to the stream of any variant.
 macro_rules! on_stream {
     ($self:expr, $stream:ident => $call:expr) => {
         match $self {
-            Stream::Tcp($stream) => $call,
-            Stream::Tls($stream) => $call,
-            Stream::Unix($stream) => $call,
+            UpstreamStream::Tcp($stream) => $call,
+            UpstreamStream::Tls($stream) => $call,
+            UpstreamStream::Unix($stream) => $call,
         }
     };
 }
 
-impl Read for Stream {
+impl Read for UpstreamStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         on_stream!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buf))
     }
 }
 
-impl Write for Stream {
+impl Write for UpstreamStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         on_stream!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, buf))
     }
@@ -129,6 +130,6 @@ impl Write for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_stream!(self.get_mut(), stream => gather::poll_write(Pin::new(stream.inner_mut()), cx, bufs))
+        on_stream!(self.get_mut(), stream => write_coalesced::poll_write(Pin::new(stream.inner_mut()), cx, bufs))
     }
 }

@@ -1,8 +1,8 @@
-//! Connections to one upstream over HTTP/1.1, kept between requests.
+//! The connection pool for one upstream over HTTP/1.1.
 //!
-//! No task of its own moves a connection on: whoever has a request on it does, and reads the response from it. So what
-//! passes through wakes nobody on its way, and goes when the one who wants it goes. A connection at rest is looked after
-//! once in a while.
+//! A connection has no task of its own: the request that uses it polls it, and so does the reader of its response body. So
+//! bytes that pass through wake no other task, and a connection ends with the request that used it. A task looks at the
+//! idle connections once a second.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,131 +16,145 @@ use hyper::client::conn::http1::handshake;
 use tokio::time::{Instant, sleep};
 use tower_service::Service as _;
 
-use super::connector::{BoxError, Connector};
-use super::{CallError, check};
+use super::connector::{ConnectionFailure, Connector};
+use super::{CallError, check_response};
 use crate::body::Body;
-use crate::body::flow::{Flow, Home, Line};
+use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
 
-/// What rests is looked at so often: nobody else sees that an upstream has closed its side, until a request needs one.
-const TEND_EVERY: Duration = Duration::from_secs(1);
+/// The interval of looks at the idle connections: without them, only the next request would find that an upstream has
+/// closed its side.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Connections of one worker to one upstream.
-pub(super) struct Pool {
+/// The connections of one worker to one upstream.
+pub(super) struct UpstreamPool {
     connector: Connector,
-    /// Where to, for the connector.
+    /// The upstream's URI, for the connector.
     target: Uri,
-    idle: Duration,
-    resting: Mutex<Resting>,
+    idle_max: Duration,
+    idle: Mutex<IdleConnections>,
 }
 
-/// The one that was used last is at the end, and is used next.
+/// The idle connections, each with the time since when it is idle. The one that was used last is at the end, and is used
+/// next.
 #[derive(Default)]
-struct Resting {
-    lines: Vec<(Box<Line>, Instant)>,
-    tended: bool,
+struct IdleConnections {
+    connections: Vec<(Box<PooledConnection>, Instant)>,
+    /// Whether the task that looks at them is running.
+    is_checked: bool,
 }
 
-impl Pool {
-    /// None yet. What has rested for as long as `idle` is not used again.
-    pub(super) fn new(connector: Connector, target: Uri, idle: Duration) -> Arc<Self> {
-        Arc::new(Self { connector, target, idle, resting: Mutex::default() })
+impl UpstreamPool {
+    /// Creates an empty pool. A connection that was idle for `idle_max` is not used again.
+    pub(super) fn new(connector: Connector, target: Uri, idle_max: Duration) -> Arc<Self> {
+        Arc::new(Self { connector, target, idle_max, idle: Mutex::default() })
     }
 
-    /// Sends a request in origin form, of which nothing is left then, and waits for the response's head.
-    pub(super) async fn call(self: &Arc<Self>, request: &mut Request<Body>) -> Result<Response<Flow>, CallError> {
-        let asks_to_switch = request.headers().contains_key(UPGRADE);
-        let upload = request.body_mut().tied();
+    /// Sends a request in origin form, leaving an empty one in its place, and waits for the response's head.
+    pub(super) async fn call(self: &Arc<Self>, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
+        let requests_upgrade = request.headers().contains_key(UPGRADE);
+        let upload = request.body_mut().track_end();
         loop {
-            let rested = poll_fn(|cx| Poll::Ready(self.take(cx))).await;
-            let (mut line, has_rested) = match rested {
-                Some(line) => (line, true),
-                // Seldom: no request should have room for it in its future.
+            let idle = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await;
+            let (mut connection, was_idle) = match idle {
+                Some(connection) => (connection, true),
+                // Boxed because it is rare: the futures of all requests would have to hold room for it.
                 None => (Box::pin(self.connect()).await.map_err(CallError::NeverSent)?, false),
             };
-            let mut failed = match line.send(request).await {
+            let mut failed = match connection.send(request).await {
                 Ok(response) => {
-                    // One that is not sound takes its connection with it.
-                    check(&response, asks_to_switch).map_err(CallError::Garbage)?;
-                    return Ok(self.flow(line, response, upload.is_some_and(|upload| upload.any())));
+                    // An invalid response closes its connection too.
+                    check_response(&response, requests_upgrade).map_err(CallError::Garbage)?;
+                    return Ok(self.attach_body(
+                        connection,
+                        response,
+                        upload.is_some_and(|upload| upload.is_any_attached()),
+                    ));
                 }
                 Err(failed) => failed,
             };
-            // hyper gives the request back if none of it was written. On a connection that has rested that means no more
-            // than that its upstream was tired of waiting: this is no second sending.
+            // hyper returns the request if none of it was written. On an idle connection this only means that the upstream
+            // has closed it: trying another one is not a second sending.
             match failed.take_message() {
-                Some(unsent) if has_rested => *request = unsent,
+                Some(unsent) if was_idle => *request = unsent,
                 Some(_) => return Err(CallError::NeverSent(failed.into_error().into())),
                 None => return Err(CallError::Broken(failed.into_error().into())),
             }
         }
     }
 
-    async fn connect(&self) -> Result<Box<Line>, BoxError> {
+    async fn connect(&self) -> Result<Box<PooledConnection>, ConnectionFailure> {
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
         let stream = connector.call(self.target.clone()).await?;
         let (sender, connection) = handshake(stream).await?;
-        Ok(Box::new(Line::new(sender, connection.with_upgrades())))
+        Ok(Box::new(PooledConnection::new(sender, connection.with_upgrades())))
     }
 
-    /// A connection that rests and is fit for use as far as anybody knows.
-    fn take(&self, cx: &mut Context<'_>) -> Option<Box<Line>> {
+    /// Takes an idle connection that looks usable.
+    fn take_idle(&self, cx: &mut Context<'_>) -> Option<Box<PooledConnection>> {
         loop {
-            let (mut line, since) = self.lock().lines.pop()?;
-            if since.elapsed() >= self.idle {
-                // And so have all below it.
-                self.lock().lines.clear();
+            let (mut connection, since) = self.lock().connections.pop()?;
+            if since.elapsed() >= self.idle_max {
+                // All below it have been idle for longer.
+                self.lock().connections.clear();
                 return None;
             }
-            if line.is_free(cx) {
-                return Some(line);
+            if connection.is_free(cx) {
+                return Some(connection);
             }
         }
     }
 
-    /// The response, with its connection as long as there is something to read from it.
-    fn flow(self: &Arc<Self>, line: Box<Line>, response: Response<Incoming>, uploads: bool) -> Response<Flow> {
+    /// Returns the response with a body that drives `connection` until it is read.
+    fn attach_body(
+        self: &Arc<Self>,
+        connection: Box<PooledConnection>,
+        response: Response<Incoming>,
+        uploads: bool,
+    ) -> Response<PooledBody> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            // It becomes the stream that both sides have agreed on, once it has come to its end as a connection.
-            tokio::spawn(line.end());
-            return response.map(Flow::from);
+            // hyper hands the stream over to the new protocol once the connection has been polled to its end.
+            tokio::spawn(connection.drive_to_end());
+            return response.map(PooledBody::from);
         }
-        let home: Arc<dyn Home> = Arc::<Self>::clone(self);
+        let pool: Arc<dyn ReturnToPool> = Arc::<Self>::clone(self);
         if uploads {
-            // The answer has come early. Whether the rest goes must not hang on whether the client reads the answer.
-            tokio::spawn(line.clear(home));
-            return response.map(Flow::from);
+            // The response came before the request's end. Sending the rest must not depend on whether the client reads the
+            // response.
+            tokio::spawn(connection.return_when_free(pool));
+            return response.map(PooledBody::from);
         }
-        response.map(|incoming| Flow::of(incoming, line, home))
+        response.map(|incoming| PooledBody::new(incoming, connection, pool))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Resting> {
-        // Whole between any two statements.
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
+        // Consistent between any two statements, so a poisoned lock is usable.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Home for Pool {
-    fn keep(self: Arc<Self>, line: Box<Line>) {
-        let mut resting = self.lock();
-        resting.lines.push((line, Instant::now()));
-        if !std::mem::replace(&mut resting.tended, true) {
-            tokio::spawn(tend(Arc::downgrade(&self)));
+impl ReturnToPool for UpstreamPool {
+    fn return_connection(self: Arc<Self>, connection: Box<PooledConnection>) {
+        let mut idle = self.lock();
+        idle.connections.push((connection, Instant::now()));
+        if !std::mem::replace(&mut idle.is_checked, true) {
+            tokio::spawn(check_idle(Arc::downgrade(&self)));
         }
     }
 }
 
-/// Closes what has rested long enough and what its upstream has closed, until nothing is left.
-async fn tend(pool: Weak<Pool>) {
+/// Closes connections that were idle for too long or that the upstream has closed. Ends when none is left.
+async fn check_idle(pool: Weak<UpstreamPool>) {
     loop {
-        sleep(TEND_EVERY).await;
+        sleep(CHECK_EVERY).await;
         let Some(pool) = pool.upgrade() else { return };
-        let mut resting = pool.lock();
-        // Nobody is to be woken: whoever takes one looks at it again.
-        let mut nobody = Context::from_waker(Waker::noop());
-        resting.lines.retain_mut(|(line, since)| since.elapsed() < pool.idle && line.is_free(&mut nobody));
-        if resting.lines.is_empty() {
-            resting.tended = false;
+        let mut idle = pool.lock();
+        // No wake-up is needed: a connection is polled again when it is taken.
+        let mut no_wake = Context::from_waker(Waker::noop());
+        idle.connections
+            .retain_mut(|(connection, since)| since.elapsed() < pool.idle_max && connection.is_free(&mut no_wake));
+        if idle.connections.is_empty() {
+            idle.is_checked = false;
             return;
         }
     }

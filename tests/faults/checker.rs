@@ -1,82 +1,83 @@
-//! What every history must keep, whatever broke meanwhile. Pure: it reads what happened and names what must not.
+//! The rules that every history must keep, whatever fails meanwhile. The checker is pure: it reads the history and
+//! returns its breaches.
 //!
-//! Keys are independent of each other, so that each is judged by itself, in one pass over its requests and effects.
-//! That the checker can fail is shown in `checker_can_fail`, rule by rule.
+//! Keys are independent of each other, so each is checked by itself, in one pass over its requests and effects.
+//! `checker_can_fail` proves for each rule that the checker can find a breach.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use crate::history::{Answer, Attempt, Effect, History, Meaning, Name, Op};
+use crate::history::{Answer, AnswerKind, Attempt, Effect, History, Op, ScopedKey};
 
-/// What the route says about outcomes that nobody knows.
+/// The route's `on_unknown` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Never a second attempt.
     Hold,
     /// A second attempt, at once.
     Retry,
-    /// A second attempt, when the first has had all this time.
+    /// A second attempt, once the first has had this much time.
     RetryWhenQuiet(Duration),
 }
 
-/// What a run must keep.
+/// The rules of a run.
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub policy: Policy,
-    /// How often each fault has to strike for the run to say anything.
+    /// The minimum number of injections of each fault, below which the run proves nothing.
     pub quotas: Vec<(String, usize)>,
 }
 
-/// The share of requests that must succeed for the run to say anything, in percent.
+/// The percentage of requests that must succeed; below it, the run proves nothing.
 pub const SUCCESS_MIN: usize = 60;
 
-/// The rules, in the order in which a reader of the README would ask for them.
+/// The rules, in the order in which the README states the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// One effect for each key, unless the route says otherwise.
+    /// One effect for each key, unless the route allows another.
     OneEffect,
     /// One effect for each attempt.
     OneEffectForAnAttempt,
-    /// Where the route allows another attempt: only after one whose outcome a proxy has called unknown.
+    /// Where the route allows another attempt: only after one that a proxy has called unknown.
     OnlyWhatIsUnknownIsTakenOver,
-    /// And with `retry-when-quiet` not before the earlier one must have ended.
+    /// With `retry-when-quiet`, another attempt does not start before the earlier one must have ended.
     NothingIsTakenOverTooSoon,
-    /// All answers to a key are one answer.
+    /// All answers to a key are equal.
     AnswersAreAlike,
-    /// What is answered has happened, to this very request.
+    /// An answered effect has happened, for this very request.
     AnAnswerHasItsEffect,
     /// At most one first answer.
     OneFirstAnswer,
-    /// Who is told that nothing was executed caused nothing, also not later.
+    /// A request answered as not executed has no effect, not even later.
     ARefusalHasNoEffect,
-    /// After an answer nothing is executed any more.
+    /// No effect happens after an answer.
     NothingAfterAnAnswer,
-    /// Another request under the same key is refused, and has no effect.
+    /// A different request under the same key is refused and has no effect.
     AnotherRequestIsRefused,
-    /// The same request is never taken for another.
+    /// The same request is never refused as a different one.
     TheSameRequestIsNot,
-    /// A caller gets nothing of another caller's.
+    /// No caller gets another caller's answer.
     CallersAreApart,
-    /// What was acknowledged is replayed ever after.
+    /// Every acknowledged answer is replayed from then on.
     NothingAcknowledgedIsLost,
-    /// When all has come to rest, each key is completed, free or unknown, and says so at once.
+    /// At the end, each key is completed, free or unknown, and is answered so at once.
     EveryKeyIsDefinite,
-    /// And the store is there: one that is slow for a moment says nothing of a key, but it must stay the exception.
+    /// At the end, the store answers. A slow moment of the store says nothing about a key, but must be the exception.
     TheStoreIsBack,
-    /// Every answer is one of those that Oncegate promises.
+    /// Every answer is a documented one.
     AnswersMakeSense,
     /// Every effect was caused by a request of this history.
     EffectsHaveACause,
-    /// The run has shown something.
+    /// The run had enough successes and faults to prove something.
     NotVacuous,
 }
 
-/// Something that must not be.
+/// A rule that is broken.
 #[derive(Clone, Debug)]
 pub struct Breach {
     pub rule: Rule,
-    pub name: Option<Name>,
+    pub name: Option<ScopedKey>,
     pub what: String,
 }
 
@@ -90,16 +91,16 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Every breach in the history, rule by rule.
+/// Returns every breach in the history, rule by rule.
 pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
-    let mut keys: BTreeMap<&Name, Key<'_>> = BTreeMap::new();
+    let mut keys: BTreeMap<&ScopedKey, KeyHistory<'_>> = BTreeMap::new();
     for op in &history.ops {
         keys.entry(&op.name).or_default().ops.push(op);
     }
     for effect in &history.effects {
         keys.entry(&effect.name).or_default().effects.push(effect);
     }
-    let world = World {
+    let index = HistoryIndex {
         rules,
         unknown: history.unknown.iter().collect(),
         ops: history.ops.iter().map(|op| (op.id, op)).collect(),
@@ -109,47 +110,47 @@ pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
     for (name, mut key) in keys {
         key.ops.sort_by_key(|op| op.invoked);
         key.effects.sort_by_key(|effect| (effect.attempt.number, effect.at));
-        let mut found = Found { name, breaches: &mut breaches };
-        world.executions(&key, &mut found);
-        world.causes(&key, &mut found);
-        world.answers(&key, &mut found);
-        world.lifetime(&key, &mut found);
-        world.end(&key, &mut found);
+        let mut found = BreachCollector { name, breaches: &mut breaches };
+        index.check_executions(&key, &mut found);
+        index.check_causes(&key, &mut found);
+        index.check_answers(&key, &mut found);
+        index.check_lifetime(&key, &mut found);
+        index.check_final_state(&key, &mut found);
     }
-    back(history, &mut breaches);
-    vacuous(history, rules, &mut breaches);
+    check_recovery(history, &mut breaches);
+    check_coverage(history, rules, &mut breaches);
     breaches.sort_by_key(|breach| breach.rule);
     breaches
 }
 
-/// What is known of one key.
+/// One key's requests and effects.
 #[derive(Default)]
-struct Key<'a> {
+struct KeyHistory<'a> {
     ops: Vec<&'a Op>,
     effects: Vec<&'a Effect>,
 }
 
-struct World<'a> {
+struct HistoryIndex<'a> {
     rules: &'a Rules,
     unknown: std::collections::BTreeSet<&'a Attempt>,
     ops: HashMap<u64, &'a Op>,
     effects: HashMap<u64, &'a Effect>,
 }
 
-struct Found<'a> {
-    name: &'a Name,
+struct BreachCollector<'a> {
+    name: &'a ScopedKey,
     breaches: &'a mut Vec<Breach>,
 }
 
-impl Found<'_> {
+impl BreachCollector<'_> {
     fn breach(&mut self, rule: Rule, what: impl Into<String>) {
         self.breaches.push(Breach { rule, name: Some(self.name.clone()), what: what.into() });
     }
 }
 
-impl World<'_> {
-    /// How often was it executed?
-    fn executions(&self, key: &Key<'_>, found: &mut Found<'_>) {
+impl HistoryIndex<'_> {
+    /// Checks how often the key was executed.
+    fn check_executions(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
         if self.rules.policy == Policy::Hold && key.effects.len() > 1 {
             found.breach(Rule::OneEffect, format!("executed {} times", key.effects.len()));
         }
@@ -174,8 +175,8 @@ impl World<'_> {
         }
     }
 
-    /// Who caused it, and what had that one been told?
-    fn causes(&self, key: &Key<'_>, found: &mut Found<'_>) {
+    /// Checks that each effect has a request, and that its answer allows the effect.
+    fn check_causes(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
         let answered = key.ops.iter().filter(|op| op.acknowledges()).map(|op| op.returned).min();
         for effect in &key.effects {
             let Some(op) = self.ops.get(&effect.op).filter(|op| op.name == effect.name && op.body == effect.body)
@@ -183,12 +184,18 @@ impl World<'_> {
                 found.breach(Rule::EffectsHaveACause, format!("effect {} of op {}", effect.id, effect.op));
                 continue;
             };
-            let may_have_caused = match op.meaning() {
-                None | Some(Meaning::First | Meaning::Unstored | Meaning::Broken | Meaning::Nonsense) => true,
-                // An attempt that came second is told what won, and that is somebody else's.
-                Some(Meaning::Replay) => self.rules.policy != Policy::Hold,
+            let may_have_caused = match op.kind() {
+                None | Some(AnswerKind::First | AnswerKind::Unstored | AnswerKind::Broken | AnswerKind::Nonsense) => {
+                    true
+                }
+                // An attempt that lost the race gets the winner's answer, which is another request's.
+                Some(AnswerKind::Replay) => self.rules.policy != Policy::Hold,
                 Some(
-                    Meaning::Released | Meaning::Unknown | Meaning::InFlight | Meaning::Misuse | Meaning::Rejected,
+                    AnswerKind::Released
+                    | AnswerKind::Unknown
+                    | AnswerKind::InFlight
+                    | AnswerKind::Misuse
+                    | AnswerKind::Rejected,
                 ) => false,
             };
             if !may_have_caused {
@@ -200,28 +207,28 @@ impl World<'_> {
         }
     }
 
-    /// What was said of it?
-    fn answers(&self, key: &Key<'_>, found: &mut Found<'_>) {
+    /// Checks that the answers agree.
+    fn check_answers(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
         let hold = self.rules.policy == Policy::Hold;
         let mut likeness: Option<(&Op, &Answer)> = None;
         let mut firsts = 0;
         for op in &key.ops {
             let Some(answer) = &op.answer else { continue };
-            let meaning = answer.meaning();
-            match meaning {
-                Meaning::Nonsense => found.breach(Rule::AnswersMakeSense, format!("{op}: {answer:?}")),
-                Meaning::First | Meaning::Replay | Meaning::Unstored => self.effect(op, answer, found),
+            let kind = answer.kind();
+            match kind {
+                AnswerKind::Nonsense => found.breach(Rule::AnswersMakeSense, format!("{op}: {answer:?}")),
+                AnswerKind::First | AnswerKind::Replay | AnswerKind::Unstored => self.check_effect(op, answer, found),
                 _ => {}
             }
-            // Whoever was first and could not be written down may have been followed, where the route says so.
-            let counts = op.acknowledges() || (hold && meaning == Meaning::Unstored);
+            // With a retry policy, a first attempt that could not be stored may have been followed by another.
+            let counts = op.acknowledges() || (hold && kind == AnswerKind::Unstored);
             if !counts {
                 continue;
             }
             firsts += usize::from(!answer.replayed);
             match likeness {
                 None => likeness = Some((op, answer)),
-                Some((first, model)) if !is_like(answer, model) => {
+                Some((first, model)) if !is_equivalent(answer, model) => {
                     let differs = format!("op {} and op {}: {answer:?} and {model:?}", op.id, first.id);
                     found.breach(Rule::AnswersAreAlike, differs);
                 }
@@ -233,8 +240,8 @@ impl World<'_> {
         }
     }
 
-    /// What is answered has happened before, to this caller's very request.
-    fn effect(&self, op: &Op, answer: &Answer, found: &mut Found<'_>) {
+    /// Checks that an answered effect happened before the answer, for this caller's very request.
+    fn check_effect(&self, op: &Op, answer: &Answer, found: &mut BreachCollector<'_>) {
         let effect = answer.effect.and_then(|id| self.effects.get(&id));
         match effect {
             Some(effect) if effect.name.caller != op.name.caller => {
@@ -249,9 +256,9 @@ impl World<'_> {
         }
     }
 
-    /// Is what was said once still so?
-    fn lifetime(&self, key: &Key<'_>, found: &mut Found<'_>) {
-        // What the key was first used for, as far as it is certain: what was executed under it.
+    /// Checks that acknowledged answers stay as they were.
+    fn check_lifetime(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
+        // The request that the key was first used for, as far as it is certain: the one that was executed.
         let bodies: Vec<_> = key.effects.iter().map(|effect| &effect.body).collect();
         if bodies.iter().any(|body| *body != bodies[0]) {
             found.breach(Rule::AnotherRequestIsRefused, format!("both were executed: {bodies:?}"));
@@ -260,17 +267,18 @@ impl World<'_> {
         let known = bodies.first().copied().or(only);
         let acknowledged = key.ops.iter().filter(|op| op.acknowledges()).min_by_key(|op| op.returned);
         for op in &key.ops {
-            let Some(meaning) = op.meaning() else { continue };
-            if meaning == Meaning::Misuse && known == Some(&op.body) {
+            let Some(kind) = op.kind() else { continue };
+            if kind == AnswerKind::Misuse && known == Some(&op.body) {
                 found.breach(Rule::TheSameRequestIsNot, op.to_string());
             }
             let Some(acknowledged) = acknowledged.filter(|acknowledged| op.invoked >= acknowledged.returned) else {
                 continue;
             };
-            let remembered = match meaning {
-                Meaning::Replay | Meaning::Rejected | Meaning::Misuse | Meaning::Nonsense => true,
-                // Whoever does not hear of its own commit knows the answer, and not that others can read it already.
-                Meaning::Unstored => op.effect() == acknowledged.effect(),
+            let remembered = match kind {
+                AnswerKind::Replay | AnswerKind::Rejected | AnswerKind::Misuse | AnswerKind::Nonsense => true,
+                // A proxy that misses the reply to its own commit knows the answer, but not that others can read it
+                // already.
+                AnswerKind::Unstored => op.effect() == acknowledged.effect(),
                 _ => false,
             };
             if !remembered {
@@ -279,38 +287,39 @@ impl World<'_> {
         }
     }
 
-    /// Has it come to rest?
-    fn end(&self, key: &Key<'_>, found: &mut Found<'_>) {
-        // Whoever is told that the store is not there asks again.
-        let told: Vec<_> = key.ops.iter().filter(|op| op.last && op.meaning() != Some(Meaning::Rejected)).collect();
-        for op in &told {
-            let definite = match op.meaning() {
-                Some(Meaning::First | Meaning::Replay) => true,
-                Some(Meaning::Unknown) => self.rules.policy != Policy::Retry,
+    /// Checks that the key is in a definite state at the end.
+    fn check_final_state(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
+        // Requests answered with a missing store were repeated, so they do not count.
+        let oncegate_status: Vec<_> =
+            key.ops.iter().filter(|op| op.last && op.kind() != Some(AnswerKind::Rejected)).collect();
+        for op in &oncegate_status {
+            let definite = match op.kind() {
+                Some(AnswerKind::First | AnswerKind::Replay) => true,
+                Some(AnswerKind::Unknown) => self.rules.policy != Policy::Retry,
                 _ => false,
             };
             if !definite {
                 found.breach(Rule::EveryKeyIsDefinite, op.to_string());
             }
         }
-        if told.is_empty() {
-            found.breach(Rule::EveryKeyIsDefinite, "nobody has been told at the end");
+        if oncegate_status.is_empty() {
+            found.breach(Rule::EveryKeyIsDefinite, "the key got no answer at the end");
         }
     }
 }
 
-/// At the end one request in a hundred may find the store slow, and on a short run one.
-fn back(history: &History, breaches: &mut Vec<Breach>) {
+/// At the end, one request in a hundred may find the store slow; on a short run, one in all.
+fn check_recovery(history: &History, breaches: &mut Vec<Breach>) {
     let last = || history.ops.iter().filter(|op| op.last);
-    let rejected = last().filter(|op| op.meaning() == Some(Meaning::Rejected)).count();
+    let rejected = last().filter(|op| op.kind() == Some(AnswerKind::Rejected)).count();
     if rejected > 1 && rejected * 100 > last().count() {
         let what = format!("{rejected} of the last {} requests were rejected", last().count());
         breaches.push(Breach { rule: Rule::TheStoreIsBack, name: None, what });
     }
 }
 
-/// A run in which little succeeded, or little broke, has shown little.
-fn vacuous(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) {
+/// Checks that enough requests succeeded and enough faults were injected.
+fn check_coverage(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) {
     let mut breach = |what| breaches.push(Breach { rule: Rule::NotVacuous, name: None, what });
     let during: Vec<_> = history.ops.iter().filter(|op| !op.last).collect();
     let succeeded = during.iter().filter(|op| op.acknowledges()).count();
@@ -325,13 +334,14 @@ fn vacuous(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) {
     }
 }
 
-/// Two answers to one key, but for what tells that one of them is a replay or could not be stored.
-fn is_like(one: &Answer, other: &Answer) -> bool {
+/// Whether two answers to one key are equal, apart from the fields that mark one as a replay or as not stored.
+fn is_equivalent(one: &Answer, other: &Answer) -> bool {
     let is_until = |(name, _): &&(String, String)| name == "idempotency-key-expires";
-    // As long as an end is not written down, nobody can tell until when it is kept: not to whom it belongs, and not to
-    // those who get it again from the instance that holds it.
-    let told = [one, other].iter().all(|answer| answer.fields.iter().any(|field| is_until(&field)));
-    let fields =
-        |answer: &Answer| answer.fields.iter().filter(|field| told || !is_until(field)).cloned().collect::<Vec<_>>();
+    // While an outcome is not stored, its expiry is unknown: the first client gets none, and neither do clients that
+    // get the outcome again from the instance that holds it.
+    let oncegate_status = [one, other].iter().all(|answer| answer.fields.iter().any(|field| is_until(&field)));
+    let fields = |answer: &Answer| {
+        answer.fields.iter().filter(|field| oncegate_status || !is_until(field)).cloned().collect::<Vec<_>>()
+    };
     (one.status, &one.body, fields(one)) == (other.status, &other.body, fields(other))
 }

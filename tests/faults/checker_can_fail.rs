@@ -1,16 +1,16 @@
-//! A checker that finds nothing proves nothing: for each rule a history that breaks it, written by hand.
+//! Histories written by hand, one or more that break each rule: a checker that never finds a breach proves nothing.
 
 use std::time::Duration;
 
 use crate::checker::{Policy, Rule, Rules, check};
-use crate::history::{Answer, Attempt, Effect, History, Name, Op};
+use crate::history::{Answer, Attempt, Effect, History, Op, ScopedKey};
 
 fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn name(key: &str) -> Name {
-    Name { caller: "ann".to_owned(), key: key.to_owned() }
+fn name(key: &str) -> ScopedKey {
+    ScopedKey { caller: "ann".to_owned(), key: key.to_owned() }
 }
 
 fn hold() -> Rules {
@@ -22,24 +22,24 @@ fn with(policy: Policy) -> Rules {
 }
 
 /// An answer that carries an effect.
-fn carries(told: &str, effect: u64) -> Answer {
+fn carries(oncegate_status: &str, effect: u64) -> Answer {
     Answer {
         status: 201,
-        told: told.to_owned(),
+        oncegate_status: oncegate_status.to_owned(),
         slug: String::new(),
-        replayed: told == "replayed",
+        replayed: oncegate_status == "replayed",
         effect: Some(effect),
         body: format!("effect {effect}"),
         fields: vec![("x-effect".to_owned(), effect.to_string())],
     }
 }
 
-fn refusal(status: u16, told: &str, slug: &str) -> Option<Answer> {
-    let (told, slug, body) = (told.to_owned(), slug.to_owned(), String::new());
-    Some(Answer { status, told, slug, replayed: false, effect: None, body, fields: Vec::new() })
+fn refusal(status: u16, oncegate_status: &str, slug: &str) -> Option<Answer> {
+    let (oncegate_status, slug, body) = (oncegate_status.to_owned(), slug.to_owned(), String::new());
+    Some(Answer { status, oncegate_status, slug, replayed: false, effect: None, body, fields: Vec::new() })
 }
 
-/// Asked at its number times ten, answered five milliseconds later.
+/// A request sent at its number times ten milliseconds and answered five milliseconds later.
 fn op(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
     let (invoked, returned) = (at(id * 10), at(id * 10 + 5));
     let (name, body, answer) = (name(key), "ten".to_owned(), answer.into());
@@ -50,13 +50,13 @@ fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
     Op { last: true, ..op(id, key, answer) }
 }
 
-/// Caused by the request of that number, while it waited.
+/// An effect caused by the request of that number, while it waited.
 fn effect(id: u64, op: u64, key: &str, number: u64) -> Effect {
     let attempt = Attempt { record: format!("record of {key}"), number };
     Effect { id, op, name: name(key), body: "ten".to_owned(), at: at(op * 10 + 2), attempt }
 }
 
-/// A key that is executed and replayed, again and again, as it should be, and whatever else.
+/// A key that is executed once and replayed again and again, plus these requests and effects.
 fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
     let mut history = History { ops, effects, ..History::default() };
     history.faults.insert("kill".to_owned(), 1);
@@ -67,7 +67,7 @@ fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
     history
 }
 
-/// The rules that are broken, each once.
+/// Returns the broken rules, each once.
 fn broken(history: &History, rules: &Rules) -> Vec<Rule> {
     let mut broken: Vec<_> = check(history, rules).into_iter().map(|breach| breach.rule).collect();
     broken.dedup();
@@ -84,9 +84,9 @@ fn keeps(ops: Vec<Op>, effects: Vec<Effect>) {
 }
 
 #[test]
-fn a_good_history_breaks_no_rule() {
+fn a_correct_history_breaks_no_rule() {
     keeps(vec![], vec![]);
-    // Cut off, unknown, and completed by the late answer.
+    // The connection broke, the outcome was unknown, and the late answer completed it.
     keeps(
         vec![
             op(1, "k", None),
@@ -104,7 +104,7 @@ fn a_good_history_breaks_no_rule() {
         vec![op(6, "k", refusal(503, "released", "")), op(7, "k", first), other, last(9, "k", carries("replayed", 2))],
         vec![effect(2, 7, "k", 2)],
     );
-    // Never executed, and nobody knows.
+    // The request was never executed, and its outcome is unknown.
     keeps(vec![op(1, "k", None), last(2, "k", refusal(409, "unknown", "outcome-unknown"))], vec![]);
 }
 
@@ -159,7 +159,7 @@ fn answers_that_differ_are_found() {
 }
 
 #[test]
-fn what_only_concerns_the_unstored_answer_may_differ() {
+fn fields_of_an_unstored_answer_may_differ() {
     let mut kept = carries("replayed", 1);
     kept.fields.push(("idempotency-key-expires".to_owned(), "tomorrow".to_owned()));
     keeps(vec![op(1, "k", carries("unstored", 1)), last(3, "k", kept)], vec![effect(1, 1, "k", 1)]);
@@ -202,7 +202,7 @@ fn a_second_first_answer_is_found() {
 
 #[test]
 fn an_effect_of_a_request_that_was_refused_is_found() {
-    for (status, told, slug) in [
+    for (status, oncegate_status, slug) in [
         (503, "rejected", "store-unavailable"),
         (503, "rejected", "draining"),
         (502, "released", "upstream-unreachable"),
@@ -211,9 +211,9 @@ fn an_effect_of_a_request_that_was_refused_is_found() {
         (409, "unknown", "outcome-unknown"),
         (422, "mismatch", "key-reused"),
     ] {
-        // Also long after the refusal.
+        // Long after the refusal too.
         let late = Effect { at: at(500), ..effect(1, 1, "k", 1) };
-        let ops = vec![op(1, "k", refusal(status, told, slug)), last(90, "k", carries("replayed", 1))];
+        let ops = vec![op(1, "k", refusal(status, oncegate_status, slug)), last(90, "k", carries("replayed", 1))];
         breaks(ops, vec![late], Rule::ARefusalHasNoEffect);
     }
     let ops = vec![op(1, "k", carries("replayed", 1)), last(3, "k", carries("replayed", 1))];
@@ -229,7 +229,7 @@ fn an_effect_after_an_answer_is_found_under_every_policy() {
 }
 
 #[test]
-fn another_request_that_is_answered_or_executed_is_found() {
+fn a_different_request_that_is_answered_or_executed_is_found() {
     let other = |answer: Answer| Op { body: "eleven".to_owned(), ..op(2, "k", answer) };
     let ops = |answer| vec![op(1, "k", carries("executed", 1)), other(answer), last(3, "k", carries("replayed", 1))];
     breaks(ops(carries("replayed", 1)), vec![effect(1, 1, "k", 1)], Rule::AnotherRequestIsRefused);
@@ -238,7 +238,7 @@ fn another_request_that_is_answered_or_executed_is_found() {
 }
 
 #[test]
-fn the_same_request_that_is_taken_for_another_is_found() {
+fn a_same_request_refused_as_a_mismatch_is_found() {
     let misuse = || refusal(422, "mismatch", "key-reused");
     let ops = vec![op(1, "k", carries("executed", 1)), op(2, "k", misuse()), last(3, "k", carries("replayed", 1))];
     breaks(ops, vec![effect(1, 1, "k", 1)], Rule::TheSameRequestIsNot);
@@ -247,8 +247,8 @@ fn the_same_request_that_is_taken_for_another_is_found() {
 }
 
 #[test]
-fn an_answer_of_another_caller_is_found() {
-    let bob = Name { caller: "bob".to_owned(), key: "k".to_owned() };
+fn an_answer_with_another_callers_effect_is_found() {
+    let bob = ScopedKey { caller: "bob".to_owned(), key: "k".to_owned() };
     let ops = vec![
         op(1, "k", carries("executed", 1)),
         Op { name: bob.clone(), ..op(2, "k", carries("replayed", 1)) },
@@ -259,8 +259,8 @@ fn an_answer_of_another_caller_is_found() {
 }
 
 #[test]
-fn what_was_acknowledged_and_is_gone_is_found() {
-    for (status, told, slug) in [
+fn a_lost_acknowledged_answer_is_found() {
+    for (status, oncegate_status, slug) in [
         (409, "unknown", "outcome-unknown"),
         (409, "in-flight", "in-flight"),
         (502, "unknown", "upstream-broken"),
@@ -270,19 +270,19 @@ fn what_was_acknowledged_and_is_gone_is_found() {
             let ops = vec![
                 op(1, "k", None),
                 op(2, "k", carries(told_before, 1)),
-                op(3, "k", refusal(status, told, slug)),
+                op(3, "k", refusal(status, oncegate_status, slug)),
                 last(4, "k", carries("replayed", 1)),
             ];
             breaks(ops, vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
         }
     }
-    // Executed again is lost too.
+    // A second execution loses the acknowledged answer too.
     let ops = vec![op(1, "k", carries("executed", 1)), last(4, "k", carries("executed", 2))];
     breaks(ops, vec![effect(1, 1, "k", 1), effect(2, 4, "k", 1)], Rule::NothingAcknowledgedIsLost);
 }
 
 #[test]
-fn a_key_that_does_not_come_to_rest_is_found() {
+fn a_key_that_never_settles_is_found() {
     for answer in [
         None,
         refusal(409, "in-flight", "in-flight"),
@@ -297,7 +297,7 @@ fn a_key_that_does_not_come_to_rest_is_found() {
 }
 
 #[test]
-fn a_store_that_does_not_come_back_is_found() {
+fn a_store_that_does_not_recover_is_found() {
     let rejected = |id| last(id, "k", refusal(503, "rejected", "store-unavailable"));
     let known = |id| last(id, "k", carries("replayed", 1));
     let first = || op(1, "k", carries("executed", 1));
@@ -315,7 +315,7 @@ fn an_answer_that_oncegate_does_not_promise_is_found() {
 }
 
 #[test]
-fn an_effect_that_nobody_caused_is_found() {
+fn an_effect_without_a_request_is_found() {
     breaks(vec![op(1, "k", None)], vec![effect(1, 7, "k", 1)], Rule::EffectsHaveACause);
     breaks(vec![op(1, "k", None), op(2, "other", None)], vec![effect(1, 2, "k", 1)], Rule::EffectsHaveACause);
     let changed = Effect { body: "eleven".to_owned(), ..effect(1, 1, "k", 1) };
@@ -323,7 +323,7 @@ fn an_effect_that_nobody_caused_is_found() {
 }
 
 #[test]
-fn a_run_that_has_shown_nothing_is_found() {
+fn a_run_without_enough_successes_or_faults_is_found() {
     let unavailable = (1..20).map(|id| op(id, "k", refusal(503, "rejected", "store-unavailable")));
     let ops = unavailable.chain([last(20, "k", refusal(409, "unknown", "outcome-unknown"))]).collect();
     breaks(ops, vec![], Rule::NotVacuous);

@@ -1,4 +1,5 @@
-//! Clients as they are: they use keys as they should, give up, come back, ask elsewhere, and now and then mistake a key.
+//! Realistic clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a
+//! different request under a used key.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,42 +10,42 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::dice::Dice;
 use crate::harness::Response;
 use crate::harness::client::Client;
-use crate::history::{Answer, Meaning, Name, Op};
+use crate::history::{Answer, AnswerKind, Op, ScopedKey};
+use crate::seeded_random::SeededRandom;
 
-/// How many keys clients come back to.
+/// The number of recent keys that clients reuse.
 const RECENT: usize = 40;
-/// How often one operation is tried in a row.
+/// The number of consecutive tries of one operation.
 const TRIES: usize = 8;
-/// How often at the end, where the store is slow; each time counts.
+/// The number of tries at the end, where the store is slow; each counts.
 const TRIES_AT_THE_END: usize = 3;
-/// Longer than anything here takes but what is stuck.
-const PATIENCE: Duration = Duration::from_secs(6);
-/// How many of a thousand who are told that nobody knows go and find out elsewhere; the others ask again.
-const GIVES_UP: usize = 750;
+/// Longer than any answer takes unless a request is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
+/// Per mille of clients that give up after an unknown outcome; the others ask again.
+const GIVE_UP_PER_MILLE: usize = 750;
 const CALLERS: [&str; 3] = ["ann", "bob", "cem"];
 
-/// What all clients share.
-pub struct Crowd {
-    /// Where each proxy listens at the moment.
+/// The state that all clients share.
+pub struct ClientPool {
+    /// Each proxy's current address.
     pub proxies: Arc<RwLock<Vec<SocketAddr>>>,
     begun: Instant,
     ops: Mutex<Vec<Op>>,
     number: AtomicU64,
     stopped: AtomicBool,
-    recent: Mutex<VecDeque<Known>>,
+    recent: Mutex<VecDeque<RememberedKey>>,
 }
 
 /// A key that a client remembers.
 #[derive(Clone)]
-struct Known {
-    name: Name,
+struct RememberedKey {
+    name: ScopedKey,
     acknowledged: bool,
 }
 
-impl Crowd {
+impl ClientPool {
     pub fn new(proxies: Arc<RwLock<Vec<SocketAddr>>>, begun: Instant) -> Arc<Self> {
         Arc::new(Self {
             proxies,
@@ -56,17 +57,17 @@ impl Crowd {
         })
     }
 
-    /// So many clients at once, until they are stopped.
-    pub fn start(self: &Arc<Self>, clients: usize, dice: &mut Dice) -> JoinSet<()> {
+    /// Starts this many clients, which run until [`Self::stop`].
+    pub fn start(self: &Arc<Self>, clients: usize, random: &mut SeededRandom) -> JoinSet<()> {
         let mut running = JoinSet::new();
         for _ in 0..clients {
-            let (crowd, dice) = (Arc::clone(self), dice.split());
-            running.spawn(async move { crowd.client(dice).await });
+            let (clients_pool, random) = (Arc::clone(self), random.split());
+            running.spawn(async move { clients_pool.run_client(random).await });
         }
         running
     }
 
-    /// Each client ends with the request that it is at.
+    /// Stops each client after its current request.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
     }
@@ -75,21 +76,22 @@ impl Crowd {
         self.ops.lock().unwrap().clone()
     }
 
-    /// Asks for every key once more, with the request that it was made for.
-    pub async fn ask_all_again(self: &Arc<Self>, dice: &mut Dice) {
+    /// Sends every key once more, with the key's own request.
+    pub async fn repeat_every_key(self: &Arc<Self>, random: &mut SeededRandom) {
         let mut names: Vec<_> = self.ops.lock().unwrap().iter().map(|op| op.name.clone()).collect();
         names.sort();
         names.dedup();
         let names = Arc::new(Mutex::new(names));
         let mut running = JoinSet::new();
         for _ in 0..8 {
-            let (crowd, names, mut dice) = (Arc::clone(self), Arc::clone(&names), dice.split());
+            let (clients_pool, names, mut random) = (Arc::clone(self), Arc::clone(&names), random.split());
             running.spawn(async move {
                 loop {
                     let Some(name) = names.lock().unwrap().pop() else { return };
                     for _ in 0..TRIES_AT_THE_END {
-                        let told = crowd.ask(name.clone(), right(&name), true, PATIENCE, &mut dice).await;
-                        if told != Some(Meaning::Rejected) {
+                        let oncegate_status =
+                            clients_pool.send(name.clone(), right_body(&name), true, ANSWER_TIMEOUT, &mut random).await;
+                        if oncegate_status != Some(AnswerKind::Rejected) {
                             break;
                         }
                     }
@@ -101,29 +103,29 @@ impl Crowd {
         }
     }
 
-    async fn client(&self, mut dice: Dice) {
+    async fn run_client(&self, mut random: SeededRandom) {
         while !self.stopped.load(Ordering::SeqCst) {
-            let known = self.choose(&mut dice);
-            if known.acknowledged && dice.chance(60) {
-                self.ask(known.name.clone(), wrong(&known.name), false, PATIENCE, &mut dice).await;
+            let known = self.choose_key(&mut random);
+            if known.acknowledged && random.chance(60) {
+                self.send(known.name.clone(), wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
                 continue;
             }
-            self.operate(known.name, &mut dice).await;
-            sleep(dice.millis(1, 30)).await;
+            self.run_operation(known.name, &mut random).await;
+            sleep(random.millis(1, 30)).await;
         }
     }
 
-    /// A key that somebody has used, or a new one.
-    fn choose(&self, dice: &mut Dice) -> Known {
+    /// Returns a key in use or a new one.
+    fn choose_key(&self, random: &mut SeededRandom) -> RememberedKey {
         let mut recent = self.recent.lock().unwrap();
-        if !recent.is_empty() && dice.chance(400) {
-            return recent[dice.below(recent.len())].clone();
+        if !recent.is_empty() && random.chance(400) {
+            return recent[random.below(recent.len())].clone();
         }
         let key = format!("k-{}", self.number.fetch_add(1, Ordering::Relaxed));
         // The same key of another caller is another key.
-        let reused = recent.back().filter(|_| dice.chance(100)).map(|known| known.name.key.clone());
-        let name = Name { caller: (*dice.one_of(&CALLERS)).to_owned(), key: reused.unwrap_or(key) };
-        let known = Known { name, acknowledged: false };
+        let reused = recent.back().filter(|_| random.chance(100)).map(|known| known.name.key.clone());
+        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key: reused.unwrap_or(key) };
+        let known = RememberedKey { name, acknowledged: false };
         recent.push_back(known.clone());
         if recent.len() > RECENT {
             recent.pop_front();
@@ -131,64 +133,71 @@ impl Crowd {
         known
     }
 
-    /// Tries until it is known what came of it, as a client library does.
-    async fn operate(&self, name: Name, dice: &mut Dice) {
+    /// Retries until the outcome is known, as a client library does.
+    async fn run_operation(&self, name: ScopedKey, random: &mut SeededRandom) {
         for attempt in 1..=TRIES {
-            // Some do not wait for the answer, and ask again elsewhere.
-            let patience = match dice.below(1_000) {
-                0..20 => dice.millis(5, 200),
-                20..500 => dice.millis(800, 1_500),
-                _ => PATIENCE,
+            // Some clients do not wait for the answer, and ask again at another proxy.
+            let limit = match random.below(1_000) {
+                0..20 => random.millis(5, 200),
+                20..500 => random.millis(800, 1_500),
+                _ => ANSWER_TIMEOUT,
             };
-            let meaning = self.ask(name.clone(), right(&name), false, patience, dice).await;
-            match meaning {
-                Some(Meaning::First | Meaning::Replay) => {
+            let kind = self.send(name.clone(), right_body(&name), false, limit, random).await;
+            match kind {
+                Some(AnswerKind::First | AnswerKind::Replay) => {
                     let mut recent = self.recent.lock().unwrap();
                     recent.iter_mut().filter(|known| known.name == name).for_each(|known| known.acknowledged = true);
                     return;
                 }
-                Some(Meaning::Broken | Meaning::Unknown) if dice.chance(GIVES_UP) => {
+                Some(AnswerKind::Broken | AnswerKind::Unknown) if random.chance(GIVE_UP_PER_MILLE) => {
                     self.recent.lock().unwrap().retain(|known| known.name != name || known.acknowledged);
                     return;
                 }
-                // Others are at it.
-                Some(Meaning::InFlight) if dice.chance(500) => return,
+                // Another client's request is running.
+                Some(AnswerKind::InFlight) if random.chance(500) => return,
                 _ if self.stopped.load(Ordering::SeqCst) => return,
                 // With `Retry-After: 1`.
-                Some(Meaning::Rejected) => sleep(dice.millis(1_000, 1_500)).await,
-                _ => sleep(dice.millis(100, 300) * u32::try_from(attempt).unwrap()).await,
+                Some(AnswerKind::Rejected) => sleep(random.millis(1_000, 1_500)).await,
+                _ => sleep(random.millis(100, 300) * u32::try_from(attempt).unwrap()).await,
             }
         }
     }
 
-    /// One request at any proxy.
-    async fn ask(&self, name: Name, body: String, last: bool, patience: Duration, dice: &mut Dice) -> Option<Meaning> {
+    /// Sends one request to a random proxy.
+    async fn send(
+        &self,
+        name: ScopedKey,
+        body: String,
+        last: bool,
+        limit: Duration,
+        random: &mut SeededRandom,
+    ) -> Option<AnswerKind> {
         let id = self.number.fetch_add(1, Ordering::Relaxed);
         let (proxy, address) = {
             let proxies = self.proxies.read().unwrap();
-            let proxy = dice.below(proxies.len());
+            let proxy = random.below(proxies.len());
             (proxy, proxies[proxy])
         };
         let request = Client { address }.post("/pay").key(&name.key).field("Authorization", &name.caller);
         let request = request.field("X-Op", &id.to_string()).body(body.clone());
         let invoked = self.begun.elapsed();
-        let answer = timeout(patience, request.try_send()).await.ok().and_then(Result::ok).map(answer);
+        let answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
         let returned = self.begun.elapsed();
         let op = Op { id, name, body, proxy, invoked, returned, last, answer };
-        let meaning = op.meaning();
+        let kind = op.kind();
         self.ops.lock().unwrap().push(op);
-        meaning
+        kind
     }
 }
 
-/// What this key stands for. It has no space in it, for the service's log.
-fn right(name: &Name) -> String {
+/// The key's own request body. It has no space in it, for the service's log.
+fn right_body(name: &ScopedKey) -> String {
     format!("amount-of-{}", name.key)
 }
 
-/// Something else.
-fn wrong(name: &Name) -> String {
-    format!("twice-{}", right(name))
+/// A different request body.
+fn wrong_body(name: &ScopedKey) -> String {
+    format!("twice-{}", right_body(name))
 }
 
 fn answer(response: Response) -> Answer {
@@ -199,7 +208,7 @@ fn answer(response: Response) -> Answer {
     Answer {
         status,
         slug,
-        told: response.told().unwrap_or_default().to_owned(),
+        oncegate_status: response.oncegate_status().unwrap_or_default().to_owned(),
         replayed: response.is_replay(),
         effect: text.strip_prefix("effect ").and_then(|id| id.trim().parse().ok()),
         body: text,

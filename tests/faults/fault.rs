@@ -1,4 +1,4 @@
-//! What can be broken, and how.
+//! The faults and their injection.
 
 use std::time::Duration;
 
@@ -7,92 +7,92 @@ use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
 
-use crate::dice::Dice;
+use crate::deployment::Deployment;
 use crate::harness::Store;
 use crate::harness::relay::Relay;
-use crate::site::Site;
+use crate::seeded_random::SeededRandom;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// `kill -9` of a proxy; the next one is started at once.
     Kill,
-    /// A proxy stands still until its lease has run out, and goes on.
+    /// A proxy is stopped until its lease has expired, and then continued.
     Pause,
-    /// PostgreSQL is ended as by a power cut, and started again.
+    /// PostgreSQL is killed as by a power cut, and started again.
     CrashStore,
-    /// All of PostgreSQL stands still for longer than the proxies wait for it, and goes on.
+    /// All PostgreSQL processes are stopped for longer than the proxies wait, and then continued.
     FreezeStore,
-    /// PostgreSQL ends the proxies' sessions, and others have all its connections.
-    CrowdStore,
-    /// The wire between a proxy and PostgreSQL is cut.
+    /// PostgreSQL ends the proxies' sessions, and other clients take all its connections.
+    ExhaustStore,
+    /// The network link between a proxy and PostgreSQL is cut.
     CutStore,
-    /// That wire carries nothing, and nobody is told. What was on its way comes late, or never.
-    MuteStore,
-    /// The wire between a proxy and the service is cut.
+    /// That link carries nothing, and no side is notified. Bytes in transit arrive late or never.
+    SilenceStore,
+    /// The network link between a proxy and the service is cut.
     CutService,
-    /// That wire carries nothing, and nobody is told.
-    MuteService,
+    /// That link carries nothing, and no side is notified.
+    SilenceService,
 }
 
 impl Fault {
-    /// Breaks it, and mends it.
-    pub async fn strike(self, site: &Site, dice: &mut Dice) {
-        let number = dice.below(site.seats.len());
-        let seat = &site.seats[number];
+    /// Injects the fault and removes it.
+    pub async fn inject(self, deployment: &Deployment, random: &mut SeededRandom) {
+        let number = random.below(deployment.slots.len());
+        let slot = &deployment.slots[number];
         match self {
-            Self::Kill => site.kill(number).await,
+            Self::Kill => deployment.kill(number).await,
             Self::Pause => {
-                let proxy = seat.proxy.lock().await;
+                let proxy = slot.proxy.lock().await;
                 proxy.signal(Signal::STOP);
-                sleep(dice.millis(1_400, 2_100)).await;
+                sleep(random.millis(1_400, 2_100)).await;
                 proxy.signal(Signal::CONT);
             }
             Self::CrashStore => {
-                let cluster = site.cluster.as_ref().unwrap().lock().await;
+                let cluster = deployment.cluster.as_ref().unwrap().lock().await;
                 block_in_place(|| cluster.crash());
-                sleep(dice.millis(0, 700)).await;
+                sleep(random.millis(0, 700)).await;
                 block_in_place(|| cluster.restart());
             }
             Self::FreezeStore => {
-                let cluster = site.cluster.as_ref().unwrap().lock().await;
+                let cluster = deployment.cluster.as_ref().unwrap().lock().await;
                 block_in_place(|| cluster.freeze());
-                sleep(dice.millis(600, 1_600)).await;
+                sleep(random.millis(600, 1_600)).await;
                 block_in_place(|| cluster.thaw());
             }
-            Self::CrowdStore => {
-                let _cluster = site.cluster.as_ref().unwrap().lock().await;
-                crowd(&site.store, dice.millis(600, 1_200)).await;
+            Self::ExhaustStore => {
+                let _cluster = deployment.cluster.as_ref().unwrap().lock().await;
+                exhaust_connections(&deployment.store, random.millis(600, 1_200)).await;
             }
-            Self::CutStore => cut(&*seat.to_store.as_ref().unwrap().lock().await, dice).await,
-            Self::MuteStore => mute(&*seat.to_store.as_ref().unwrap().lock().await, dice).await,
-            Self::CutService => cut(&*seat.to_service.lock().await, dice).await,
-            Self::MuteService => mute(&*seat.to_service.lock().await, dice).await,
+            Self::CutStore => cut_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
+            Self::SilenceStore => silence_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
+            Self::CutService => cut_for_a_while(&*slot.to_service.lock().await, random).await,
+            Self::SilenceService => silence_for_a_while(&*slot.to_service.lock().await, random).await,
         }
     }
 }
 
-async fn cut(wire: &Relay, dice: &mut Dice) {
+async fn cut_for_a_while(wire: &Relay, random: &mut SeededRandom) {
     wire.cut();
-    sleep(dice.millis(20, 1_200)).await;
-    wire.mend();
+    sleep(random.millis(20, 1_200)).await;
+    wire.restore();
 }
 
-async fn mute(wire: &Relay, dice: &mut Dice) {
+async fn silence_for_a_while(wire: &Relay, random: &mut SeededRandom) {
     wire.silence();
-    sleep(dice.millis(600, 1_500)).await;
-    if dice.chance(500) {
-        // What was on its way is lost with its connection.
+    sleep(random.millis(600, 1_500)).await;
+    if random.chance(500) {
+        // Bytes in transit are lost with their connection.
         wire.cut();
         sleep(Duration::from_millis(20)).await;
     }
-    wire.mend();
+    wire.restore();
 }
 
-/// Takes every connection that there is, and keeps taking those that the proxies had.
-async fn crowd(store: &Store, lasts: Duration) {
+/// Takes every available connection, and ends the proxies' sessions to take theirs.
+async fn exhaust_connections(store: &Store, lasts: Duration) {
     let Store::Postgres(database) = store else { panic!("only a server can be crowded") };
     let until = Instant::now() + lasts;
-    // One that is already in can show the others out.
+    // An existing session can end the others.
     let us = database.client().await;
     let mut others = JoinSet::new();
     for _ in 0..6 {

@@ -1,40 +1,41 @@
-//! What happened, as it can be seen from outside: what clients asked and heard, and what the service did.
+//! The history as seen from outside: the clients' requests and answers, and the service's effects.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Whose key. The same key of two callers is two of these.
+/// A key with its caller. The same key of two callers is two of these.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub struct ScopedKey {
     pub caller: String,
     pub key: String,
 }
 
-/// One request of a client and what came of it. All times are since the run began, by one clock.
+/// One request of a client and its answer. All times are since the start of the run, by one clock.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// Goes with the request as a field of the client's own, so that the service can say who caused an effect.
+    /// Sent with the request in a field of the client's own, so that the service can name the request that caused an
+    /// effect.
     pub id: u64,
-    pub name: Name,
-    /// What was asked for.
+    pub name: ScopedKey,
+    /// The request's body.
     pub body: String,
-    /// Which proxy was asked.
+    /// The proxy that received it.
     pub proxy: usize,
     pub invoked: Duration,
     pub returned: Duration,
-    /// Asked when all faults were over and a lease and two sweeps had passed.
+    /// Whether it was sent when all faults were over and a lease and two sweeps had passed.
     pub last: bool,
-    /// `None`: no answer, or half of one. It may have been executed or not.
+    /// `None` without an answer or with half of one. The request may have been executed or not.
     pub answer: Option<Answer>,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
     /// `Oncegate-Status`.
-    pub told: String,
+    pub oncegate_status: String,
     /// The problem's code where Oncegate answers in its own name, else empty.
     pub slug: String,
     /// Whether `Idempotent-Replayed` is there.
@@ -46,105 +47,107 @@ pub struct Answer {
     pub fields: Vec<(String, String)>,
 }
 
-/// What the service did, as it wrote it down before it answered.
+/// An effect, as the service logged it before it answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
     pub id: u64,
-    /// Whose request caused it.
+    /// The id of the request that caused it.
     pub op: u64,
-    pub name: Name,
+    pub name: ScopedKey,
     pub body: String,
-    /// When it was on the disk.
+    /// The time at which it was on the disk.
     pub at: Duration,
     pub attempt: Attempt,
 }
 
-/// An attempt by the names that the proxy gives it.
+/// An attempt, identified as the proxy identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt {
     pub record: String,
     pub number: u64,
 }
 
-/// A whole run.
+/// A complete run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub ops: Vec<Op>,
     pub effects: Vec<Effect>,
-    /// Attempts of which a proxy has logged that nobody knows how they ended.
+    /// The attempts that a proxy logged as unknown.
     pub unknown: Vec<Attempt>,
-    /// How often each fault struck.
+    /// The number of injections of each fault.
     pub faults: BTreeMap<String, usize>,
 }
 
-/// What an answer means, by status, word, slug and label together.
+/// An answer's kind, by status, `Oncegate-Status`, slug and replay mark together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Meaning {
-    /// This request was executed, and that is stored.
+pub enum AnswerKind {
+    /// This request was executed, and its outcome is stored.
     First,
-    /// The stored answer again.
+    /// The stored answer was replayed.
     Replay,
-    /// This request was executed, and that is not stored yet.
+    /// This request was executed, and its outcome is not stored yet.
     Unstored,
-    /// The service has said itself that it did not act; or it was never asked.
+    /// The service reported that it did not act, or was never called.
     Released,
-    /// It was sent, and no answer came.
+    /// The request was sent, and no answer came.
     Broken,
-    /// Not executed: nobody knows how an earlier attempt ended.
+    /// Not executed: an earlier attempt's outcome is unknown.
     Unknown,
     /// Not executed: another is running.
     InFlight,
-    /// Not executed: the key is another request's.
+    /// Not executed: the key belongs to a different request.
     Misuse,
-    /// Not executed: the store cannot be asked.
+    /// Not executed: the store is unreachable.
     Rejected,
-    /// Nothing that Oncegate promises to say.
+    /// An undocumented answer.
     Nonsense,
 }
 
 impl Answer {
-    pub fn meaning(&self) -> Meaning {
-        match (self.status, &*self.told, &*self.slug, self.replayed) {
-            (201, "executed", "", false) => Meaning::First,
-            (201, "replayed", "", true) => Meaning::Replay,
-            (201, "unstored", "", _) => Meaning::Unstored,
+    pub fn kind(&self) -> AnswerKind {
+        match (self.status, &*self.oncegate_status, &*self.slug, self.replayed) {
+            (201, "executed", "", false) => AnswerKind::First,
+            (201, "replayed", "", true) => AnswerKind::Replay,
+            (201, "unstored", "", _) => AnswerKind::Unstored,
             (503, "released" | "unstored", "", false) | (502, "released", "upstream-unreachable", false) => {
-                Meaning::Released
+                AnswerKind::Released
             }
-            (502, "unknown", "upstream-broken", false) | (504, "unknown", "upstream-timeout", false) => Meaning::Broken,
-            (409, "unknown", "outcome-unknown", false) => Meaning::Unknown,
-            (409, "in-flight", "in-flight", false) => Meaning::InFlight,
-            (422, "mismatch", "key-reused", false) => Meaning::Misuse,
-            (503, "rejected", "store-unavailable" | "draining", false) => Meaning::Rejected,
-            _ => Meaning::Nonsense,
+            (502, "unknown", "upstream-broken", false) | (504, "unknown", "upstream-timeout", false) => {
+                AnswerKind::Broken
+            }
+            (409, "unknown", "outcome-unknown", false) => AnswerKind::Unknown,
+            (409, "in-flight", "in-flight", false) => AnswerKind::InFlight,
+            (422, "mismatch", "key-reused", false) => AnswerKind::Misuse,
+            (503, "rejected", "store-unavailable" | "draining", false) => AnswerKind::Rejected,
+            _ => AnswerKind::Nonsense,
         }
     }
 }
 
 impl Op {
     /// `None` where there was no answer.
-    pub fn meaning(&self) -> Option<Meaning> {
-        self.answer.as_ref().map(Answer::meaning)
+    pub fn kind(&self) -> Option<AnswerKind> {
+        self.answer.as_ref().map(Answer::kind)
     }
 
-    /// Whether the client was told, without reservation, that its request is done.
+    /// Whether the answer confirms without reservation that the request is done.
     pub fn acknowledges(&self) -> bool {
-        matches!(self.meaning(), Some(Meaning::First | Meaning::Replay))
+        matches!(self.kind(), Some(AnswerKind::First | AnswerKind::Replay))
     }
 
-    /// The effect that the answer tells of.
+    /// The effect that the answer names.
     pub fn effect(&self) -> Option<u64> {
         self.answer.as_ref().and_then(|answer| answer.effect)
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ScopedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.caller, self.key)
     }
 }
 
-/// A line of a key's story.
+/// A line of a key's timeline.
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, body, proxy, invoked, returned, last, .. } = self;
@@ -152,8 +155,8 @@ impl fmt::Display for Op {
         match &self.answer {
             None => f.write_str("no answer")?,
             Some(answer) => {
-                let Answer { status, told, slug, effect, .. } = answer;
-                write!(f, "{status} {told} {slug} {:?}, effect {effect:?}", answer.meaning())?;
+                let Answer { status, oncegate_status, slug, effect, .. } = answer;
+                write!(f, "{status} {oncegate_status} {slug} {:?}, effect {effect:?}", answer.kind())?;
             }
         }
         f.write_str(if *last { " (at the end)" } else { "" })
@@ -168,8 +171,8 @@ impl fmt::Display for Effect {
 }
 
 impl History {
-    /// Everything about one key, in the order in which it came to be known.
-    pub fn story(&self, name: &Name) -> String {
+    /// All requests and effects of one key, in order of time.
+    pub fn timeline(&self, name: &ScopedKey) -> String {
         let ops = self.ops.iter().filter(|op| op.name == *name).map(|op| (op.returned, op.to_string()));
         let effects = self.effects.iter().filter(|effect| effect.name == *name).map(|one| (one.at, one.to_string()));
         let mut lines: Vec<_> = ops.chain(effects).collect();

@@ -1,22 +1,22 @@
-//! Everything breaks, under load, and a checker reads what happened: nothing is executed twice, nothing that was
+//! Runs under load with injected faults, and a checker of the resulting history: nothing is executed twice, nothing
 //! acknowledged is lost, and soon after the last fault each key is completed, free or unknown.
 //!
-//! The real binary, a real PostgreSQL, a service that writes each effect to the disk before it answers. Short runs here;
-//! `make soak` and `make torture` make the long ones.
+//! The runs use the real binary, a real PostgreSQL, and a service that writes each effect to the disk before it
+//! answers. They are short here; `make soak` and `make torture` run them for longer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod checker;
 mod checker_can_fail;
 mod clients;
-mod dice;
+mod deployment;
 mod fault;
+mod fault_run;
 mod history;
 mod leaks;
-mod runs;
+mod scenarios;
+mod seeded_random;
 mod service;
-mod site;
-mod storm;
 
 #[path = "../it"]
 mod it {

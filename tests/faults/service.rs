@@ -1,5 +1,5 @@
-//! The service behind the proxies: it writes each effect down, on the disk, before it answers, and is no better than
-//! services are. It lets people wait, refuses, breaks off, and answers too late.
+//! The service behind the proxies: it writes each effect to the disk before it answers, and fails as real services do:
+//! it is slow, refuses, closes the connection, and answers too late.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,11 +12,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::dice::Dice;
 use crate::harness::wire::{self, Fields, Framing, Head, Wire};
-use crate::history::{Attempt, Effect, Name};
+use crate::history::{Attempt, Effect, ScopedKey};
+use crate::seeded_random::SeededRandom;
 
-/// Longer than any route here waits.
+/// Longer than any route's timeout here.
 const TOO_LONG: Duration = Duration::from_secs(4);
 
 pub struct Service {
@@ -27,9 +27,9 @@ pub struct Service {
 
 struct Inner {
     log: Mutex<Log>,
-    dice: Mutex<Dice>,
-    /// Nothing goes wrong here any more.
-    calm: watch::Sender<bool>,
+    random: Mutex<SeededRandom>,
+    /// True once the service no longer fails.
+    is_reliable: watch::Sender<bool>,
     begun: Instant,
 }
 
@@ -38,25 +38,25 @@ struct Log {
     effects: u64,
 }
 
-/// How a request is dealt with.
-enum Mood {
-    /// 503, and nothing was done.
+/// The service's reaction to a request.
+enum Behavior {
+    /// Answers 503 and does nothing.
     Refuses,
-    /// Executes, and takes so long to say so.
+    /// Executes, and answers after this time.
     Answers(Duration),
-    /// Executes, and closes the connection instead of an answer.
-    SaysNothing,
-    /// Executes, and closes the connection within the answer.
-    BreaksOff,
+    /// Executes, and closes the connection without an answer.
+    ClosesWithoutAnswer,
+    /// Executes, and closes the connection in the middle of the answer.
+    ClosesMidAnswer,
 }
 
 impl Service {
     /// All times in its log are since `begun`.
-    pub async fn start(dice: Dice, begun: Instant) -> Self {
+    pub async fn start(random: SeededRandom, begun: Instant) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = File::options().create_new(true).append(true).open(folder.path().join("effects")).unwrap();
         let log = Mutex::new(Log { file, effects: 0 });
-        let inner = Arc::new(Inner { log, dice: Mutex::new(dice), calm: watch::Sender::new(false), begun });
+        let inner = Arc::new(Inner { log, random: Mutex::new(random), is_reliable: watch::Sender::new(false), begun });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let service = Self { address: listener.local_addr().unwrap(), inner: Arc::clone(&inner), folder };
         tokio::spawn(async move {
@@ -68,12 +68,12 @@ impl Service {
         service
     }
 
-    /// From now on it does what it should, at once, also for those who wait already.
-    pub fn calm_down(&self) {
-        self.inner.calm.send_replace(true);
+    /// From now on the service works correctly and at once, also for requests that already wait.
+    pub fn stop_misbehaving(&self) {
+        self.inner.is_reliable.send_replace(true);
     }
 
-    /// What it has done, as it stands on the disk.
+    /// The effects, read from the disk.
     pub fn effects(&self) -> Vec<Effect> {
         let text = std::fs::read_to_string(self.folder.path().join("effects")).unwrap();
         text.lines().map(parse).collect()
@@ -81,23 +81,23 @@ impl Service {
 }
 
 impl Inner {
-    fn mood(&self) -> Mood {
-        let mut dice = self.dice.lock().unwrap();
-        if *self.calm.borrow() {
-            return Mood::Answers(Duration::ZERO);
+    fn choose_behavior(&self) -> Behavior {
+        let mut random = self.random.lock().unwrap();
+        if *self.is_reliable.borrow() {
+            return Behavior::Answers(Duration::ZERO);
         }
-        match dice.below(1_000) {
-            0..15 => Mood::Refuses,
-            15..20 => Mood::SaysNothing,
-            20..25 => Mood::BreaksOff,
-            25..27 => Mood::Answers(TOO_LONG),
-            // Long enough for everything to happen meanwhile.
-            27..120 => Mood::Answers(dice.millis(150, 1_300)),
-            _ => Mood::Answers(dice.millis(0, 20)),
+        match random.below(1_000) {
+            0..15 => Behavior::Refuses,
+            15..20 => Behavior::ClosesWithoutAnswer,
+            20..25 => Behavior::ClosesMidAnswer,
+            25..27 => Behavior::Answers(TOO_LONG),
+            // Long enough for faults to happen meanwhile.
+            27..120 => Behavior::Answers(random.millis(150, 1_300)),
+            _ => Behavior::Answers(random.millis(0, 20)),
         }
     }
 
-    /// On the disk when this returns.
+    /// Executes a request; the effect is on the disk when this returns.
     fn execute(&self, head: &Head, body: &str) -> u64 {
         let field = |name| head.all(name).next().unwrap_or_else(|| panic!("{name} is missing: {head:?}")).to_owned();
         let reservation = field("oncegate-reservation");
@@ -120,7 +120,7 @@ fn parse(line: &str) -> Effect {
     Effect {
         id: id.parse().unwrap(),
         op: op.parse().unwrap(),
-        name: Name { caller: caller.to_owned(), key: key.to_owned() },
+        name: ScopedKey { caller: caller.to_owned(), key: key.to_owned() },
         body: body.to_owned(),
         at: Duration::from_micros(at.parse().unwrap()),
         attempt: Attempt { record: record.to_owned(), number: number.parse().unwrap() },
@@ -132,15 +132,15 @@ async fn serve(inner: Arc<Inner>, stream: TcpStream) {
     while let Ok(Some(())) = exchange(&inner, &mut wire).await {}
 }
 
-/// One request and its answer; `None` where the connection ends with it.
+/// Serves one request; `None` if the connection ends with it.
 async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option<()>> {
     let Some(head) = wire.head().await? else { return Ok(None) };
     let (mut framing, mut body) = (head.framing(Framing::Ended), Vec::new());
     while let Some(piece) = wire.piece(&mut framing, &mut Fields::new()).await? {
         body.extend(piece);
     }
-    let mood = inner.mood();
-    if matches!(mood, Mood::Refuses) {
+    let behavior = inner.choose_behavior();
+    if matches!(behavior, Behavior::Refuses) {
         wire.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 7\r\n\r\nnot now").await?;
         return Ok(Some(()));
     }
@@ -152,18 +152,18 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    match mood {
-        Mood::SaysNothing => Ok(None),
-        Mood::BreaksOff => {
+    match behavior {
+        Behavior::ClosesWithoutAnswer => Ok(None),
+        Behavior::ClosesMidAnswer => {
             wire.write(&answer.as_bytes()[..answer.len() - 3]).await?;
             Ok(None)
         }
-        Mood::Answers(after) => {
-            // Or until it is calm.
-            drop(timeout(after, inner.calm.subscribe().wait_for(|calm| *calm)).await);
+        Behavior::Answers(after) => {
+            // The wait ends early once the service is reliable.
+            drop(timeout(after, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
             wire.write(answer.as_bytes()).await?;
             Ok(Some(()))
         }
-        Mood::Refuses => unreachable!("it was refused before it was executed"),
+        Behavior::Refuses => unreachable!("it was refused before it was executed"),
     }
 }

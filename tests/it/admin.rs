@@ -15,7 +15,7 @@ async fn ask(world: &World, method: &str, path: &str, authorization: &[&str]) ->
 }
 
 #[tokio::test]
-async fn with_a_token_all_but_the_probes_must_show_it() {
+async fn with_a_token_configured_all_requests_but_probes_need_it() {
     let token = format!("token = \"{TOKEN}\"");
     let world = World::with(Store::sqlite(), |setup| setup.admin(&token)).await;
     let bearer = format!("Bearer {TOKEN}");
@@ -51,7 +51,7 @@ async fn with_a_token_all_but_the_probes_must_show_it() {
     assert!(world.proxy.logged().iter().all(|line| !line.to_string().contains(TOKEN)));
 }
 
-/// Runs a command against the instance, and returns its exit code and what it said.
+/// Runs a command against the instance, and returns its exit code and standard error.
 async fn command(world: &World, command: &str, token: Option<&str>, file: bool) -> (Option<i32>, String) {
     let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_oncegate"));
     run.arg(command).arg("--admin").arg(world.proxy.admin.to_string());
@@ -65,29 +65,29 @@ async fn command(world: &World, command: &str, token: Option<&str>, file: bool) 
 }
 
 #[tokio::test]
-async fn commands_show_the_token_of_the_environment_or_of_the_file() {
+async fn commands_send_the_token_from_the_environment_or_the_file() {
     for (token, file) in [(Some(TOKEN), false), (None, true)] {
         let line = format!("token = \"{TOKEN}\"");
         let world = World::with(Store::sqlite(), |setup| setup.admin(&line)).await;
         assert_eq!(command(&world, "healthcheck", None, false).await.0, Some(0), "probes need none");
-        let (code, said) = command(&world, "drain", None, false).await;
-        assert!(code == Some(1) && said.contains("401"), "{said}");
-        let (code, said) = command(&world, "drain", Some("this is no token"), file).await;
-        assert!(code == Some(78) && said.contains("ONCEGATE_ADMIN_TOKEN"), "{said}");
-        let (code, said) = command(&world, "drain", Some("another-token-of-somebody"), file).await;
-        assert!(code == Some(1) && said.contains("401") && !said.contains("another-token"), "{said}");
+        let (code, stderr) = command(&world, "drain", None, false).await;
+        assert!(code == Some(1) && stderr.contains("401"), "{stderr}");
+        let (code, stderr) = command(&world, "drain", Some("this is no token"), file).await;
+        assert!(code == Some(78) && stderr.contains("ONCEGATE_ADMIN_TOKEN"), "{stderr}");
+        let (code, stderr) = command(&world, "drain", Some("another-token-of-somebody"), file).await;
+        assert!(code == Some(1) && stderr.contains("401") && !stderr.contains("another-token"), "{stderr}");
         assert_eq!(command(&world, "drain", token, file).await.0, Some(0));
         assert_eq!(world.proxy.ended().await, Some(0));
     }
 }
 
 #[tokio::test]
-async fn beyond_loopback_a_listener_needs_a_token() {
-    let setup = Proxy::on("memory:").upstream(Upstream::nowhere().await);
+async fn a_listener_beyond_loopback_needs_a_token() {
+    let setup = Proxy::on("memory:").upstream(Upstream::unused_address().await);
     let text = setup.text().replace("[admin]\nlisten = \"127.0.0.1:0\"", "[admin]\nlisten = \"0.0.0.0:0\"");
     let ended = crate::harness::proxy::fails(&text).await;
     assert_eq!(ended.code, 78, "{ended:?}");
-    for told in ["admin.listen", "ONCEGATE_ADMIN_TOKEN", "openssl rand"] {
-        assert!(ended.said.contains(told), "{told}: {ended:?}");
+    for reported in ["admin.listen", "ONCEGATE_ADMIN_TOKEN", "openssl rand"] {
+        assert!(ended.stderr.contains(reported), "{reported}: {ended:?}");
     }
 }

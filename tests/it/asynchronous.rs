@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use crate::harness::client::Request;
 use crate::harness::proxy::Setup;
-use crate::harness::{Answer, PATIENCE, Proxy, Response, Store, World, eventually, route};
+use crate::harness::{Answer, Proxy, Response, Store, TEST_TIMEOUT, World, eventually, route};
 
 mod crashes;
 mod journey;
-mod many;
-mod operating;
+mod operator_actions;
+mod retries;
 mod secrecy;
-mod trying;
+mod soak;
 
 const SECRET: &str = "a secret of some length";
 
-/// One route for `POST /pay`, whose requests are delivered later and tried again soon.
+/// One route for `POST /pay` with asynchronous delivery and short retry intervals.
 fn later(setup: Setup, lines: &str) -> Setup {
     let retry = match lines.contains("retry =") {
         true => "",
@@ -32,7 +32,7 @@ async fn world(store: Store, lines: &str) -> World {
     World::with(store, |setup| later(setup, lines)).await
 }
 
-/// The same with short leases and an upstream that must be quick, so that what a dead instance leaves is soon judged.
+/// The same with short leases and a short upstream timeout, so that a dead instance's attempts are soon swept.
 async fn hasty(store: Store, lines: &str) -> World {
     World::with(store, |setup| later(in_haste(setup), lines)).await
 }
@@ -41,33 +41,33 @@ fn in_haste(setup: Setup) -> Setup {
     setup.short_leases().store("timeout = \"1s\"").defaults("upstream_timeout = \"1s\"")
 }
 
-/// Where the operation of an accepted request is.
-fn place(accepted: &Response) -> String {
-    assert_eq!((accepted.status, accepted.told()), (202, Some("queued")), "{}", accepted.text());
+/// The path of an accepted request's operation.
+fn operation_path(accepted: &Response) -> String {
+    assert_eq!((accepted.status, accepted.oncegate_status()), (202, Some("queued")), "{}", accepted.text());
     accepted.field("location").expect("it says where to ask").to_owned()
 }
 
-/// How an operation stands.
-async fn operation(proxy: &Proxy, place: &str) -> Value {
-    let response = proxy.client().get(place).send().await;
+/// Reads an operation's state.
+async fn operation(proxy: &Proxy, operation_path: &str) -> Value {
+    let response = proxy.client().get(operation_path).send().await;
     assert_eq!(response.status, 200, "{}", response.text());
     serde_json::from_slice(&response.body).unwrap()
 }
 
-/// The same, once it is in that state.
-async fn operation_when(proxy: &Proxy, place: &str, state: &str) -> Value {
-    let found = async || Some(operation(proxy, place).await).filter(|operation| operation["state"] == state);
-    eventually(PATIENCE, found).await
+/// Waits until the operation is in that state, and returns it.
+async fn operation_when(proxy: &Proxy, operation_path: &str, state: &str) -> Value {
+    let found = async || Some(operation(proxy, operation_path).await).filter(|operation| operation["state"] == state);
+    eventually(TEST_TIMEOUT, found).await
 }
 
 impl World {
-    /// A request is accepted, and this is where to ask after it.
+    /// Sends a request that must be accepted, and returns its operation's path.
     async fn accepts(&self, key: &str) -> String {
-        place(&self.pay(key).send().await)
+        operation_path(&self.pay(key).send().await)
     }
 
-    async fn operation_when(&self, place: &str, state: &str) -> Value {
-        operation_when(&self.proxy, place, state).await
+    async fn operation_when(&self, operation_path: &str, state: &str) -> Value {
+        operation_when(&self.proxy, operation_path, state).await
     }
 
     fn as_caller(&self, request: Request, who: &str) -> Request {
@@ -75,10 +75,10 @@ impl World {
     }
 }
 
-/// Longer than it takes to look into the queue.
+/// Longer than the interval between two looks into the queue.
 const LOOKS: Duration = Duration::from_millis(1_200);
 
-/// What the service answers while it is in trouble.
+/// The answer of a failing service.
 fn trouble() -> Answer {
     Answer::status(503)
 }

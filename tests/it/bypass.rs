@@ -1,11 +1,11 @@
-//! `store_down = "bypass"`: what is forwarded unguarded, and what becomes of a reservation that was made all the same.
+//! `store_down = "bypass"`: requests forwarded unguarded, and the reservations that were made for them all the same.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::harness::relay::{Relay, remote};
-use crate::harness::{Answer, Hold, PATIENCE, Proxy, Response, Setup, Store, World, eventually, route};
+use crate::harness::{Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, World, eventually, route};
 use crate::store_trouble::is_unavailable;
 
 async fn away(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
@@ -18,23 +18,23 @@ fn often_swept(setup: Setup) -> Setup {
 }
 
 async fn is_ready(world: &World) {
-    eventually(PATIENCE, async || (world.proxy.readyz().await.0 == 200).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.0 == 200).then_some(())).await;
 }
 
-/// The store goes silent, with a connection open over which a reservation gets as far as the wire. One key is completed
-/// by then.
+/// Silences the store while a connection is open over which a reservation can still be sent. One key is completed
+/// before.
 async fn goes_silent(world: &World, wire: &Relay) {
-    assert!(matches!(world.pay("a").send().await.told(), Some("executed" | "replayed")));
+    assert!(matches!(world.pay("a").send().await.oncegate_status(), Some("executed" | "replayed")));
     wire.silence();
 }
 
-/// Waits until the key's states, in their order, are these, behind the one that was completed before.
+/// Waits until the keys have these states in this order, after the one that was completed before.
 async fn has_states(world: &World, states: &[&str]) {
     let are = async || (world.store.states().await[1..] == *states).then_some(());
-    eventually(PATIENCE, are).await;
+    eventually(TEST_TIMEOUT, are).await;
 }
 
-/// The same, but for the order of those that were stored together.
+/// The same, in any order.
 async fn has_kept(world: &World, states: &[&str]) {
     let are = async || {
         let (mut kept, mut wanted) = (world.store.states().await, states.to_vec());
@@ -42,27 +42,27 @@ async fn has_kept(world: &World, states: &[&str]) {
         wanted.sort();
         (kept == wanted).then_some(())
     };
-    eventually(PATIENCE, are).await;
+    eventually(TEST_TIMEOUT, are).await;
 }
 
-/// Waits until a key's response is kept by the store, and is this one.
+/// Waits until the store has this response for the key.
 async fn is_stored(world: &World, key: &str, text: &str) {
     let kept =
         async || Some(world.pay(key).send().await).filter(|answer| answer.field("idempotency-key-expires").is_some());
-    let replay = eventually(PATIENCE, kept).await;
-    assert_eq!((replay.status, replay.told(), &*replay.text()), (201, Some("replayed"), text));
+    let replay = eventually(TEST_TIMEOUT, kept).await;
+    assert_eq!((replay.status, replay.oncegate_status(), &*replay.text()), (201, Some("replayed"), text));
 }
 
 fn is_bypassed(answer: &Response, effect: usize) {
-    assert_eq!((answer.status, answer.told()), (201, Some("bypassed")));
+    assert_eq!((answer.status, answer.oncegate_status()), (201, Some("bypassed")));
     assert_eq!((answer.text(), answer.field("idempotency-key-expires")), (format!("effect {effect}"), None));
     assert!(!answer.is_replay());
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_requests_are_forwarded_unguarded() {
+async fn without_the_store_requests_are_forwarded_unguarded() {
     let (world, wire) = away(|setup| setup).await;
-    world.upstream.answers(Answer::status(201));
+    world.upstream.answer_all(Answer::status(201));
     let before = world.pay("before").send().await;
     wire.cut();
     // Before and after the breaker opens.
@@ -72,55 +72,55 @@ async fn while_the_store_is_away_requests_are_forwarded_unguarded() {
         assert_eq!(world.upstream.last().field("oncegate-attempt"), None);
     }
     assert_eq!(world.proxy.readyz().await.1["bypassed"], 8);
-    let line = world.proxy.logs("forwarded unguarded").await;
+    let line = world.proxy.wait_for_log("forwarded unguarded").await;
     assert_eq!((&line["level"], &line["route"], &line["key"]), (&"WARN".into(), &"pay".into(), &"a-key-th".into()));
     is_unavailable(&world.post("/reject").key("k-1").send().await);
     let invalid = world.pay("a,b").send().await;
-    assert_eq!((invalid.outcome().1, invalid.told()), ("key-invalid".to_owned(), Some("rejected")));
+    assert_eq!((invalid.outcome().1, invalid.oncegate_status()), ("key-invalid".to_owned(), Some("rejected")));
     assert_eq!(world.upstream.calls(), 9);
-    wire.mend();
+    wire.restore();
     is_ready(&world).await;
     assert_eq!(world.pay("before").send().await.comparable(), before.replayed());
     let first = world.pay("k-1").send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
 }
 
 #[tokio::test]
-async fn what_becomes_of_a_bypassed_request_is_told_as_such() {
+async fn a_bypassed_requests_outcome_is_reported_as_bypassed() {
     let (world, wire) = away(|setup| setup).await;
     wire.cut();
     world.upstream.then(Answer::close());
     let broken = world.pay("k-1").send().await;
-    assert_eq!((broken.outcome(), broken.told()), ((502, "upstream-broken".to_owned()), Some("bypassed")));
+    assert_eq!((broken.outcome(), broken.oncegate_status()), ((502, "upstream-broken".to_owned()), Some("bypassed")));
     world.upstream.then(Answer::status(200).body("x".repeat(3 << 20)));
     let large = world.pay("k-2").send().await;
-    assert_eq!((large.status, large.told(), large.body.len()), (200, Some("bypassed"), 3 << 20));
+    assert_eq!((large.status, large.oncegate_status(), large.body.len()), (200, Some("bypassed"), 3 << 20));
 }
 
 #[tokio::test]
-async fn without_a_lease_too_requests_are_forwarded_unguarded() {
+async fn without_a_lease_requests_are_forwarded_unguarded() {
     let (world, wire) = away(Setup::short_leases).await;
     wire.cut();
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         let (_, told) = world.proxy.readyz().await;
         (told["lease"]["held"] == false).then_some(())
     })
     .await;
     is_bypassed(&world.pay("k-1").send().await, 1);
     is_unavailable(&world.post("/reject").key("k-1").send().await);
-    wire.mend();
+    wire.restore();
     is_ready(&world).await;
     is_stored(&world, "k-1", "effect 1").await;
     assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn without_a_lease_nothing_is_bypassed_as_long_as_the_store_answers() {
+async fn without_a_lease_nothing_is_bypassed_while_the_store_answers() {
     let (world, _wire) = away(Setup::short_leases).await;
-    // No lease is renewed any more, and all else is as it was.
+    // No lease can be renewed any more; everything else works.
     world.store.tamper("alter table oncegate.instances add constraint full_up check (false) not valid").await;
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         let (_, told) = world.proxy.readyz().await;
         (told["lease"]["held"] == false).then_some(())
     })
@@ -129,16 +129,16 @@ async fn without_a_lease_nothing_is_bypassed_as_long_as_the_store_answers() {
     assert_eq!(world.upstream.calls(), 0);
     world.store.tamper("alter table oncegate.instances drop constraint full_up").await;
     is_ready(&world).await;
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 
 #[tokio::test]
-async fn somebody_who_is_known_to_have_the_key_is_never_bypassed() {
+async fn a_key_with_a_known_owner_is_never_bypassed() {
     let (world, _wire) = away(|setup| setup).await;
     let other = world.setup.start().await;
     let first = world.pay("k-1").send().await;
     let request = || other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
-    // Who has the key is seen without this column, and what became of it is not.
+    // Without this column the key's owner can still be read, and its outcome cannot.
     world.store.tamper("alter table keys rename column body to body_away").await;
     // Before and after the breaker opens.
     for _ in 0..4 {
@@ -150,7 +150,7 @@ async fn somebody_who_is_known_to_have_the_key_is_never_bypassed() {
 }
 
 #[tokio::test]
-async fn an_end_that_cannot_be_stored_yet_is_told_from_here() {
+async fn an_outcome_that_is_not_stored_yet_is_served_from_memory() {
     let (world, wire) = away(|setup| setup).await;
     let mut firsts = Vec::new();
     for path in ["/pay", "/reject"] {
@@ -159,7 +159,7 @@ async fn an_end_that_cannot_be_stored_yet_is_told_from_here() {
             world.upstream.then(answer.hold(&hold));
             let request = world.post(path).key(key).json(r#"{"amount":10}"#);
             let first = request.spawn();
-            world.upstream.has_executed(firsts.len() + 1).await;
+            world.upstream.wait_for_executed(firsts.len() + 1).await;
             firsts.push((request, first, hold));
         }
     }
@@ -174,15 +174,18 @@ async fn an_end_that_cannot_be_stored_yet_is_told_from_here() {
         let other = request.clone().json(r#"{"amount":11}"#).send().await;
         assert_eq!(other.outcome(), (422, "key-reused".to_owned()));
         if number % 2 == 0 {
-            assert_eq!((first.status, first.told()), (201, Some("unstored")));
-            assert_eq!((again.told(), again.is_replay(), &again.body), (Some("unstored"), true, &first.body));
-            assert_eq!(again.field("idempotency-key-expires"), None, "nobody keeps it yet");
+            assert_eq!((first.status, first.oncegate_status()), (201, Some("unstored")));
+            assert_eq!(
+                (again.oncegate_status(), again.is_replay(), &again.body),
+                (Some("unstored"), true, &first.body)
+            );
+            assert_eq!(again.field("idempotency-key-expires"), None, "it is not stored yet");
         } else {
             assert_eq!(first.outcome(), (502, "upstream-broken".to_owned()));
             assert_eq!(again.outcome(), (409, "outcome-unknown".to_owned()));
         }
     }
-    wire.mend();
+    wire.restore();
     has_kept(&world, &["completed", "unknown", "completed", "unknown"]).await;
     is_ready(&world).await;
     assert_eq!(told[1].0.send().await.outcome(), (409, "outcome-unknown".to_owned()));
@@ -191,58 +194,61 @@ async fn an_end_that_cannot_be_stored_yet_is_told_from_here() {
 }
 
 #[tokio::test]
-async fn what_was_bypassed_is_told_from_here_and_stored_when_the_store_is_back() {
+async fn a_bypassed_outcome_is_served_from_memory_and_stored_after_the_outage() {
     let (world, wire) = away(|setup| setup).await;
     wire.cut();
-    world.upstream.answers(Answer::status(201));
+    world.upstream.answer_all(Answer::status(201));
     is_bypassed(&world.pay("completed").send().await, 1);
     let again = world.pay("completed").send().await;
-    assert_eq!((again.told(), again.text(), again.is_replay()), (Some("unstored"), "effect 1".to_owned(), true));
-    assert_eq!(again.field("idempotency-key-expires"), None, "nobody keeps it yet");
+    assert_eq!(
+        (again.oncegate_status(), again.text(), again.is_replay()),
+        (Some("unstored"), "effect 1".to_owned(), true)
+    );
+    assert_eq!(again.field("idempotency-key-expires"), None, "it is not stored yet");
     let other = world.post("/pay").key("completed").json(r#"{"amount":11}"#).send().await;
     assert_eq!(other.outcome(), (422, "key-reused".to_owned()));
     world.upstream.then(Answer::close());
     assert_eq!(world.pay("unknown").send().await.outcome().1, "upstream-broken");
     assert_eq!(world.pay("unknown").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     world.upstream.then(Answer::status(503));
-    assert_eq!(world.pay("released").send().await.told(), Some("bypassed"));
+    assert_eq!(world.pay("released").send().await.oncegate_status(), Some("bypassed"));
     is_bypassed(&world.pay("released").send().await, 4);
-    wire.mend();
+    wire.restore();
     has_kept(&world, &["completed", "completed", "unknown"]).await;
     is_ready(&world).await;
-    // Another instance knows it from the store.
+    // Another instance reads it from the store.
     let other = world.setup.start().await;
     for (key, outcome) in [("completed", "effect 1"), ("released", "effect 4")] {
         is_stored(&world, key, outcome).await;
         let replay = other.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#).send().await;
-        assert_eq!((replay.told(), &*replay.text()), (Some("replayed"), outcome));
+        assert_eq!((replay.oncegate_status(), &*replay.text()), (Some("replayed"), outcome));
     }
     assert_eq!(world.pay("unknown").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(world.upstream.calls(), 4);
 }
 
 #[tokio::test]
-async fn memory_is_asked_before_anything_is_bypassed_even_when_no_heartbeat_comes() {
+async fn a_bypass_checks_memory_first_even_without_heartbeats() {
     let beats = "lease = { heartbeat = \"200ms\", expiry = \"60s\" }";
     let (world, wire) = away(|setup| setup.store(beats)).await;
     let first = world.pay("k-1").send().await;
     world.post("/reject").key("k-1").send().await;
     wire.cut();
     let is_silent = async || (world.post("/reject").key("k-1").send().await.status == 503).then_some(());
-    eventually(PATIENCE, is_silent).await;
+    eventually(TEST_TIMEOUT, is_silent).await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.upstream.calls(), 2);
 }
 
 #[tokio::test]
-async fn a_duplicate_of_what_runs_unguarded_here_is_not_forwarded() {
+async fn a_duplicate_of_a_running_bypassed_request_is_not_forwarded() {
     let (world, wire) = away(|setup| setup).await;
     wire.silence();
     let hold = Hold::new();
-    world.upstream.answers(Answer::status(201).hold(&hold));
-    // They ask the store together, and give it up together.
+    world.upstream.answer_all(Answer::status(201).hold(&hold));
+    // They ask the store at the same time, and give up at the same time.
     let together: Vec<_> = (0..5).map(|_| world.pay("k-1").spawn()).collect();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     for _ in 0..3 {
         assert_eq!(world.pay("k-1").send().await.outcome(), (409, "in-flight".to_owned()));
     }
@@ -262,7 +268,7 @@ async fn a_duplicate_of_what_runs_unguarded_here_is_not_forwarded() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_what_runs_unguarded_gets_its_answer() {
+async fn a_duplicate_that_waits_for_a_bypassed_request_gets_its_answer() {
     let waits = route("wait", "store_down = \"bypass\"\nin_flight = \"wait\"");
     let (world, wire) = away(|setup| setup.route(&waits)).await;
     wire.cut();
@@ -270,79 +276,79 @@ async fn whoever_waits_for_what_runs_unguarded_gets_its_answer() {
     world.upstream.then(Answer::status(201).hold(&hold));
     let request = world.post("/wait").key("k-1");
     let first = request.spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let second = request.spawn();
     hold.release();
     is_bypassed(&first.await.unwrap().unwrap(), 1);
     let second = second.await.unwrap().unwrap();
-    assert_eq!((second.told(), &*second.text()), (Some("unstored"), "effect 1"));
+    assert_eq!((second.oncegate_status(), &*second.text()), (Some("unstored"), "effect 1"));
 }
 
 #[tokio::test]
-async fn what_was_bypassed_while_another_executed_it_is_told_as_a_discrepancy() {
+async fn a_bypass_beside_another_execution_is_reported_as_a_discrepancy() {
     let (world, wire) = away(|setup| setup).await;
     wire.cut();
     is_bypassed(&world.pay("k-1").send().await, 1);
     let bypass = route("pay", "store_down = \"bypass\"");
     let other = Proxy::on(&world.store.url()).upstream(world.upstream.address).route(&bypass).start().await;
     let request = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
-    assert_eq!(request.send().await.told(), Some("executed"));
-    wire.mend();
-    let line = world.proxy.logs("differs from what the store has of its key").await;
+    assert_eq!(request.send().await.oncegate_status(), Some("executed"));
+    wire.restore();
+    let line = world.proxy.wait_for_log("differs from the stored state of its key").await;
     assert_eq!(line["level"], "WARN");
     is_ready(&world).await;
     is_stored(&world, "k-1", "effect 2").await;
 }
 
 #[tokio::test]
-async fn a_reservation_that_commits_while_its_request_runs_unguarded_is_no_stray() {
+async fn a_reservation_that_commits_during_its_bypass_is_no_orphan() {
     let (world, wire) = away(often_swept).await;
-    world.upstream.answers(Answer::status(201));
+    world.upstream.answer_all(Answer::status(201));
     goes_silent(&world, &wire).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
-    world.upstream.has_executed(2).await;
-    wire.mend();
+    world.upstream.wait_for_executed(2).await;
+    wire.restore();
     has_states(&world, &["in_flight"]).await;
     is_ready(&world).await;
-    // Longer than it takes to find a stray: the store's timeout, and two looks.
+    // Longer than it takes to find an orphan: the store's timeout, and two passes.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(1_500) {
         assert_eq!(world.pay("k-1").send().await.outcome(), (409, "in-flight".to_owned()));
     }
     hold.release();
     is_bypassed(&first.await.unwrap().unwrap(), 2);
-    let replay = eventually(PATIENCE, async || {
-        Some(world.pay("k-1").send().await).filter(|answer| answer.told() == Some("replayed"))
+    let replay = eventually(TEST_TIMEOUT, async || {
+        Some(world.pay("k-1").send().await).filter(|answer| answer.oncegate_status() == Some("replayed"))
     });
     let replay = replay.await;
-    assert_eq!((replay.told(), &*replay.text()), (Some("replayed"), "effect 2"));
+    assert_eq!((replay.oncegate_status(), &*replay.text()), (Some("replayed"), "effect 2"));
     assert_eq!(world.upstream.calls(), 2);
 }
 
 #[tokio::test]
-async fn a_reservation_that_commits_after_its_request_was_answered_unguarded_is_completed() {
+async fn a_reservation_that_commits_after_its_bypassed_answer_is_completed() {
     let (world, wire) = away(often_swept).await;
     for (number, key) in ["k-1", "k-2", "k-3"].into_iter().enumerate() {
         goes_silent(&world, &wire).await;
         is_bypassed(&world.pay(key).send().await, number + 2);
-        wire.mend();
+        wire.restore();
         has_states(&world, &vec!["completed"; number + 1]).await;
         is_ready(&world).await;
         let replay = world.pay(key).send().await;
-        assert_eq!((replay.told(), replay.text()), (Some("replayed"), format!("effect {}", number + 2)));
+        assert_eq!((replay.oncegate_status(), replay.text()), (Some("replayed"), format!("effect {}", number + 2)));
     }
     assert_eq!(world.upstream.calls(), 4);
 }
 
 #[tokio::test]
-async fn a_reservation_that_commits_after_its_outcome_was_lost_is_unknown() {
+async fn a_reservation_that_commits_after_a_lost_bypassed_outcome_is_unknown() {
     let (world, wire) = away(often_swept).await;
     goes_silent(&world, &wire).await;
     world.upstream.then(Answer::close());
-    assert_eq!(world.pay("k-1").send().await.told(), Some("bypassed"));
-    wire.mend();
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("bypassed"));
+    wire.restore();
     has_states(&world, &["unknown"]).await;
     is_ready(&world).await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
@@ -350,36 +356,36 @@ async fn a_reservation_that_commits_after_its_outcome_was_lost_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_embedded_store_whose_disk_fails_is_bypassed_until_the_restart() {
+async fn an_embedded_store_with_a_failed_disk_is_bypassed_until_the_restart() {
     let bypass = route("pay", "store_down = \"bypass\"");
     let mut world = World::with(Store::sqlite(), |setup| setup.route(&bypass).route(&route("reject", ""))).await;
     let before = world.pay("before").send().await;
-    world.proxy.loses_its_disk();
+    world.proxy.fail_file_writes();
     for number in 2..10 {
         is_bypassed(&world.pay(&format!("k-{number}")).send().await, number);
     }
-    assert_eq!(world.pay("k-2").send().await.told(), Some("unstored"));
+    assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("unstored"));
     is_unavailable(&world.post("/reject").key("k-1").send().await);
     world.crash_and_restart().await;
     assert_eq!(world.pay("before").send().await.comparable(), before.replayed());
-    assert_eq!(world.pay("k-2").send().await.told(), Some("executed"), "nothing of it was reserved");
+    assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("executed"), "nothing of it was reserved");
 }
 
 #[tokio::test]
-async fn who_is_leaving_bypasses_nothing() {
+async fn a_draining_proxy_bypasses_nothing() {
     let (world, wire) = away(|setup| setup.top("drain_timeout = \"10s\"")).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     wire.silence();
-    // It waits for the store when the drain begins.
+    // This request waits for the store when the drain begins.
     let second = world.pay("k-2").spawn();
     tokio::time::sleep(Duration::from_millis(100)).await;
     world.proxy.signal(rustix::process::Signal::TERM);
-    world.proxy.logs("draining").await;
+    world.proxy.wait_for_log("draining").await;
     is_unavailable(&second.await.unwrap().unwrap());
-    wire.mend();
+    wire.restore();
     hold.release();
     first.await.unwrap().unwrap();
     assert_eq!(world.proxy.ended().await, Some(0));

@@ -1,64 +1,64 @@
-//! Messages as callers: each is executed once, whatever is delivered twice or dies in between, and none is lost.
+//! Messages: each is executed once despite duplicates and crashes, and none is lost.
 
 use std::time::Duration;
 
 use crate::harness::rabbitmq::{self, Broker, Queue};
 use crate::harness::{Proxy, Setup, Store, World};
 
-mod copies;
-mod letters;
-mod life;
+mod connections;
+mod dead_letters;
+mod failures;
+mod lifecycle;
 mod messages;
-mod trouble;
-mod wires;
+mod soak;
 
-/// A queue, and a proxy that consumes it before a service.
-pub struct Office {
+/// A queue, a service, and a proxy that consumes the queue and calls the service.
+pub struct ConsumerWorld {
     pub broker: &'static Broker,
     pub queue: Queue,
     pub world: World,
 }
 
-/// The route that most tests have, and these lines about it.
+/// The default route of these tests, plus these lines.
 pub fn route(lines: &str) -> String {
     format!("name = \"pay\"\npath = \"/pay\"\nmethods = [\"POST\"]\n{lines}")
 }
 
-/// A consumer of this queue for that route, and these lines about it.
+/// A consumer of this queue for that route, plus these lines.
 pub fn consumer(url: &str, queue: &Queue, lines: &str) -> String {
     format!("amqp = {url:?}\nqueue = {:?}\nroute = \"pay\"\n{lines}", queue.name)
 }
 
-/// `None` where RabbitMQ is not installed.
-pub async fn office(store: Store, about_route: &str, about_consumer: &str) -> Option<Office> {
-    office_with(store, about_route, about_consumer, |setup| setup).await
+/// Returns `None` where RabbitMQ is not installed.
+pub async fn consumer_world(store: Store, about_route: &str, about_consumer: &str) -> Option<ConsumerWorld> {
+    consumer_world_with(store, about_route, about_consumer, |setup| setup).await
 }
 
-pub async fn office_with(
+pub async fn consumer_world_with(
     store: Store,
     about_route: &str,
     about_consumer: &str,
     more: impl FnOnce(Setup) -> Setup,
-) -> Option<Office> {
+) -> Option<ConsumerWorld> {
     let broker = rabbitmq::shared().await?;
     let queue = broker.queue().await;
     let consumer = consumer(&broker.url(), &queue, about_consumer);
     let world = World::with(store, |setup| more(setup.route(&route(about_route)).consumer(&consumer))).await;
-    Some(Office { broker, queue, world })
+    Some(ConsumerWorld { broker, queue, world })
 }
 
-impl Office {
-    /// Drains the proxy, and counts what is left in the queue then: what nobody has acknowledged.
+impl ConsumerWorld {
+    /// Drains the proxy, and returns the number of messages left in the queue: the unacknowledged ones.
     pub async fn left_after_drain(&self) -> u32 {
         assert_eq!(self.world.proxy.stop().await, Some(0));
         self.queue.waiting().await
     }
 }
 
-/// Waits until a proxy has acknowledged so many messages.
+/// Waits until a proxy has acknowledged this many messages.
 pub async fn acknowledged(proxy: &Proxy, count: usize) {
-    proxy.logs_times("a message is acknowledged", count).await;
+    proxy.wait_for_logs("a message is acknowledged", count).await;
 }
 
-/// Longer than a message that is held takes to be tried again, some times over.
+/// Longer than several retries of a held message take.
 pub const SOME_TRIES: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! The proxy dies, or sleeps, or stands twice: at most one execution for each key, and what is stored is replayed.
+//! Proxies that are killed, paused or duplicated: at most one execution for each key, and stored responses are
+//! replayed.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use crate::harness::relay::Relay;
-use crate::harness::{Answer, Hold, PATIENCE, Proxy, Request, Store, Upstream, World, eventually, on_both_stores};
+use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
-/// Waits until the lease has run out and the key says that nobody knows.
+/// Waits until the lease has expired and the key is unknown.
 async fn becomes_unknown(request: &Request) {
-    let known = eventually(PATIENCE, async || {
+    let known = eventually(TEST_TIMEOUT, async || {
         let (status, slug) = request.send().await.outcome();
         assert_eq!(status, 409, "{slug}");
         (slug != "in-flight").then_some(slug)
@@ -24,7 +25,7 @@ async fn a_proxy_killed_while_the_service_works_leaves_an_unknown_outcome(store:
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     world.crash_and_restart().await;
     first.await.unwrap().expect_err("its connection went with the proxy");
     becomes_unknown(&world.pay("k-1")).await;
@@ -32,7 +33,7 @@ async fn a_proxy_killed_while_the_service_works_leaves_an_unknown_outcome(store:
     assert_eq!(world.pay("k-1").body("else").send().await.outcome(), (422, "key-reused".to_owned()));
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(world.upstream.calls(), 1);
-    assert_eq!(world.pay("k-2").send().await.told(), Some("executed"), "other keys go on");
+    assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("executed"), "other keys go on");
 }
 
 on_both_stores!(the_sweep_of_a_dead_proxys_key_is_logged);
@@ -40,30 +41,31 @@ async fn the_sweep_of_a_dead_proxys_key_is_logged(store: Store) {
     let mut world = World::with(store, |setup| setup.short_leases()).await;
     world.upstream.then(Answer::never());
     let _first = world.pay("secret-key-of-a-client").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     world.crash_and_restart().await;
     becomes_unknown(&world.pay("secret-key-of-a-client")).await;
-    let line = world.proxy.logs("unknown").await;
+    let line = world.proxy.wait_for_log("unknown").await;
     assert_eq!((&line["level"], &line["route"]), (&"WARN".into(), &"default".into()));
     assert!(world.proxy.logged().iter().all(|line| !line.to_string().contains("secret-key")));
 }
 
-on_both_stores!(where_the_route_says_so_a_dead_proxys_attempt_is_followed_by_the_next);
-async fn where_the_route_says_so_a_dead_proxys_attempt_is_followed_by_the_next(store: Store) {
+on_both_stores!(with_on_unknown_retry_a_dead_proxys_attempt_is_followed_by_the_next);
+async fn with_on_unknown_retry_a_dead_proxys_attempt_is_followed_by_the_next(store: Store) {
     let mut world = World::with(store, |setup| setup.short_leases().defaults("on_unknown = \"retry\"")).await;
     world.upstream.then(Answer::never());
     let _first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     world.crash_and_restart().await;
     let second =
-        eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|answer| answer.status != 409)).await;
-    assert_eq!(second.told(), Some("executed"));
+        eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|answer| answer.status != 409))
+            .await;
+    assert_eq!(second.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("2"));
     assert_eq!(world.pay("k-1").send().await.comparable(), second.replayed());
 }
 
-on_both_stores!(what_was_answered_before_the_crash_is_replayed_after_it);
-async fn what_was_answered_before_the_crash_is_replayed_after_it(store: Store) {
+on_both_stores!(an_answer_from_before_a_crash_is_replayed_after_it);
+async fn an_answer_from_before_a_crash_is_replayed_after_it(store: Store) {
     let mut world = World::start(store).await;
     let mut firsts = Vec::new();
     for number in 0..10 {
@@ -88,8 +90,8 @@ async fn killed_at_any_moment_a_proxy_executes_nothing_twice(store: Store) {
         let request = world.pay(&format!("k-{number}"));
         clients.spawn(async move { (number, request.try_send().await) });
     }
-    // Somewhere in the middle: some are stored, some run, some have not begun.
-    world.upstream.has_executed(KEYS / 4).await;
+    // In the middle of the load: some attempts are stored, some run, some have not begun.
+    world.upstream.wait_for_executed(KEYS / 4).await;
     world.crash_and_restart().await;
     let mut firsts = vec![None; KEYS];
     while let Some(ended) = clients.join_next().await {
@@ -98,13 +100,16 @@ async fn killed_at_any_moment_a_proxy_executes_nothing_twice(store: Store) {
     }
     for (number, first) in firsts.iter().enumerate() {
         let key = format!("k-{number}");
-        let settled = eventually(PATIENCE, async || {
-            Some(world.pay(&key).send().await).filter(|answer| answer.told() != Some("in-flight"))
+        let settled = eventually(TEST_TIMEOUT, async || {
+            Some(world.pay(&key).send().await).filter(|answer| answer.oncegate_status() != Some("in-flight"))
         });
         let settled = settled.await;
         match first {
             Some(first) => assert_eq!(settled.comparable(), first.replayed(), "{key} had been answered"),
-            None => assert!(["executed", "replayed", "unknown"].contains(&settled.told().unwrap()), "{settled:?}"),
+            None => assert!(
+                ["executed", "replayed", "unknown"].contains(&settled.oncegate_status().unwrap()),
+                "{settled:?}"
+            ),
         }
     }
     let mut keys: Vec<_> =
@@ -115,7 +120,7 @@ async fn killed_at_any_moment_a_proxy_executes_nothing_twice(store: Store) {
     assert_eq!(keys.len(), executions, "each key once at most");
 }
 
-/// Two proxies before one service, on one PostgreSQL.
+/// Two proxies in front of one service, on one PostgreSQL.
 struct Pair {
     upstream: Upstream,
     one: Proxy,
@@ -138,10 +143,10 @@ fn pay(proxy: &Proxy, key: &str) -> Request {
 }
 
 #[tokio::test]
-async fn of_two_proxies_one_executes_and_both_replay() {
+async fn one_of_two_proxies_executes_and_both_replay() {
     let pair = Pair::start().await;
     let first = pay(&pair.one, "k-1").send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     for proxy in [&pair.other, &pair.one, &pair.other] {
         assert_eq!(pay(proxy, "k-1").send().await.comparable(), first.replayed());
     }
@@ -150,11 +155,11 @@ async fn of_two_proxies_one_executes_and_both_replay() {
 }
 
 #[tokio::test]
-async fn at_two_proxies_at_once_each_key_is_executed_once() {
+async fn concurrent_requests_at_two_proxies_execute_each_key_once() {
     const CLIENTS: usize = 30;
     let pair = Pair::start().await;
     let hold = Hold::new();
-    pair.upstream.answers(Answer::status(201).hold(&hold));
+    pair.upstream.answer_all(Answer::status(201).hold(&hold));
     let mut clients = JoinSet::new();
     for number in 0..CLIENTS {
         let request = pay([&pair.one, &pair.other][number % 2], "k-1");
@@ -165,17 +170,17 @@ async fn at_two_proxies_at_once_each_key_is_executed_once() {
     }
     hold.release();
     let first = clients.join_next().await.unwrap().unwrap();
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(pay(&pair.other, "k-1").send().await.comparable(), first.replayed());
     assert_eq!(pair.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_proxy_that_dies_is_missed_by_the_other_when_its_lease_has_run_out() {
+async fn a_dead_proxys_attempt_becomes_unknown_when_its_lease_has_expired() {
     let pair = Pair::start().await;
     pair.upstream.then(Answer::never());
     let first = pay(&pair.one, "k-1").spawn();
-    pair.upstream.has_executed(1).await;
+    pair.upstream.wait_for_executed(1).await;
     pair.one.kill9().await;
     first.await.unwrap().expect_err("its connection went with the proxy");
     assert_eq!(pay(&pair.other, "k-1").send().await.outcome(), (409, "in-flight".to_owned()), "its lease still holds");
@@ -189,9 +194,9 @@ async fn an_attempt_longer_than_a_lease_stays_in_flight_while_its_proxy_lives() 
     let hold = Hold::new();
     pair.upstream.then(Answer::status(201).hold(&hold));
     let first = pay(&pair.one, "k-1").spawn();
-    pair.upstream.has_executed(1).await;
+    pair.upstream.wait_for_executed(1).await;
     let begun = tokio::time::Instant::now();
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         assert_eq!(pay(&pair.other, "k-1").send().await.outcome(), (409, "in-flight".to_owned()));
         // Two leases, and the sweeps in them.
         (begun.elapsed() > Duration::from_millis(2_500)).then_some(())
@@ -199,47 +204,51 @@ async fn an_attempt_longer_than_a_lease_stays_in_flight_while_its_proxy_lives() 
     .await;
     hold.release();
     let first = first.await.unwrap().unwrap();
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(pay(&pair.other, "k-1").send().await.comparable(), first.replayed());
 }
 
 #[tokio::test]
-async fn the_late_answer_to_a_proxy_that_slept_completes_its_key() {
+async fn a_late_answer_to_a_paused_proxy_completes_its_key() {
     let pair = Pair::start().await;
     let hold = Hold::new();
     pair.upstream.then(Answer::status(201).hold(&hold));
     let first = pay(&pair.one, "k-1").spawn();
-    pair.upstream.has_executed(1).await;
+    pair.upstream.wait_for_executed(1).await;
     pair.one.signal(Signal::STOP);
     becomes_unknown(&pay(&pair.other, "k-1")).await;
     hold.release();
     pair.one.signal(Signal::CONT);
     let first = first.await.unwrap().unwrap();
-    assert_eq!((first.status, first.told()), (201, Some("executed")));
+    assert_eq!((first.status, first.oncegate_status()), (201, Some("executed")));
     for proxy in [&pair.one, &pair.other] {
-        // The one that slept serves again once its lease is renewed.
-        let replay =
-            eventually(PATIENCE, async || Some(pay(proxy, "k-1").send().await).filter(|answer| answer.status != 503));
+        // The paused proxy serves again once its lease is renewed.
+        let replay = eventually(TEST_TIMEOUT, async || {
+            Some(pay(proxy, "k-1").send().await).filter(|answer| answer.status != 503)
+        });
         assert_eq!(replay.await.comparable(), first.replayed());
     }
     assert_eq!(pair.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_proxy_that_slept_past_its_lease_starts_nothing_before_it_is_renewed() {
+async fn a_proxy_paused_past_its_lease_starts_nothing_before_the_renewal() {
     let pair = Pair::start().await;
     pair.one.signal(Signal::STOP);
     let sleeping: Vec<_> = (0..4).map(|number| pay(&pair.one, &format!("k-{number}")).spawn()).collect();
     let begun = tokio::time::Instant::now();
-    eventually(PATIENCE, async || (begun.elapsed() > Duration::from_millis(1_500)).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (begun.elapsed() > Duration::from_millis(1_500)).then_some(())).await;
     pair.one.signal(Signal::CONT);
     for (number, sleeping) in sleeping.into_iter().enumerate() {
         let answer = sleeping.await.unwrap().unwrap();
         let same = pay(&pair.other, &format!("k-{number}")).send().await;
-        match answer.told().unwrap() {
+        match answer.oncegate_status().unwrap() {
             "executed" => assert_eq!(same.comparable(), answer.replayed()),
             "rejected" => {
-                assert_eq!((answer.outcome(), same.told()), ((503, "store-unavailable".to_owned()), Some("executed")))
+                assert_eq!(
+                    (answer.outcome(), same.oncegate_status()),
+                    ((503, "store-unavailable".to_owned()), Some("executed"))
+                )
             }
             told => panic!("{told}"),
         }
@@ -248,7 +257,7 @@ async fn a_proxy_that_slept_past_its_lease_starts_nothing_before_it_is_renewed()
 }
 
 #[tokio::test]
-async fn after_an_outage_that_outlived_every_lease_each_proxy_gets_time_to_come_back() {
+async fn after_an_outage_past_every_lease_each_proxy_gets_time_to_renew() {
     let store = Store::postgres().await;
     let Store::Postgres(database) = &store else { unreachable!() };
     let (url, client) = (store.url(), database.client().await);
@@ -262,25 +271,26 @@ async fn after_an_outage_that_outlived_every_lease_each_proxy_gets_time_to_come_
     let hold = Hold::new();
     upstream.then(Answer::status(201).hold(&hold));
     let first = pay(&one, "k-1").spawn();
-    upstream.has_executed(1).await;
+    upstream.wait_for_executed(1).await;
     wire.cut();
     let alive = "select count(*) from oncegate.instances where lease_until > clock_timestamp()";
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         let alive: i64 = client.query_one(alive, &[]).await.unwrap().get(0);
         (alive == 0).then_some(())
     })
     .await;
-    wire.mend();
+    wire.restore();
     for other in &others {
-        let retry =
-            eventually(PATIENCE, async || Some(pay(other, "k-1").send().await).filter(|answer| answer.status != 503));
-        assert_eq!(retry.await.outcome(), (409, "in-flight".to_owned()), "nobody was swept");
+        let retry = eventually(TEST_TIMEOUT, async || {
+            Some(pay(other, "k-1").send().await).filter(|answer| answer.status != 503)
+        });
+        assert_eq!(retry.await.outcome(), (409, "in-flight".to_owned()), "no attempt was swept");
     }
-    eventually(PATIENCE, async || (one.readyz().await.0 == 200).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (one.readyz().await.0 == 200).then_some(())).await;
     assert_eq!(pay(&others[0], "k-1").send().await.outcome(), (409, "in-flight".to_owned()), "it has come back");
     hold.release();
     let first = first.await.unwrap().unwrap();
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(pay(&others[1], "k-1").send().await.comparable(), first.replayed());
     for line in one.logged().iter().chain(others.iter().flat_map(Proxy::logged).collect::<Vec<_>>().iter()) {
         assert!(!line["message"].as_str().unwrap().contains("its outcome is unknown"), "{line}");

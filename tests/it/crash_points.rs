@@ -1,26 +1,27 @@
-//! A first attempt, killed at each of its system calls in turn: whatever the moment, the key is then what it must be.
+//! A first attempt, killed at each of its system calls in turn: the key then has the state that was durable at that
+//! moment.
 //!
-//! One call of one kind of thread after the other is made the last one, until the request gets through unharmed. What a
-//! retry then gets is decided by what had become durable, and by nothing else.
+//! One call after the other, in one kind of thread, becomes the last one, until the request completes unharmed. The
+//! retry's answer depends only on the durable state.
 
 use std::collections::BTreeSet;
 
 use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 
-use crate::harness::strike::{Blow, Tracer};
+use crate::harness::syscall_fault::{SyscallFault, Tracer};
 use crate::harness::{Answer, Hold, Proxy, Request, Response, Setup, Store, Upstream};
 
-/// Larger than what the proxy reads at once, so that it can die within an answer.
+/// Larger than the proxy's read size, so that it can die within an answer.
 const BODY: usize = 20_000;
 
-/// More than any thread makes of one call in one attempt.
+/// More calls of one kind than any thread makes in one attempt.
 const CALLS_MAX: usize = 60;
 
-/// How many proxies die at the same time.
+/// The number of proxies that die at the same time.
 static DYING: Semaphore = Semaphore::const_new(3);
 
-/// Whose calls are counted.
+/// The threads whose calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// The threads that serve requests.
@@ -29,16 +30,16 @@ enum Side {
     Store,
 }
 
-/// From when on they are counted.
+/// The moment from which calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     /// Before the request is sent.
     Request,
-    /// While the service keeps its answer back: from here on, the first call is the settlement's.
+    /// While the service holds its answer: from here on, the first call belongs to the settlement.
     Answer,
 }
 
-/// How far the attempt had come when the proxy died.
+/// The attempt's progress at the proxy's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     BeforeReservation,
@@ -49,7 +50,7 @@ enum Phase {
     Told,
 }
 
-/// One system call that is swept.
+/// One kind of system call whose occurrences are tried in turn.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     side: Side,
@@ -61,7 +62,7 @@ const fn sweep(side: Side, call: &'static str, from: From) -> Sweep {
     Sweep { side, call, from }
 }
 
-/// What the threads that serve requests do, whatever the store.
+/// The calls of the threads that serve requests, whatever the store.
 const WORKER: [Sweep; 4] = [
     sweep(Side::Worker, "recvfrom", From::Request),
     sweep(Side::Worker, "write", From::Request), // wakes the other threads
@@ -84,31 +85,31 @@ const POSTGRES: [Sweep; 6] = [
     sweep(Side::Store, "write", From::Answer),
 ];
 
-/// What was there after a proxy had died, and what became of it.
+/// The state after a proxy's death, and the outcome of its attempt.
 #[derive(Debug)]
 struct Death {
     sweep: Sweep,
     nth: usize,
     key: String,
-    /// An answer of the same proxy before.
+    /// An earlier answer of the same proxy.
     warm: (String, Response),
-    /// The call that was not made, in strace's notation; where there was none, nothing struck.
+    /// The call that was not made, in strace's notation; empty if none was interrupted.
     last_call: String,
-    struck: bool,
-    told: Option<Response>,
+    was_hit: bool,
+    client_answer: Option<Response>,
     state: Option<String>,
     effects: usize,
-    /// What a retry got.
+    /// The retry's answer.
     retry: Option<String>,
 }
 
 impl Death {
     fn phase(&self) -> Phase {
-        match (self.state.as_deref(), self.effects, &self.told) {
+        match (self.state.as_deref(), self.effects, &self.client_answer) {
             (None, 0, None) => Phase::BeforeReservation,
             (Some("in_flight"), 0, None) => Phase::Reserved,
             (Some("in_flight"), 1, None) if self.sweep.side == Side::Worker => Phase::Sent,
-            // The store has nothing to do between the sending and the answer.
+            // The store has no work between the sending and the answer.
             (Some("in_flight"), 1, None) => Phase::Answered,
             (Some("completed"), 1, None) => Phase::Completed,
             (Some("completed"), 1, Some(_)) => Phase::Told,
@@ -120,39 +121,40 @@ impl Death {
         let Sweep { side, call, from } = self.sweep;
         let place = format!("{side:?} {call} {} from {from:?}", self.nth);
         let state = self.state.as_deref().unwrap_or("-");
-        let told = self.told.as_ref().map_or("-".to_owned(), |told| told.status.to_string());
+        let client_answer =
+            self.client_answer.as_ref().map_or("-".to_owned(), |client_answer| client_answer.status.to_string());
         let retry = self.retry.as_deref().unwrap_or("?");
         let (phase, effects) = (format!("{:?}", self.phase()), self.effects);
-        let last_call = if self.struck { &*self.last_call } else { "(none: it went through)" };
-        format!("{place:36} {phase:18} {state:10} {effects:7} {told:6} {retry:20} {last_call:.60}")
+        let last_call = if self.was_hit { &*self.last_call } else { "(none: it went through)" };
+        format!("{place:36} {phase:18} {state:10} {effects:7} {client_answer:6} {retry:20} {last_call:.60}")
     }
 }
 
-/// One sweep on a store of its own.
-struct Course {
+/// One sweep over a kind of call, on a store of its own.
+struct AttemptSweep {
     sweep: Sweep,
     store: Store,
     upstream: Upstream,
     setup: Setup,
 }
 
-impl Course {
+impl AttemptSweep {
     async fn run(sweep: Sweep, store: Store) -> Vec<Death> {
         let upstream = Upstream::start().await;
-        upstream.answers(Answer::status(201).padded(BODY));
+        upstream.answer_all(Answer::status(201).padded(BODY));
         let setup = Proxy::on(&store.url()).upstream(upstream.address);
         let course = Self { sweep, store, upstream, setup };
-        let mut deaths = course.strike().await;
-        course.judge(&mut deaths).await;
+        let mut deaths = course.inject_faults().await;
+        course.check_after_restart(&mut deaths).await;
         deaths
     }
 
-    async fn strike(&self) -> Vec<Death> {
+    async fn inject_faults(&self) -> Vec<Death> {
         let _turn = DYING.acquire().await.unwrap();
         let mut deaths = Vec::new();
         for nth in 1..=CALLS_MAX {
             let death = self.die(nth).await;
-            let unharmed = !death.struck;
+            let unharmed = !death.was_hit;
             deaths.push(death);
             if unharmed {
                 return deaths;
@@ -161,16 +163,17 @@ impl Course {
         panic!("{:?} has no end", self.sweep);
     }
 
-    /// Has one proxy serve a first attempt, and die at its n-th call, or at the latest when the client has its answer.
+    /// Lets a proxy serve a first attempt, and kills it at its n-th call, or at the latest when the client has its
+    /// answer.
     async fn die(&self, nth: usize) -> Death {
-        // Nothing but the request moves it in that time.
+        // So long that only the request causes calls in that time.
         let quiet = "lease = { heartbeat = \"3s\", expiry = \"6s\" }\nsweep_every = \"60s\"";
         let proxy = self.setup.clone().store(quiet).start().await;
-        // Its connections to the store are there when the first attempt comes, and there is none to the service.
+        // The proxy has connections to the store when the first attempt comes, and none to the service.
         self.upstream.then(Answer::status(201).then_close());
         let warm = format!("warm-{nth}");
         let warm = (warm.clone(), pay(&proxy, &warm).send().await);
-        assert_eq!(warm.1.told(), Some("executed"));
+        assert_eq!(warm.1.oncegate_status(), Some("executed"));
 
         let key = format!("k-{nth}");
         let threads = match (self.sweep.side, &self.store) {
@@ -178,10 +181,10 @@ impl Course {
             (Side::Store, Store::Sqlite(_)) => proxy.threads("oncegate-store"),
             (Side::Store, Store::Postgres(_)) => vec![proxy.first_thread()],
         };
-        let blow = Blow { call: self.sweep.call, nth, what: "signal=KILL" };
-        let (tracer, told) = match self.sweep.from {
+        let fault = SyscallFault { call: self.sweep.call, nth, what: "signal=KILL" };
+        let (tracer, client_answer) = match self.sweep.from {
             From::Request => {
-                let tracer = Tracer::attach(threads, blow).await;
+                let tracer = Tracer::attach(threads, fault).await;
                 (tracer, pay(&proxy, &key).try_send().await.ok())
             }
             From::Answer => {
@@ -189,40 +192,44 @@ impl Course {
                 self.upstream.then(Answer::status(201).padded(BODY).hold(&hold));
                 let executed = self.upstream.executed().len();
                 let client = pay(&proxy, &key).spawn();
-                self.upstream.has_executed(executed + 1).await;
-                let tracer = Tracer::attach(threads, blow).await;
+                self.upstream.wait_for_executed(executed + 1).await;
+                let tracer = Tracer::attach(threads, fault).await;
                 hold.release();
                 (tracer, client.await.unwrap().ok())
             }
         };
-        // Who told nobody is dead, or will be at once.
-        let struck = told.is_none() || !proxy.is_alive();
-        if told.is_some() {
+        // A proxy that sent no answer is dead or dies at once.
+        let was_hit = client_answer.is_none() || !proxy.is_alive();
+        if client_answer.is_some() {
             proxy.signal(rustix::process::Signal::KILL);
         }
         assert_eq!(proxy.ended().await, None, "it ends by the blow alone");
-        self.upstream.is_quiet().await;
+        self.upstream.wait_until_all_read().await;
         let state = self.store.state_after_death(&key).await;
         let effects = self.upstream.executed_for(&key);
         let last_call = tracer.calls().pop().unwrap_or_default();
-        Death { sweep: self.sweep, nth, key, warm, last_call, struck, told, state, effects, retry: None }
+        Death { sweep: self.sweep, nth, key, warm, last_call, was_hit, client_answer, state, effects, retry: None }
     }
 
-    /// Has the next proxy on this store say what became of them.
-    async fn judge(&self, deaths: &mut [Death]) {
+    /// Starts the next proxy on this store, and records what retries get.
+    async fn check_after_restart(&self, deaths: &mut [Death]) {
         let proxy = self.setup.clone().short_leases().start().await;
         self.store.nothing_in_flight().await;
         for death in deaths {
             let retry = pay(&proxy, &death.key).send().await;
             death.retry = Some(match retry.outcome() {
-                (status, slug) if slug.is_empty() => format!("{status} {}", retry.told().unwrap_or("?")),
+                (status, slug) if slug.is_empty() => format!("{status} {}", retry.oncegate_status().unwrap_or("?")),
                 (status, slug) => format!("{status} {slug}"),
             });
             let again = pay(&proxy, &death.key).send().await;
             let effects = self.upstream.executed_for(&death.key);
             match death.phase() {
                 Phase::BeforeReservation => {
-                    assert_eq!((retry.status, retry.told(), effects), (201, Some("executed"), 1), "{death:#?}");
+                    assert_eq!(
+                        (retry.status, retry.oncegate_status(), effects),
+                        (201, Some("executed"), 1),
+                        "{death:#?}"
+                    );
                     assert_eq!(again.comparable(), retry.replayed(), "{death:#?}");
                 }
                 Phase::Reserved | Phase::Sent | Phase::Answered => {
@@ -234,17 +241,21 @@ impl Course {
                 Phase::Completed | Phase::Told => {
                     let effect = format!("effect {}", self.upstream.number_of(&death.key));
                     assert_eq!((retry.status, retry.text()), (201, format!("{effect:.<BODY$}")), "{death:#?}");
-                    assert!(retry.is_replay() && retry.told() == Some("replayed"), "{death:#?}");
+                    assert!(retry.is_replay() && retry.oncegate_status() == Some("replayed"), "{death:#?}");
                     assert_eq!(again.comparable(), retry.comparable(), "{death:#?}");
                     assert_eq!(effects, 1, "{death:#?}");
                 }
             }
-            if let Some(told) = &death.told {
-                assert_eq!(told.told(), Some("executed"), "{death:#?}");
-                assert_eq!(retry.comparable(), told.replayed(), "{death:#?}");
+            if let Some(client_answer) = &death.client_answer {
+                assert_eq!(client_answer.oncegate_status(), Some("executed"), "{death:#?}");
+                assert_eq!(retry.comparable(), client_answer.replayed(), "{death:#?}");
             }
             let (key, warm) = &death.warm;
-            assert_eq!(pay(&proxy, key).send().await.comparable(), warm.replayed(), "it had been told: {death:#?}");
+            assert_eq!(
+                pay(&proxy, key).send().await.comparable(),
+                warm.replayed(),
+                "it was answered before: {death:#?}"
+            );
         }
     }
 }
@@ -253,7 +264,7 @@ fn pay(proxy: &Proxy, key: &str) -> Request {
     proxy.post("/pay").key(key).json(r#"{"amount":10}"#)
 }
 
-/// All sweeps on one kind of store, and how far the attempts had come that were cut off by them.
+/// All sweeps on one kind of store; returns the attempts' progress at each death.
 async fn swept(sweeps: impl IntoIterator<Item = Sweep>, store: impl AsyncFn() -> Store) {
     if !Tracer::is_permitted().await {
         return;
@@ -261,18 +272,18 @@ async fn swept(sweeps: impl IntoIterator<Item = Sweep>, store: impl AsyncFn() ->
     let courses = LocalSet::new();
     let mut running = Vec::new();
     for sweep in sweeps {
-        running.push(courses.spawn_local(Course::run(sweep, store().await)));
+        running.push(courses.spawn_local(AttemptSweep::run(sweep, store().await)));
     }
     courses.await;
     let mut table = format!(
         "\n{:36} {:18} {:10} {:7} {:6} {:20} last call\n",
-        "killed at", "phase", "state", "effects", "told", "retry"
+        "killed at", "phase", "state", "effects", "answer", "retry"
     );
     let mut phases = BTreeSet::new();
     for deaths in running {
         for death in deaths.await.unwrap() {
             table.push_str(&format!("{}\n", death.row()));
-            if death.struck {
+            if death.was_hit {
                 phases.insert(death.phase());
             }
         }
@@ -284,11 +295,11 @@ async fn swept(sweeps: impl IntoIterator<Item = Sweep>, store: impl AsyncFn() ->
 }
 
 #[tokio::test]
-async fn killed_at_any_call_an_attempt_on_sqlite_is_what_was_durable() {
+async fn an_attempt_killed_at_any_call_on_sqlite_has_its_durable_state() {
     swept(WORKER.into_iter().chain(SQLITE), async || Store::sqlite()).await;
 }
 
 #[tokio::test]
-async fn killed_at_any_call_an_attempt_on_postgres_is_what_was_durable() {
+async fn an_attempt_killed_at_any_call_on_postgres_has_its_durable_state() {
     swept(WORKER.into_iter().chain(POSTGRES), async || Store::postgres().await).await;
 }

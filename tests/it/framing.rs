@@ -1,4 +1,4 @@
-//! Where one message ends and the next begins: what is ambiguous never reaches the service.
+//! Message framing: an ambiguous message never reaches the service.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use crate::harness::wire::{bytes, text};
 use crate::harness::{Answer, Exchange, Store, World};
 
-/// Refused, and the connection closed, before the service has seen a byte.
+/// Checks that the request is refused and the connection closed before the service gets a byte.
 async fn is_refused(world: &World, raw: &str, statuses: &[u16]) {
     let calls = world.upstream.calls();
     let mut exchange = world.proxy.client().raw(&bytes(raw)).await;
     let refusal = exchange.try_response().await.unwrap_or_else(|error| panic!("{raw:?}: {error}"));
     assert!(statuses.contains(&refusal.status), "{raw:?}: {refusal:?}");
-    exchange.closed().await;
+    exchange.wait_until_closed().await;
     assert_eq!(world.upstream.calls(), calls, "{raw:?} has reached the service");
 }
 
@@ -23,7 +23,7 @@ fn guarded_and_not(fields: &str, body: &str) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn a_request_with_two_ways_to_find_its_end_is_refused() {
+async fn a_request_with_ambiguous_framing_is_refused() {
     let world = World::start(Store::sqlite()).await;
     let chunked = "2\r\nhi\r\n0\r\n\r\n";
     for (fields, body, statuses) in [
@@ -55,7 +55,7 @@ async fn a_request_with_two_ways_to_find_its_end_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_for_nobody_or_for_two_is_refused() {
+async fn a_request_without_a_host_or_with_two_is_refused() {
     let world = World::start(Store::sqlite()).await;
     for fields in
         ["", "Host: h\r\nHost: g\r\n", "Host: h\r\nHost: h\r\n", "Host: h, g\r\n", "Host: a b\r\n", "Host: a/b\r\n"]
@@ -67,7 +67,7 @@ async fn a_request_for_nobody_or_for_two_is_refused() {
 }
 
 #[tokio::test]
-async fn a_chunk_whose_size_is_none_is_refused() {
+async fn a_chunk_with_an_invalid_size_is_refused() {
     let world = World::start(Store::sqlite()).await;
     let chunks = [
         "xyz\r\nhi",
@@ -86,14 +86,14 @@ async fn a_chunk_whose_size_is_none_is_refused() {
             let mut exchange = world.proxy.client().raw(&bytes(&raw)).await;
             let refusal = exchange.try_response().await.unwrap_or_else(|error| panic!("{raw:?}: {error}"));
             assert_eq!(refusal.status, 400, "{raw:?}: {refusal:?}");
-            exchange.closed().await;
+            exchange.wait_until_closed().await;
             assert_eq!(world.upstream.executed().len(), executed, "{raw:?} has been executed");
         }
     }
 }
 
 #[tokio::test]
-async fn what_hides_behind_a_refused_request_is_never_served() {
+async fn bytes_after_a_refused_request_are_never_served() {
     let world = World::start(Store::sqlite()).await;
     let smuggled = world.post("/smuggled").key("k-1").body("x").bytes();
     for fields in ["Content-Length: 0\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: gzip, chunked\r\n"] {
@@ -105,14 +105,14 @@ async fn what_hides_behind_a_refused_request_is_never_served() {
 }
 
 #[tokio::test]
-async fn what_hides_behind_a_body_over_the_limit_is_never_served() {
+async fn bytes_after_an_oversized_body_are_never_served() {
     let world = World::guarding(Store::sqlite(), "max_request_body = \"1KiB\"").await;
     let smuggled = world.pay("smuggled").bytes();
     let large = world.pay("k-1").body([&*b"x".repeat(2_000), &*smuggled].concat());
     for request in [large.clone(), large.chunked()] {
         let mut exchange = request.open().await.unwrap();
         assert_eq!(exchange.response().await.outcome(), (413, "request-too-large".to_owned()));
-        exchange.closed().await;
+        exchange.wait_until_closed().await;
     }
     assert_eq!(world.upstream.calls(), 0);
 }
@@ -130,7 +130,7 @@ async fn a_head_of_too_many_fields_or_too_many_bytes_is_refused() {
 }
 
 #[tokio::test]
-async fn http_1_0_knows_no_chunks() {
+async fn chunked_http_1_0_is_refused() {
     let world = World::start(Store::sqlite()).await;
     for key in ["Idempotency-Key: k-1\r\n", ""] {
         let raw =
@@ -140,7 +140,7 @@ async fn http_1_0_knows_no_chunks() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_at_all_is_refused() {
+async fn bytes_that_are_not_http_are_refused() {
     let world = World::start(Store::sqlite()).await;
     for raw in
         ["lol\r\n\r\n", "GET / HTTP/1.2\r\nHost: h\r\n\r\n", "GET  / HTTP/1.1\r\nHost: h\r\n\r\n", "\0\0\0\0\r\n\r\n"]
@@ -149,7 +149,7 @@ async fn what_is_no_http_at_all_is_refused() {
     }
 }
 
-/// The shared vectors, where they lie beside the project.
+/// The shared vectors; `None` if the project's checkout does not have them.
 fn vectors() -> Option<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/vectors/oncegate/framing.json");
     let Ok(text) = std::fs::read_to_string(&file) else {
@@ -233,7 +233,7 @@ async fn check_request(world: &World, required: &str, raw: &str, exchange: &mut 
         return Err(format!("{status}, {} of {} calls executed", calls.len(), world.upstream.calls()));
     }
     if status == 400 && !raw.contains("Idempotency-Key: \"a\r\n") || required == "accept_and_close_or_400" {
-        exchange.closed().await;
+        exchange.wait_until_closed().await;
     }
     Ok(())
 }
@@ -254,7 +254,7 @@ async fn every_upstream_response_of_the_vectors_is_treated_as_the_standards_requ
             && again.outcome() == (409, "outcome-unknown".to_owned());
         let is_whole = |status: u16, body: &str| {
             let replayed = again.comparable() == first.replayed();
-            (first.status, &*first.text(), first.told()) == (status, body, Some("executed"))
+            (first.status, &*first.text(), first.oncegate_status()) == (status, body, Some("executed"))
                 && first.all("content-length").len() + first.all("transfer-encoding").len() <= 1
                 && replayed
         };

@@ -1,4 +1,4 @@
-//! What every test needs: a store of its own, a service that counts, the proxy between them, and a client.
+//! The parts of every test: a store of its own, a service that counts, the proxy between them, and a client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,8 +12,8 @@ pub use upstream::{Answer, Hold, Upstream};
 
 pub mod browser;
 pub mod client;
+pub mod database_link;
 pub mod h2;
-pub mod link;
 pub mod operator;
 pub mod pgbouncer;
 pub mod postgres;
@@ -21,13 +21,13 @@ pub mod proxy;
 pub mod rabbitmq;
 pub mod relay;
 pub mod store;
-pub mod strike;
+pub mod store_fixture;
+pub mod syscall_fault;
 pub mod tls;
 pub mod upstream;
 pub mod wire;
-pub mod world;
 
-/// A store, a service, and the proxy before it.
+/// A store, a service, and the proxy in front of it.
 pub struct World {
     pub upstream: Upstream,
     pub proxy: Proxy,
@@ -36,12 +36,12 @@ pub struct World {
 }
 
 impl World {
-    /// With the route that the proxy has of its own: every POST and PATCH that carries a key.
+    /// With the built-in route: every POST and PATCH with a key.
     pub async fn start(store: Store) -> Self {
         Self::with(store, |setup| setup).await
     }
 
-    /// With one route for `POST /pay`, and these lines about it.
+    /// With one route for `POST /pay` and these lines in it.
     pub async fn guarding(store: Store, lines: &str) -> Self {
         Self::with(store, |setup| {
             setup.route(&format!("name = \"pay\"\npath = \"/pay\"\nmethods = [\"POST\"]\n{lines}"))
@@ -49,16 +49,16 @@ impl World {
         .await
     }
 
-    /// With more said about the proxy.
+    /// With additional setup of the proxy.
     pub async fn with(store: Store, more: impl FnOnce(Setup) -> Setup) -> Self {
         let upstream = Upstream::start().await;
         let address = upstream.address;
         Self::before(store, upstream, address, more).await
     }
 
-    /// With nobody behind the proxy, and the address where somebody could be.
-    pub async fn before_nobody(store: Store) -> (Self, SocketAddr) {
-        let address = Upstream::nowhere().await;
+    /// With an unreachable service, and the address at which a test can start one.
+    pub async fn before_unreachable_service(store: Store) -> (Self, SocketAddr) {
+        let address = Upstream::unused_address().await;
         (Self::before(store, Upstream::start().await, address, |setup| setup).await, address)
     }
 
@@ -68,13 +68,13 @@ impl World {
         Self { upstream, proxy, setup, store }
     }
 
-    /// Ends the proxy as a power cut does, if it has not ended yet, and starts the next one on the same store.
+    /// Kills the proxy as a power cut does, unless it has ended, and starts the next one on the same store.
     pub async fn crash_and_restart(&mut self) {
         self.proxy.kill9().await;
         self.proxy = self.setup.start().await;
     }
 
-    /// Drains the proxy, and starts one that is set up otherwise on the same store and before the same service.
+    /// Drains the proxy, and starts one with another setup on the same store and service.
     pub async fn restart_as(&mut self, more: impl FnOnce(Setup) -> Setup) {
         assert_eq!(self.proxy.stop().await, Some(0));
         self.setup = more(Proxy::on(&self.store.url()).upstream(self.upstream.address));
@@ -95,22 +95,22 @@ impl World {
     }
 }
 
-/// Far longer than anything takes that works; a test that waits so long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than any working step takes: a test that waits this long has failed.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Looks again and again until there is something to see.
+/// Repeats a check until it returns a value; panics after the deadline.
 pub async fn eventually<T>(deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(seen) = look().await {
             return seen;
         }
-        assert!(begun.elapsed() < deadline, "what was waited for has not come in {deadline:?}");
+        assert!(begun.elapsed() < deadline, "the condition was not met within {deadline:?}");
         sleep(Duration::from_millis(25)).await;
     }
 }
 
-/// A route with a name of its own, for `POST` at the path of that name, and these lines about it.
+/// A named route for `POST` at the path of the same name, plus these lines.
 pub fn route(name: &str, lines: &str) -> String {
     format!("name = \"{name}\"\npath = \"/{name}\"\nmethods = [\"POST\"]\n{lines}")
 }

@@ -1,6 +1,6 @@
-//! What clients and the service see of each journey through the proxy.
+//! Requests through the proxy, as clients and the service see them.
 
-mod client_trouble;
+mod client_faults;
 mod connections;
 mod duplicates;
 mod fields;
@@ -8,10 +8,10 @@ mod first_attempt;
 mod http2;
 mod large_responses;
 mod lifetime;
-mod passing;
+mod pass_through;
 mod refusals;
 mod replay;
 mod same_request;
 mod stalls;
 mod statuses;
-mod upstream_trouble;
+mod upstream_faults;

@@ -1,6 +1,6 @@
 //! Oncegate from the outside, with real parts: the binary, sockets, stores, and a service that counts.
 //!
-//! A chapter for each thing it promises, in reading order. A test that the store matters for runs once on each store.
+//! One module for each promise, in reading order. A test that depends on the store runs once on each store.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -13,15 +13,14 @@ mod reconcile;
 mod tls;
 
 mod framing;
-mod framing_guard;
 
 mod admin;
 mod asynchronous;
 mod bypass;
 mod consumers;
 
-mod store_away;
 mod store_contract;
+mod store_outage;
 mod store_postgres;
 mod store_schema;
 mod store_sqlite;
@@ -35,6 +34,6 @@ mod operators;
 mod orders;
 mod page;
 mod pod_end;
-mod service;
+mod service_reports;
 mod shutdown;
 mod telemetry;

@@ -1,9 +1,9 @@
 //! The operators' page: over HTTP, byte by byte, and in a real browser.
 
+mod access;
+mod actions;
 mod browser;
-mod deciding;
-mod guarding;
-mod looking;
+mod content;
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ impl Html for Response {
     }
 }
 
-/// Somebody with a browser that shows nothing and hides nothing.
+/// A visitor of the page over HTTP, without a browser.
 #[derive(Clone)]
 struct Visitor {
     address: SocketAddr,
@@ -45,7 +45,7 @@ impl Visitor {
         self.request("GET", path).send().await
     }
 
-    /// A page that must be there.
+    /// Returns a page, which must exist.
     async fn page(&self, path: &str) -> String {
         let response = self.get(path).await;
         assert_eq!(response.status, 200, "{path}: {}", response.html());
@@ -59,7 +59,7 @@ impl Visitor {
         request.field("Origin", &format!("http://{}", self.address)).body(body)
     }
 
-    /// Fills in the form on the page at this path, and sends it: what is hidden in it, then what is typed.
+    /// Sends the form on the page at this path: its hidden fields, then these.
     async fn submit(&self, path: &str, typed: &[(&str, &str)]) -> Response {
         let page = self.get(path).await.html();
         let (start, action) = (page.rfind("<form method=\"post\"").unwrap(), path.split('?').next().unwrap());
@@ -69,14 +69,14 @@ impl Visitor {
         self.form(action, &fields).send().await
     }
 
-    /// What forms of this visitor bring back.
+    /// Returns the CSRF token that this visitor's forms carry.
     async fn token(&self) -> String {
         let page = self.get("/").await.html();
         hidden(&page).into_iter().find(|(name, _)| name == "form").unwrap().1
     }
 }
 
-/// The hidden fields, in order.
+/// Returns the hidden fields, in order.
 fn hidden(page: &str) -> Vec<(String, String)> {
     let value = |rest: &str, name: &str| {
         let start = rest.find(&format!("{name}=\"")).unwrap() + name.len() + 2;

@@ -1,17 +1,17 @@
-//! What an operator may say of a route, each word of it seen at work.
+//! The effect of every route setting.
 
+mod directives;
 mod every_key;
 mod explain;
 mod fingerprints;
 mod forwarded_key;
 mod keys;
-mod late;
+mod late_retries;
 mod observe;
 mod protocols;
 mod reload;
 mod routes;
 mod scopes;
-mod service_says;
 mod syntax_vectors;
 mod waiting;
 mod websocket;

@@ -1,31 +1,31 @@
-//! Unknown outcomes, and a service that can be asked how they ended.
+//! Unknown outcomes, and a service that answers probes about them.
 
 use std::time::Duration;
 
 use crate::harness::proxy::Setup;
 use crate::harness::{Answer, Proxy, Response, Store, Upstream, World, route};
 
-mod asking;
-mod comparing;
-mod many;
+mod probes;
+mod report;
+mod two_proxies;
 
-/// Where the service is asked, with the question in its query.
+/// The reconcile URL's path and query.
 const QUESTION: &str = "lookup?key={key}&route={route}&path={path}";
 
-/// How often, at first.
+/// The first interval between probes.
 const EVERY: &str = "500ms";
 
-/// From its reservation until an attempt is quiet here: the store's time and a second to send it, the upstream's time, a
-/// lease, and nothing more.
+/// The time from its reservation until an attempt is quiet here: the store's time and a second to send it, the
+/// upstream's time, and a lease.
 const QUIET: Duration = Duration::from_millis(1_000 + 1_000 + 500 + 1_000);
 
-/// A service, and somebody beside it who knows what it has done.
-struct Desk {
+/// A world whose reconcile URL is a second service, which tests tell what to answer.
+struct ReconcileWorld {
     world: World,
     lookup: Upstream,
 }
 
-impl Desk {
+impl ReconcileWorld {
     /// With one route, `POST /pay`.
     async fn open(store: Store, terms: &str) -> Self {
         Self::with(store, terms, "").await
@@ -40,15 +40,15 @@ impl Desk {
         Self { world, lookup }
     }
 
-    /// The service breaks off: nobody knows what became of this key.
+    /// Makes a key unknown: the service breaks off.
     async fn lose(&self, key: &str, how: Answer) {
         self.world.upstream.then(how);
         assert_eq!(self.world.pay(key).send().await.outcome(), (502, "upstream-broken".to_owned()));
     }
 
-    /// Waits until a retry gets something else than that the outcome is unknown.
+    /// Waits until a retry's answer is no longer `outcome-unknown`.
     async fn clears_up(&self, key: &str) -> Response {
-        crate::harness::eventually(crate::harness::PATIENCE, async || {
+        crate::harness::eventually(crate::harness::TEST_TIMEOUT, async || {
             Some(self.world.pay(key).send().await).filter(|answer| answer.outcome().1 != "outcome-unknown")
         })
         .await
@@ -60,12 +60,12 @@ fn reconcile(lookup: &Upstream, terms: &str) -> String {
     format!("reconcile = {{ url = \"{url}\", after = \"0s\", every = \"{EVERY}\", {terms} }}")
 }
 
-/// Short times, so that an attempt is soon over.
+/// Short timeouts, so that an attempt is soon quiet.
 fn hasty(setup: Setup) -> Setup {
     setup.short_leases().store("timeout = \"1s\"").defaults("upstream_timeout = \"500ms\"")
 }
 
-/// A proxy like this one, beside it on the same store.
+/// Starts another proxy with the same setup and store.
 async fn beside(world: &World) -> Proxy {
     world.setup.start().await
 }

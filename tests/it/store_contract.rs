@@ -1,33 +1,35 @@
-//! What every store promises. Each sentence is held against each store.
+//! The contract of all stores. Each test runs against each store.
 
+mod admin;
 mod attempts;
-mod books;
 mod deliveries;
 mod losses;
 mod probes;
 mod rows;
+mod service_reports;
+mod settlements;
 mod takeovers;
-mod testimony;
 mod upkeep;
 
-/// Each sentence becomes a test for each store, and one for PostgreSQL behind PgBouncer in transaction mode. One that is left out here is never used, which the compiler tells.
+/// Makes each function a test for each store, and one for PostgreSQL behind PgBouncer in transaction mode. The compiler
+/// reports a function that is missing here as unused.
 macro_rules! on_both {
     ($($chapter:ident { $($sentence:ident,)* })*) => {
         mod postgres {
-            use crate::harness::world::World;
-            $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(World::postgres().await).await })*)*
+            use crate::harness::store_fixture::StoreFixture;
+            $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(StoreFixture::postgres().await).await })*)*
         }
         mod pgbouncer {
-            use crate::harness::world::World;
+            use crate::harness::store_fixture::StoreFixture;
             $($(#[tokio::test] async fn $sentence() {
-                if let Some(world) = World::pgbouncer().await {
+                if let Some(world) = StoreFixture::pgbouncer().await {
                     super::$chapter::$sentence(world).await
                 }
             })*)*
         }
         mod sqlite {
-            use crate::harness::world::World;
-            $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(World::sqlite().await).await })*)*
+            use crate::harness::store_fixture::StoreFixture;
+            $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(StoreFixture::sqlite().await).await })*)*
         }
     };
 }
@@ -35,124 +37,127 @@ macro_rules! on_both {
 on_both! {
     attempts {
         a_key_without_a_record_is_reserved_for_its_first_attempt,
-        of_a_hundred_who_reserve_a_key_at_once_one_gets_it,
-        of_many_keys_reserved_twice_at_once_each_has_one_attempt,
-        who_comes_second_finds_what_was_reserved,
-        services_scopes_spaces_and_keys_do_not_see_each_other,
+        one_of_a_hundred_simultaneous_reservations_gets_the_key,
+        many_keys_reserved_twice_at_once_have_one_attempt_each,
+        a_second_reservation_finds_the_first_record,
+        equal_keys_of_other_services_scopes_or_spaces_are_distinct,
         a_key_that_was_never_used_has_no_record,
         a_completed_key_keeps_its_response_byte_for_byte,
         a_large_body_survives,
         a_response_too_large_to_keep_is_completed_without_its_body,
-        what_is_completed_does_not_change,
+        a_completed_record_does_not_change,
         the_same_settlement_again_changes_nothing,
         two_settlements_at_once_leave_one_of_them,
         a_superseded_attempt_settles_nothing,
         a_late_completion_is_taken_from_unknown_and_from_retryable,
-        a_late_doubt_undoes_nothing_that_was_decided,
+        a_late_unknown_settlement_overwrites_no_decision,
         a_thousand_attempts_at_once_all_end,
-        what_was_acknowledged_is_there_after_reopening,
+        acknowledged_writes_survive_reopening,
+    }
+    settlements {
+        a_settlement_is_taken_by_the_table_of_outcomes_and_states,
     }
     takeovers {
-        of_many_who_take_a_key_over_at_once_one_gets_it,
-        the_next_attempt_counts_on_and_brings_its_own_terms,
-        past_its_ttl_a_key_begins_a_new_life,
-        what_is_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over,
-        what_has_changed_since_it_was_seen_is_not_taken_over,
-        taking_over_what_is_gone_reserves_it,
+        one_of_many_simultaneous_takeovers_gets_the_key,
+        the_next_attempt_increments_the_number_and_has_its_own_retention,
+        a_key_past_its_ttl_starts_over,
+        an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over,
+        a_changed_record_is_not_taken_over,
+        a_takeover_of_a_deleted_record_reserves_the_key,
     }
     upkeep {
-        the_sweeper_takes_what_nobody_can_be_running,
-        the_sweeper_takes_what_is_past_its_deadline_whoever_runs_it,
+        the_sweeper_marks_attempts_without_a_live_instance_unknown,
+        the_sweeper_marks_attempts_past_their_deadline_unknown,
         the_sweeper_stops_at_its_limit,
-        a_lease_given_back_is_over_at_once,
-        what_stands_under_an_instance_is_listed_once_it_is_old_enough,
-        the_reaper_takes_the_oldest_of_what_is_past_its_ttl_and_nothing_else,
+        a_released_lease_expires_at_once,
+        an_instances_attempts_are_listed_past_a_minimum_age,
+        the_reaper_deletes_the_oldest_expired_rows_and_nothing_else,
         a_remembered_key_outlives_its_response,
         a_remembered_key_is_forgotten_in_the_end,
-        a_store_that_works_answers_a_ping,
-        the_salt_stays_what_it_was,
-        what_found_keys_is_told_where_it_has_changed,
+        a_working_store_answers_a_ping,
+        the_salt_does_not_change,
+        changed_key_settings_are_reported,
     }
     losses {
-        a_completion_whose_row_was_lost_is_stored_whole,
-        an_unknown_outcome_whose_row_was_lost_stays_unknown,
-        what_may_be_tried_again_is_not_written_anew,
-        whoever_came_after_the_loss_is_not_overwritten,
-        of_many_who_settle_or_reserve_a_lost_key_at_once_one_has_it,
-        what_was_stored_anew_is_forgotten_like_the_rest,
+        a_completion_with_a_lost_row_is_stored_as_a_new_row,
+        an_unknown_outcome_with_a_lost_row_stays_unknown,
+        a_retryable_outcome_with_a_lost_row_is_not_stored,
+        a_new_owner_after_a_lost_row_is_not_overwritten,
+        one_of_many_simultaneous_settlements_and_reservations_gets_a_lost_key,
+        a_restored_row_is_reaped_as_any_other,
     }
     probes {
-        what_is_unknown_quiet_and_due_is_claimed_and_nothing_else,
-        a_question_is_counted_when_it_is_claimed_and_the_next_comes_later_each_time,
-        of_many_who_claim_at_once_each_gets_others,
-        no_more_are_claimed_than_wanted_and_the_oldest_come_first,
-        what_is_asked_about_is_what_was_reserved,
-        a_response_completes_what_is_unknown,
-        what_was_not_executed_is_taken_over_as_any_released_key,
-        a_key_given_up_is_nobodys_to_take_and_still_takes_its_late_completion,
-        a_denial_counts_only_as_the_answer_to_the_last_question,
-        nothing_that_others_have_decided_is_changed,
-        what_is_said_of_an_attempt_counts_for_no_other,
-        each_decision_stands_in_the_audit_with_its_reason,
-        the_next_attempt_is_asked_about_anew,
-        pages_hold_what_was_settled_of_late_each_once,
+        only_unknown_quiet_and_due_keys_are_claimed,
+        a_probe_is_counted_when_claimed_and_the_intervals_grow,
+        concurrent_claims_get_disjoint_keys,
+        a_claim_takes_at_most_its_limit_oldest_first,
+        a_claim_returns_the_data_of_its_reservation,
+        a_probes_response_completes_an_unknown_key,
+        a_key_found_not_executed_is_taken_over_as_any_released_one,
+        a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion,
+        a_not_executed_reply_counts_only_for_the_last_probe,
+        a_probes_result_overwrites_no_decision,
+        a_probes_result_applies_only_to_its_attempt,
+        each_probe_decision_is_audited_with_its_reason,
+        the_next_attempts_probes_start_at_zero,
+        pages_of_recent_settlements_have_each_one_once,
     }
-    books {
-        what_is_listed_fits_the_filter_and_its_pages_meet_each_key_once,
-        other_services_keys_are_not_there,
-        each_change_leads_where_it_says_and_is_noted,
-        what_an_operator_completed_is_replayed_for_its_routes_ttl,
+    admin {
+        a_list_matches_its_filter_and_its_pages_have_each_key_once,
+        other_services_keys_are_not_listed,
+        each_decision_has_its_effect_and_is_audited,
+        a_response_entered_by_an_operator_is_replayed_for_the_routes_ttl,
         not_executed_is_believed_once_the_attempt_is_quiet,
-        what_is_in_flight_is_decided_by_nobody,
-        what_has_changed_since_it_was_seen_is_left_alone,
-        of_many_who_decide_at_once_one_does,
-        a_late_answer_counts_whatever_was_decided_unless_it_is_stored,
-        what_was_released_is_not_completed_again_by_the_same_attempt,
-        a_decision_that_cannot_be_noted_is_not_taken,
-        a_purge_is_counted_and_those_who_remember_are_waited_for,
+        no_decision_applies_to_a_key_in_flight,
+        a_decision_does_not_apply_to_a_changed_key,
+        one_of_many_simultaneous_decisions_applies,
+        a_late_answer_overrides_a_decision_unless_a_response_is_stored,
+        a_released_key_is_not_completed_again_by_the_same_attempt,
+        a_decision_that_cannot_be_audited_is_not_applied,
+        a_purge_counts_its_keys_and_waits_for_instances_with_a_cache,
         keys_are_counted_by_route_and_state,
-        the_audit_log_is_told_the_latest_first,
-        what_was_decided_is_there_after_reopening,
+        the_audit_log_lists_the_latest_first,
+        decisions_survive_reopening,
     }
-    testimony {
-        how_far_an_attempt_has_come_goes_to_the_next_one,
-        how_far_it_has_come_is_for_the_newest_attempt_of_a_key_that_is_not_completed_to_say,
-        a_new_life_begins_where_nobody_has_come_yet,
-        what_has_ended_is_free_as_soon_as_its_service_says_that_it_was_not_executed,
-        what_is_running_is_free_once_it_has_ended_and_not_before,
-        a_response_counts_whatever_its_service_has_said_before,
-        a_word_counts_for_its_own_attempt_and_no_other,
-        who_is_heard_again_has_said_the_same,
-        a_response_given_apart_completes_its_key_as_an_answer_would,
+    service_reports {
+        an_attempts_recovery_point_goes_to_the_next_attempt,
+        only_the_newest_attempt_of_an_uncompleted_key_sets_the_recovery_point,
+        a_key_past_its_ttl_starts_without_a_recovery_point,
+        an_ended_attempt_reported_as_not_executed_is_released_at_once,
+        a_running_attempt_reported_as_not_executed_is_released_at_its_end,
+        a_response_counts_after_a_report_of_not_executed,
+        a_report_applies_only_to_its_own_attempt,
+        a_repeated_report_has_the_same_result,
+        a_reported_response_completes_its_key_as_an_answer_does,
     }
     deliveries {
-        what_was_accepted_is_picked_up_as_an_attempt_with_its_request,
-        of_many_who_accept_or_reserve_a_key_at_once_one_has_it,
-        many_are_accepted_at_once_and_of_many_who_pick_up_each_gets_others,
-        who_comes_second_finds_what_was_accepted_and_takes_nothing,
-        a_record_that_the_next_request_may_have_is_accepted_over,
-        past_its_ttl_a_delivered_key_is_accepted_anew,
-        what_was_released_is_queued_again_and_due_when_it_was_said,
-        a_late_completion_is_taken_while_it_waits_and_dropped_once_the_next_attempt_runs,
-        an_unknown_outcome_is_picked_up_only_where_the_route_says_so_and_once_it_is_quiet,
-        what_was_tried_often_or_long_enough_is_dead_with_its_reason,
-        what_is_queued_anew_has_all_its_tries_again,
-        a_request_goes_with_its_keys_end,
+        an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request,
+        one_of_many_simultaneous_enqueues_or_reservations_gets_the_key,
+        concurrent_pick_ups_get_disjoint_deliveries,
+        a_second_enqueue_finds_the_first_record_and_changes_nothing,
+        an_enqueue_replaces_a_released_record,
+        a_delivered_key_past_its_ttl_is_accepted_again,
+        a_released_delivery_is_queued_again_with_its_due_time,
+        a_late_completion_counts_while_a_delivery_waits_and_not_once_its_next_attempt_runs,
+        an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_after_its_quiet_time,
+        a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason,
+        a_requeued_delivery_has_all_its_attempts_again,
+        a_stored_request_is_deleted_when_its_key_ends,
         an_attempt_that_was_not_sent_does_not_count,
-        what_is_busy_is_left_out_and_the_others_are_picked_up,
-        a_released_delivery_is_the_next_requests,
-        the_sweeper_judges_a_delivery_as_any_attempt,
-        a_late_doubt_or_release_undoes_nothing_that_was_decided_about_a_delivery,
-        what_is_queued_does_not_starve_what_is_unknown_for_longer,
-        a_delivery_whose_row_was_lost_is_stored_anew_as_accepted,
-        a_request_without_a_key_goes_with_the_reaper,
-        what_its_service_denies_of_a_delivery_is_noted_as_queued,
-        a_backlog_hides_nothing_of_what_stands_in_another_state,
+        a_pick_up_skips_locked_deliveries,
+        a_released_delivery_is_free_for_the_next_request,
+        the_sweeper_treats_a_delivery_as_any_attempt,
+        a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_delivery,
+        queued_deliveries_do_not_starve_older_unknown_ones,
+        a_delivery_with_a_lost_row_is_stored_again_as_accepted,
+        the_reaper_deletes_requests_without_a_key,
+        a_delivery_reported_as_not_executed_is_audited_as_queued,
+        a_backlog_hides_no_delivery_in_another_state,
     }
     rows {
-        a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key,
+        an_undecodable_row_is_an_error_and_no_free_key,
         no_impossible_row_can_be_written,
-        a_bad_row_fails_alone,
+        a_row_that_violates_a_constraint_fails_alone,
         a_ttl_of_any_length_is_kept,
     }
 }

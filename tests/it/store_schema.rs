@@ -1,34 +1,35 @@
-//! The schema: migrations on both stores, and the SQL that stands in files.
+//! The schema: migrations on both stores, and the SQL files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
-use oncegate::domain::record::State;
 use oncegate::domain::scope::Scope;
-use oncegate::store::{self, Location, OpenError, Settings, StoreError};
+use oncegate::domain::state::KeyState;
+use oncegate::store::{self, OpenError, StoreError, StoreLocation, StoreSettings};
 
 use crate::harness::postgres::{self, Database};
-use crate::harness::world::{World, ask, fresh, sqlite_settings};
+use crate::harness::store_fixture::{StoreFixture, new_reserve_request, sqlite_settings, unwrap_lease};
 
 mod indexes;
 mod partitions;
 
-fn sqlite_file() -> (tempfile::TempDir, Settings) {
+fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
     let home = tempfile::tempdir().unwrap();
     let settings = sqlite_settings(&home);
     (home, settings)
 }
 
-/// The steps of both stores, in order.
+/// The migrations of both stores, in order.
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
-/// The steps of PostgreSQL alone that come after those.
+/// The later migrations that only PostgreSQL has.
 const POSTGRES: [&str; 1] = ["0006_statements"];
 
-/// What each store takes, in order: the steps, and in PostgreSQL the indexes that are built beside them.
-fn all(settings: &Settings) -> Vec<&'static str> {
-    if !matches!(settings.location, Location::Postgres(_)) {
+/// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
+/// them.
+fn all(settings: &StoreSettings) -> Vec<&'static str> {
+    if !matches!(settings.location, StoreLocation::Postgres(_)) {
         return ALL.into();
     }
     let with_indexes = |step| match step {
@@ -39,20 +40,20 @@ fn all(settings: &Settings) -> Vec<&'static str> {
     ALL.into_iter().chain(POSTGRES).flat_map(with_indexes).collect()
 }
 
-/// The steps alone.
-fn steps(settings: &Settings) -> Vec<&'static str> {
+/// The migrations without the indexes.
+fn steps(settings: &StoreSettings) -> Vec<&'static str> {
     all(settings).into_iter().filter(|name| !name.contains('.')).collect()
 }
 
 #[tokio::test]
-async fn migrating_twice_is_migrating_once() {
+async fn migrations_are_idempotent() {
     let (_home, sqlite) = sqlite_file();
     for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
         assert_eq!(names(store::pending(&settings).await.unwrap()), all(&settings));
         assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings));
         assert_eq!(store::migrate(&settings).await.unwrap(), [] as [&str; 0]);
         assert_eq!(store::pending(&settings).await.unwrap(), []);
-        store::open(&Settings { migrate: false, ..settings }).await.unwrap();
+        store::open(&StoreSettings { migrate: false, ..settings }).await.unwrap();
     }
 }
 
@@ -62,16 +63,16 @@ fn migration(store: &str, step: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_an_earlier_version_has_stored_is_there_after_a_migration() {
+async fn a_migration_keeps_the_rows_of_an_earlier_version() {
     let (_home, sqlite) = sqlite_file();
     let database = postgres::empty_database().await;
     for (settings, store) in [(sqlite, "sqlite"), (postgres::settings(&database.url), "postgres")] {
         let pending = store::pending(&settings).await.unwrap();
-        // The first step alone is the first version's schema.
+        // The first migration alone is the first version's schema.
         let first = &pending[0].sql;
         let row = "(id, token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, expires_at, \
                    status, fingerprint, recipe, service, route, scope, space, key, fields, body)";
-        let id = ask("k").id;
+        let id = new_reserve_request("k").id;
         let completed = |hex: fn(&str) -> String, at: &str, until: &str| {
             let [token, scope, fingerprint, text] =
                 ["07".repeat(16), "01".repeat(32), "02".repeat(32), "6b".into()].map(|bytes: String| hex(&bytes));
@@ -83,7 +84,7 @@ async fn what_an_earlier_version_has_stored_is_there_after_a_migration() {
             )
         };
         match &settings.location {
-            Location::Sqlite(path) => {
+            StoreLocation::Sqlite(path) => {
                 let db = rusqlite::Connection::open(path).unwrap();
                 db.execute_batch(first).unwrap();
                 let later = "(unixepoch() + 1000) * 1000";
@@ -99,7 +100,7 @@ async fn what_an_earlier_version_has_stored_is_there_after_a_migration() {
         }
         assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings)[1..], "{store}");
         let record = store::open(&settings).await.unwrap().find(id).await.unwrap().unwrap();
-        assert!(matches!(record.state, State::Completed(stored) if stored.response.status == 201), "{store}");
+        assert!(matches!(record.state, KeyState::Completed(stored) if stored.response.status == 201), "{store}");
     }
 }
 
@@ -111,27 +112,28 @@ fn names(migrations: Vec<store::Migration>) -> Vec<String> {
 async fn proxies_that_start_together_make_one_schema_and_one_salt() {
     let settings = postgres::settings(&postgres::empty_database().await.url);
     let stores = join_all((0..10).map(|_| store::open(&settings))).await;
-    let mut scopes: Vec<Scope> = stores.into_iter().map(|store| Scope::of(&store.unwrap().salt(), [])).collect();
+    let mut scopes: Vec<Scope> =
+        stores.into_iter().map(|store| Scope::from_parts(&store.unwrap().salt(), [])).collect();
     scopes.dedup();
     assert_eq!(scopes.len(), 1);
 }
 
 #[tokio::test]
-async fn an_old_schema_is_refused_where_migrating_is_switched_off() {
+async fn an_old_schema_is_refused_with_migrations_disabled() {
     let (_home, sqlite) = sqlite_file();
     for settings in [sqlite, postgres::settings(&postgres::empty_database().await.url)] {
-        let settings = Settings { migrate: false, ..settings };
+        let settings = StoreSettings { migrate: false, ..settings };
         match store::open(&settings).await.map(drop).unwrap_err() {
             OpenError::SchemaOld { pending } => assert_eq!(pending, steps(&settings)),
             error => panic!("{error:?}"),
         }
-        // It was only looked at.
+        // The refusal has changed nothing.
         assert_eq!(names(store::pending(&settings).await.unwrap()), all(&settings));
     }
 }
 
 #[tokio::test]
-async fn a_schema_that_is_newer_or_was_changed_is_refused() {
+async fn a_newer_or_changed_schema_is_refused() {
     for kind in ["postgres", "sqlite"] {
         for (change, why) in [
             (
@@ -139,15 +141,16 @@ async fn a_schema_that_is_newer_or_was_changed_is_refused() {
                 "newer",
             ),
             ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
-            ("update migrations set name = '0001_other' where version = 1", "stands where"),
+            ("update migrations set name = '0001_other' where version = 1", "is in the place of"),
         ] {
-            let mut world = if kind == "sqlite" { World::sqlite().await } else { World::postgres().await };
+            let mut world =
+                if kind == "sqlite" { StoreFixture::sqlite().await } else { StoreFixture::postgres().await };
             world.close();
-            world.by_hand_while_closed(change).await;
+            world.execute_sql_closed(change).await;
             for migrate in [true, false] {
-                let settings = Settings { migrate, ..world.settings.clone() };
+                let settings = StoreSettings { migrate, ..world.settings.clone() };
                 match store::open(&settings).await.map(drop).unwrap_err() {
-                    OpenError::SchemaForeign(told) => assert!(told.contains(why), "{told}"),
+                    OpenError::SchemaForeign(reported) => assert!(reported.contains(why), "{reported}"),
                     error => panic!("{error:?}"),
                 }
             }
@@ -157,25 +160,25 @@ async fn a_schema_that_is_newer_or_was_changed_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_printed_can_be_applied_by_hand() {
+async fn printed_migrations_can_be_applied_by_hand() {
     let (_home, sqlite) = sqlite_file();
     let database = postgres::empty_database().await;
     for settings in [sqlite, postgres::settings(&database.url)] {
         let pending = store::pending(&settings).await.unwrap();
-        if let Location::Sqlite(path) = &settings.location {
+        if let StoreLocation::Sqlite(path) = &settings.location {
             assert!(!path.exists(), "looking has made a file");
         }
         for migration in pending {
             match &settings.location {
-                Location::Sqlite(path) => {
+                StoreLocation::Sqlite(path) => {
                     rusqlite::Connection::open(path).unwrap().execute_batch(&migration.sql).unwrap();
                 }
                 _ => database.client().await.batch_execute(&migration.sql).await.unwrap(),
             }
         }
         assert_eq!(store::pending(&settings).await.unwrap(), []);
-        let store = store::open(&Settings { migrate: false, ..settings }).await.unwrap();
-        fresh(store.reserve(ask("k")).await.unwrap());
+        let store = store::open(&StoreSettings { migrate: false, ..settings }).await.unwrap();
+        unwrap_lease(store.reserve(new_reserve_request("k")).await.unwrap());
     }
 }
 
@@ -183,7 +186,7 @@ async fn what_is_printed_can_be_applied_by_hand() {
 async fn a_migration_that_fails_leaves_nothing_behind() {
     let database = postgres::empty_database().await;
     let client = database.client().await;
-    // In the way of the last statement but one.
+    // Conflicts with the last statement but one.
     client.batch_execute("create schema oncegate; create table oncegate.keys_in_flight (n int)").await.unwrap();
     let settings = postgres::settings(&database.url);
     match store::open(&settings).await.map(drop).unwrap_err() {
@@ -198,26 +201,38 @@ async fn a_migration_that_fails_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_schema_that_is_taken_away_is_a_failure_and_no_free_key() {
-    let world = World::postgres().await;
-    world.reserve(&ask("k")).await;
+async fn a_dropped_schema_is_an_error_and_no_free_key() {
+    let world = StoreFixture::postgres().await;
+    world.reserve(&new_reserve_request("k")).await;
     let client = world.database().client().await;
     client.batch_execute("alter table oncegate.keys rename to elsewhere").await.unwrap();
-    let error = world.store().reserve(ask("k2")).await.unwrap_err();
+    let error = world.store().reserve(new_reserve_request("k2")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     client.batch_execute("alter table oncegate.elsewhere rename to keys").await.unwrap();
-    world.reserve(&ask("k2")).await;
+    world.reserve(&new_reserve_request("k2")).await;
+}
+
+fn sql_folder(store: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(store).join("sql")
 }
 
 fn sql_files(store: &str) -> Vec<(PathBuf, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store").join(store).join("sql");
-    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let files = fs::read_dir(sql_folder(store)).unwrap().map(|file| file.unwrap().path());
     files.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
+/// A statement of PostgreSQL as the store sends it: files that read `durable` are preceded by `durable.sql`.
+fn postgres_statement(path: &Path, sql: &str) -> String {
+    let durable = fs::read_to_string(sql_folder("postgres").join("durable.sql")).unwrap();
+    if path.ends_with("durable.sql") {
+        return format!("{sql}select from durable");
+    }
+    if sql.contains("durable.setting is not null") { durable + sql } else { sql.to_owned() }
+}
+
 #[tokio::test]
-async fn every_file_of_sql_begins_with_its_name_and_is_understood() {
-    let world = World::postgres().await;
+async fn every_sql_file_starts_with_its_name_and_prepares() {
+    let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
     let sqlite = rusqlite::Connection::open_in_memory().unwrap();
     for step in ALL {
@@ -230,7 +245,11 @@ async fn every_file_of_sql_begins_with_its_name_and_is_understood() {
             let name = path.file_stem().unwrap().to_str().unwrap();
             assert!(sql.starts_with(&format!("-- {name}: ")), "{}", path.display());
             let understood = match store {
-                "postgres" => client.prepare(&sql).await.map(drop).map_err(|error| format!("{error:?}")),
+                "postgres" => client
+                    .prepare(&postgres_statement(&path, &sql))
+                    .await
+                    .map(drop)
+                    .map_err(|error| format!("{error:?}")),
                 _ => sqlite.prepare(&sql).map(drop).map_err(|error| error.to_string()),
             };
             assert_eq!(understood, Ok(()), "{}", path.display());
@@ -238,7 +257,7 @@ async fn every_file_of_sql_begins_with_its_name_and_is_understood() {
     }
 }
 
-/// Fifty thousand completed keys and few others, as a table is most of its life.
+/// Inserts 50,000 keys, nearly all of them completed, as in a typical table.
 async fn fill(database: &Database) {
     let rows = "
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
@@ -255,8 +274,8 @@ async fn fill(database: &Database) {
 }
 
 #[tokio::test]
-async fn no_statement_reads_the_whole_table() {
-    let world = World::postgres().await;
+async fn no_statement_scans_the_whole_table() {
+    let world = StoreFixture::postgres().await;
     fill(world.database()).await;
     let client = world.database().client().await;
     client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
@@ -269,7 +288,7 @@ async fn no_statement_reads_the_whole_table() {
         "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one})"
     );
     let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
-    let bury = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
+    let give_up = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
     let take_over = format!(
         "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false], \
          {one})"
@@ -277,7 +296,7 @@ async fn no_statement_reads_the_whole_table() {
     let schedules = "('shop', array['pay'], array[1], array[1], array[1], 8)".to_owned();
     let verdict = "(sha256('5'), 't', 1, 'dead', null, null, null, null, null, null, 'give_up', 'n')".to_owned();
     let page = "('shop', array['pay'], 1000, sha256('5'), 500)".to_owned();
-    let amend = format!(
+    let apply_decision = format!(
         "({id}, {one}, array['unknown'], array[1], array[1], array[1], 'shop', 'retryable', null, null, null, 'a', 'r', \
          null)"
     );
@@ -285,30 +304,30 @@ async fn no_statement_reads_the_whole_table() {
     let filter = "null, null, null, null, null";
     for (name, values, index) in [
         ("find", format!("({id})"), "keys_pkey"),
-        ("settle_around", settle, "keys_pkey"),
+        ("settle_skip_locked", settle, "keys_pkey"),
         ("take_over", take_over, "keys_pkey"),
         ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),
-        ("standing", "(1, 1000)".to_owned(), "keys_in_flight"),
+        ("list_in_flight", "(1, 1000)".to_owned(), "keys_in_flight"),
         ("reap", "(100)".to_owned(), "keys_expiring"),
-        ("claim", schedules, "keys_due"),
-        ("resolve", verdict, "keys_pkey"),
+        ("claim_probes", schedules, "keys_due"),
+        ("apply_probe_finding", verdict, "keys_pkey"),
         ("pick_up", pick_up, "keys_queued"),
         ("enqueue_over", enqueue_over, "keys_pkey"),
-        ("bury", bury, "keys_pkey"),
-        ("page", page, "keys_pkey"),
-        ("amend", amend, "keys_pkey"),
-        ("deny", "(sha256('5'), 't', 'shop', 1000)".to_owned(), "keys_pkey"),
-        ("heed", "(100)".to_owned(), "keys_pkey"),
-        ("reach", "(sha256('5'), 't', 'shop', 'n')".to_owned(), "keys_pkey"),
+        ("give_up", give_up, "keys_pkey"),
+        ("list_settled_keys", page, "keys_pkey"),
+        ("apply_operator_decision", apply_decision, "keys_pkey"),
+        ("report_not_executed", "(sha256('5'), 't', 'shop', 1000)".to_owned(), "keys_pkey"),
+        ("apply_deferred_reports", "(100)".to_owned(), "keys_pkey"),
+        ("report_recovery_point", "(sha256('5'), 't', 'shop', 'n')".to_owned(), "keys_pkey"),
         ("purge", format!("({id}, {one}, array['completed'], 'shop', 'a', 'purge', null)"), "keys_pkey"),
-        ("look", format!("({id}, 'shop')"), "keys_pkey"),
-        ("entries", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),
-        ("entries_by_age", format!("({listed}, 'dead', {filter}, 0, 10)"), "keys_unsettled"),
-        ("entries_running", format!("({listed}, 'in_flight', {filter}, 10)"), "keys_in_flight"),
-        ("tally_settled", "('shop', 1000)".to_owned(), "keys_pkey"),
+        ("current_rows", format!("({id}, 'shop')"), "keys_pkey"),
+        ("list_keys", format!("({listed}, null, {filter}, 1000, 10)"), "keys_pkey"),
+        ("list_keys_by_age", format!("({listed}, 'dead', {filter}, 0, 10)"), "keys_unsettled"),
+        ("list_keys_in_flight", format!("({listed}, 'in_flight', {filter}, 10)"), "keys_in_flight"),
+        ("count_settled_keys", "('shop', 1000)".to_owned(), "keys_pkey"),
     ] {
-        let (_, sql) =
-            sql_files("postgres").into_iter().find(|(path, _)| path.ends_with(format!("{name}.sql"))).unwrap();
+        let path = sql_folder("postgres").join(format!("{name}.sql"));
+        let sql = postgres_statement(&path, &fs::read_to_string(&path).unwrap());
         client.batch_execute(&format!("prepare {name} as {sql}")).await.unwrap();
         let explained = client.simple_query(&format!("explain execute {name} {values}")).await.unwrap();
         let plan: Vec<String> = explained
@@ -325,13 +344,13 @@ async fn no_statement_reads_the_whole_table() {
 }
 
 #[tokio::test]
-async fn a_plan_that_was_made_on_an_empty_table_is_the_one_for_a_large_table() {
-    let world = World::postgres().await;
+async fn a_plan_made_on_an_empty_table_is_right_for_a_large_one() {
+    let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
     let settle = "select * from oncegate.settle_1(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
                   array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint],
                   array[null::bigint])";
-    // More often than it takes for a session to make up its mind about a plan.
+    // More often than a session needs before it may switch to a generic plan.
     for _ in 0..10 {
         client.batch_execute(settle).await.unwrap();
     }

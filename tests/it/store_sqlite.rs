@@ -1,47 +1,49 @@
-//! What the embedded store promises beyond the contract: its file.
+//! Tests of the embedded store beyond the contract: its file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use oncegate::domain::attempt::Ending;
-use oncegate::domain::record::Ask;
-use oncegate::store::{self, Location, OpenError, Settings};
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::store::{self, OpenError, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
-use crate::harness::world::{DAY, World, again, ask, completion, fresh, renewal, settlement, sqlite_settings, us};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, settlement,
+    sqlite_settings, unwrap_lease,
+};
 
-fn path(settings: &Settings) -> PathBuf {
+fn path(settings: &StoreSettings) -> PathBuf {
     match &settings.location {
-        Location::Sqlite(path) => path.clone(),
+        StoreLocation::Sqlite(path) => path.clone(),
         _ => panic!("this test is about SQLite"),
     }
 }
 
-async fn refused(settings: &Settings) -> OpenError {
+async fn refused(settings: &StoreSettings) -> OpenError {
     store::open(settings).await.map(drop).unwrap_err()
 }
 
 #[tokio::test]
-async fn a_file_serves_one_process_and_says_so_at_once() {
-    let mut world = World::sqlite().await;
-    world.reserve(&ask("k")).await;
+async fn a_second_process_is_refused_the_file_at_once() {
+    let mut world = StoreFixture::sqlite().await;
+    world.reserve(&new_reserve_request("k")).await;
     let start = Instant::now();
     let error = refused(&world.settings).await;
-    assert!(matches!(&error, OpenError::InUse { path: told } if *told == path(&world.settings)), "{error:?}");
+    assert!(matches!(&error, OpenError::InUse { path: reported } if *reported == path(&world.settings)), "{error:?}");
     assert!(matches!(store::migrate(&world.settings).await.unwrap_err(), OpenError::InUse { .. }));
     assert!(matches!(store::pending(&world.settings).await.unwrap_err(), OpenError::InUse { .. }));
     assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
-    // Nothing of that has disturbed whoever has it; and when it is closed, it is free.
-    world.reserve(&ask("k2")).await;
+    // The process that has the file was not disturbed; after it closes the file, others can open it.
+    world.reserve(&new_reserve_request("k2")).await;
     world.reopen().await;
 }
 
 #[tokio::test]
-async fn a_file_is_nobody_elses_to_read() {
-    let world = World::sqlite().await;
-    world.reserve(&ask("k")).await;
+async fn the_file_is_readable_by_its_owner_only() {
+    let world = StoreFixture::sqlite().await;
+    world.reserve(&new_reserve_request("k")).await;
     let path = path(&world.settings);
     for file in [path.clone(), path.with_extension("db-wal")] {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
@@ -49,30 +51,30 @@ async fn a_file_is_nobody_elses_to_read() {
 }
 
 #[tokio::test]
-async fn what_was_in_flight_when_it_was_last_in_use_is_unknown() {
-    let mut world = World::sqlite().await;
-    let [in_flight, completed, retryable] = ["in-flight", "completed", "retryable"].map(ask);
-    world.store().renew(renewal(us(), DAY)).await.unwrap();
+async fn reopening_marks_attempts_in_flight_unknown() {
+    let mut world = StoreFixture::sqlite().await;
+    let [in_flight, completed, retryable] = ["in-flight", "completed", "retryable"].map(new_reserve_request);
+    world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
     world.reserve(&in_flight).await;
     world.reserve(&completed).await;
     world.settle(completion(&completed, b"")).await;
     world.reserve(&retryable).await;
-    world.settle(settlement(&retryable, Ending::Retryable { ttl: DAY })).await;
+    world.settle(settlement(&retryable, AttemptOutcome::Retryable { ttl: DAY })).await;
     world.reopen().await;
-    for (ask, state) in [(&in_flight, "unknown"), (&completed, "completed"), (&retryable, "retryable")] {
-        assert_eq!(world.find(ask).await.state.name(), state);
+    for (reserve_request, state) in [(&in_flight, "unknown"), (&completed, "completed"), (&retryable, "retryable")] {
+        assert_eq!(world.find(reserve_request).await.state.name(), state);
     }
     // No lease outlives the process either.
-    let next = again(&in_flight);
-    world.reserve(&ask("next")).await;
+    let next = next_attempt_request(&in_flight);
+    world.reserve(&new_reserve_request("next")).await;
     assert_eq!(world.store().sweep(DAY, 100).await.unwrap().len(), 1);
-    // And a process that was thought dead may still say how it ended.
+    // A process that was taken for dead may still settle its attempt.
     world.settle(completion(&in_flight, b"")).await;
-    world.lose(&next).await;
+    world.reserve_taken(&next).await;
 }
 
 #[tokio::test]
-async fn what_is_no_store_of_ours_is_refused_and_left_alone() {
+async fn a_foreign_file_is_refused_and_not_changed() {
     let home = tempfile::tempdir().unwrap();
     let settings = sqlite_settings(&home);
     let write_text =
@@ -93,11 +95,11 @@ async fn what_is_no_store_of_ours_is_refused_and_left_alone() {
 
 #[tokio::test]
 async fn a_damaged_file_is_refused() {
-    let mut world = World::sqlite().await;
+    let mut world = StoreFixture::sqlite().await;
     for i in 0..50 {
-        let ask = ask(&format!("k-{i}"));
-        world.reserve(&ask).await;
-        world.settle(completion(&ask, &[0x2a; 3000])).await;
+        let reserve_request = new_reserve_request(&format!("k-{i}"));
+        world.reserve(&reserve_request).await;
+        world.settle(completion(&reserve_request, &[0x2a; 3000])).await;
     }
     world.reopen().await;
     let (settings, path) = (world.settings.clone(), path(&world.settings));
@@ -116,18 +118,18 @@ async fn a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_commit_that_a_power_cut_has_torn_was_never_made() {
-    let world = World::sqlite().await;
-    let [told, torn] = ["told", "torn"].map(ask);
-    world.reserve(&told).await;
-    world.settle(completion(&told, b"paid")).await;
+async fn a_commit_torn_by_a_power_cut_is_rolled_back() {
+    let world = StoreFixture::sqlite().await;
+    let [settled, torn] = ["settled", "torn"].map(new_reserve_request);
+    world.reserve(&settled).await;
+    world.settle(completion(&settled, b"paid")).await;
     let log = path(&world.settings).with_extension("db-wal");
     let before = fs::metadata(&log).unwrap().len();
     world.reserve(&torn).await;
     let whole = fs::metadata(&log).unwrap().len();
     assert!(whole > before, "a reservation is written to the log");
 
-    // What of it had reached the disk: nothing, some pages or parts of them, or all with one sector of something else.
+    // The part that had reached the disk: nothing, some pages or parts of them, or everything with one foreign sector.
     let cuts = (before..whole).step_by(512).map(|length| (length, None));
     let scribbles = (before..whole).step_by(512).map(|sector| (whole, Some(sector)));
     for (length, scribble) in cuts.chain(scribbles).chain([(whole, None)]) {
@@ -143,17 +145,19 @@ async fn a_commit_that_a_power_cut_has_torn_was_never_made() {
         }
         fs::write(path(&settings).with_extension("db-wal"), bytes).unwrap();
         let store = store::open(&settings).await.unwrap();
-        let state = async |ask: &Ask| store.find(ask.id).await.unwrap().map(|record| record.state.name());
-        assert_eq!(state(&told).await, Some("completed"), "{length} {scribble:?}");
+        let state = async |reserve_request: &ReserveRequest| {
+            store.find(reserve_request.id).await.unwrap().map(|record| record.state.name())
+        };
+        assert_eq!(state(&settled).await, Some("completed"), "{length} {scribble:?}");
         let is_whole = (length, scribble) == (whole, None);
         assert_eq!(state(&torn).await, is_whole.then_some("unknown"), "{length} {scribble:?}");
     }
 }
 
 #[tokio::test]
-async fn a_place_where_no_file_can_be_is_missing() {
+async fn a_path_that_cannot_be_created_is_an_error() {
     let home = tempfile::tempdir().unwrap();
-    let settings = |path: PathBuf| Settings { location: Location::Sqlite(path), ..sqlite_settings(&home) };
+    let settings = |path: PathBuf| StoreSettings { location: StoreLocation::Sqlite(path), ..sqlite_settings(&home) };
     for path in [home.path().join("no/such/folder/oncegate.db"), home.path().to_owned()] {
         let error = refused(&settings(path)).await;
         assert!(matches!(error, OpenError::Missing(_)), "{error:?}");
@@ -161,32 +165,32 @@ async fn a_place_where_no_file_can_be_is_missing() {
 }
 
 #[tokio::test]
-async fn a_name_that_looks_like_a_url_is_a_name() {
+async fn a_file_name_that_looks_like_a_url_is_a_file_name() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("file:oncegate.db?mode=memory");
-    let settings = Settings { location: Location::Sqlite(path.clone()), ..sqlite_settings(&home) };
+    let settings = StoreSettings { location: StoreLocation::Sqlite(path.clone()), ..sqlite_settings(&home) };
     store::open(&settings).await.unwrap();
     assert!(path.exists());
 }
 
 #[tokio::test]
-async fn a_store_in_memory_is_a_store() {
+async fn an_in_memory_store_works() {
     let home = tempfile::tempdir().unwrap();
-    let settings = Settings { location: Location::Memory, migrate: false, ..sqlite_settings(&home) };
+    let settings = StoreSettings { location: StoreLocation::Memory, migrate: false, ..sqlite_settings(&home) };
     let (store, other) = (store::open(&settings).await.unwrap(), store::open(&settings).await.unwrap());
-    let ask = ask("k");
-    fresh(store.reserve(ask.clone()).await.unwrap());
-    fresh(other.reserve(ask.clone()).await.unwrap());
-    store.settle(completion(&ask, b"paid")).await.unwrap();
-    assert_eq!(store.find(ask.id).await.unwrap().unwrap().state.name(), "completed");
+    let reserve_request = new_reserve_request("k");
+    unwrap_lease(store.reserve(reserve_request.clone()).await.unwrap());
+    unwrap_lease(other.reserve(reserve_request.clone()).await.unwrap());
+    store.settle(completion(&reserve_request, b"paid")).await.unwrap();
+    assert_eq!(store.find(reserve_request.id).await.unwrap().unwrap().state.name(), "completed");
     assert_eq!(store::pending(&settings).await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_waits_for_any_more_is_not_begun() {
-    let world = World::sqlite().await;
-    let ask = ask("k");
-    // Never asked for an answer: never sent.
-    drop(world.store().reserve(ask.clone()));
-    assert!(world.store().find(ask.id).await.unwrap().is_none());
+async fn a_cancelled_call_is_not_executed() {
+    let world = StoreFixture::sqlite().await;
+    let reserve_request = new_reserve_request("k");
+    // The future was never polled, so nothing was sent.
+    drop(world.store().reserve(reserve_request.clone()));
+    assert!(world.store().find(reserve_request.id).await.unwrap().is_none());
 }

@@ -1,4 +1,4 @@
-//! What operators see of a running instance: metrics, logs, traces.
+//! Metrics, logs and traces of a running instance.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ mod metrics;
 mod stats;
 mod traces;
 
-/// Asks for the metrics, as Prometheus does that accepts this.
+/// Scrapes the metrics as Prometheus does, with this Accept field.
 async fn scrape(proxy: &Proxy, accept: &str) -> Response {
     Client { address: proxy.admin }.get("/metrics").host("prometheus").field("Accept", accept).send().await
 }
 
-/// Each series with its value, as anybody gets them without a token and from anywhere.
+/// Each series with its value, read without a token.
 struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
@@ -34,12 +34,12 @@ impl Metrics {
         Self(series.collect())
     }
 
-    /// The value of a series that must be there.
+    /// The value of an existing series.
     fn get(&self, series: &str) -> f64 {
         *self.0.get(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
     }
 
-    /// Of all series that begin so.
+    /// The sum of all series with this prefix.
     fn sum(&self, prefix: &str) -> f64 {
         self.0.iter().filter(|(series, _)| series.starts_with(prefix)).map(|(_, value)| value).sum()
     }

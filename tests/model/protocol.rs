@@ -1,38 +1,38 @@
-//! The protocol's model: what proxies, upstream, store, time and people may do next.
+//! The protocol's model: the possible actions of proxies, upstream, store, time and people.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stateright::{Model, Property};
 
-use crate::breach::{Breach, Weakness};
-use crate::state::{Left, Request, Said, State, Step, Strays, Token, Upstream, World};
+use crate::breaches::{Breach, Weakness};
+use crate::state::{Bounds, OrphanPass, ProbeReply, Request, State, Step, Token, Upstream, World};
 
-/// The protocol, its bounds, and what is checked of it.
+/// The protocol, its bounds, and the promises to check.
 #[derive(Debug)]
 pub struct Oncegate {
     pub on_unknown: OnUnknown,
     pub proxies: u8,
     pub requests: u8,
-    pub bounds: Left,
-    /// Whether the service may complete its keys by itself, or say that its attempt was not executed.
-    pub service_speaks: bool,
+    pub bounds: Bounds,
+    /// Whether the service may complete its keys by itself, or report that its attempt was not executed.
+    pub service_reports: bool,
     pub weakness: Option<Weakness>,
     pub checked: Vec<Breach>,
-    /// What has happened anywhere: a bit for each kind of action, and one for each kind of answer.
+    /// The action kinds and answer kinds that occurred anywhere, a bit for each.
     pub done: AtomicU64,
-    pub told: AtomicU64,
+    pub answered: AtomicU64,
 }
 
-/// What a retry of an unknown outcome gets.
+/// The policy for retries of an unknown outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnUnknown {
     Hold,
     RetryWhenQuiet,
 }
 
-/// Who does what: a request (or its attempt, or the upstream with it), a proxy, or nobody in particular (0).
+/// An action and its actor: a request (or its attempt, or the upstream with it), a proxy, or 0 for neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Action(pub What, pub u8);
+pub struct Action(pub ActionKind, pub u8);
 
 macro_rules! kinds {
     ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $kind:ident),* $(,)? }) => {
@@ -48,64 +48,65 @@ macro_rules! kinds {
 
 kinds! {
     /// A kind of action.
-    What {
+    ActionKind {
         ComeTo0, ComeTo1, ComeTo2,
         Reserve, TakeOver,
-        /// The lease is gone already when the request comes: nothing is begun, what stands there is told.
-        LookOnly,
-        /// A statement of which the proxy hears nothing. It is carried out later, or never.
-        Unanswered, CarriedOut,
-        /// The store's time for a call is up.
+        /// The lease has lapsed when the request comes: no attempt starts, and the stored state is answered.
+        ReadOnly,
+        /// A statement whose reply the proxy does not get. It is executed later, or never.
+        LoseReply, ExecutePending,
+        /// The time limit of a store call ends.
         GiveUp,
-        LookAtLease, Write, CannotConnect,
-        Execute, Decline, Hear, Lose,
-        Settle, SettleBehind,
+        CheckLease, Write, CannotConnect,
+        Execute, Decline, ReceiveResponse, LoseResponse,
+        Settle, SettleInBackground,
         Lapse, Renew, Crash,
-        Sweep, StraysLook, StraysAsk, StraysRelease,
-        /// The attempt's deadline, a lease and the time to be sure pass.
+        Sweep, OrphansListRunning, OrphansReadStore, OrphansRelease,
+        /// The attempt's deadline, a lease and the quiet time pass.
         Quiet,
         TtlEnds, Reap,
         ServiceCompletes,
-        /// The service says "not executed" of an attempt; what was in flight then is carried out when it has ended.
-        ServiceDenies, Heed,
-        /// The reconciler asks, writes down what it hears, or has asked often enough.
+        /// The service reports an attempt as not executed; for an attempt in flight, the report is applied when it has
+        /// ended.
+        ServiceDenies, ApplyDeferred,
+        /// The reconciler probes, writes the result, or has probed often enough.
         AskService, Resolve, Dead,
-        /// An operator who knows.
+        /// An operator who knows the outcome.
         ReconciledExecuted, ReconciledNotExecuted,
         /// An operator says "not executed", at their own risk.
         Risk,
-        /// A failover: the store loses a reservation that it has acknowledged.
-        Forget,
-        /// It loses the settlement, and not the reservation.
-        ForgetEnd,
+        /// A failover: the store loses an acknowledged reservation.
+        LoseReservation,
+        /// The store loses the settlement, and not the reservation.
+        LoseSettlement,
     }
 }
 
 kinds! {
     /// A kind of answer, by its status field.
-    Told {
+    AnswerKind {
         Executed, Replayed, Unstored, Released, InFlight, OutcomeUnknown, Broken, Unreachable, StoreUnavailable,
     }
 }
 
-impl What {
-    /// What brings things to their end: no fault, no new work, and nothing that may just as well never happen.
-    pub fn helps(self) -> bool {
+impl ActionKind {
+    /// Actions that bring requests to their end: no fault, no new work, and nothing that may never happen.
+    pub fn makes_progress(self) -> bool {
         !matches!(
             self,
             Self::ComeTo0
                 | Self::ComeTo1
                 | Self::ComeTo2
-                | Self::Unanswered
-                | Self::CarriedOut
+                | Self::LoseReply
+                | Self::ExecutePending
                 | Self::Lapse
                 | Self::Crash
                 | Self::TtlEnds
                 | Self::Reap
                 | Self::Dead
                 | Self::Risk
-                | Self::Forget
-                | Self::ForgetEnd
+                | Self::LoseReservation
+                | Self::LoseSettlement
         )
     }
 }
@@ -119,8 +120,8 @@ impl Model for Oncegate {
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        // Coming to a proxy is nobody else's business, and so is done in one go with what it asks the store.
-        let comes = |request: &Request| request.step == Step::Asking { doubt: false };
+        // A request's arrival affects no other actor, so it is one step with its first store call.
+        let comes = |request: &Request| request.step == Step::Reserving { doubt: false };
         if let Some(token) = world.requests.iter().position(comes) {
             return self.requests_actions(world, token as u8, actions);
         }
@@ -135,11 +136,11 @@ impl Model for Oncegate {
 
     fn next_state(&self, before: &World, Action(what, who): Action) -> Option<World> {
         let mut world = *before;
-        self.act(&mut world, what, who);
+        self.apply(&mut world, what, who);
         self.done.fetch_or(1 << what as u64, Ordering::Relaxed);
-        let world = world.normal();
+        let world = world.normalized();
         let any = self.is(Weakness::VerdictWithoutToken) || self.is(Weakness::VerdictOverSettled);
-        Some(if any { world } else { world.without_stale_words() })
+        Some(if any { world } else { world.without_stale_reports() })
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -158,112 +159,114 @@ impl Oncegate {
         let lease = world.proxies.get(usize::from(request.at)).is_some_and(|proxy| proxy.lease);
         let in_doubt = |doubt: bool| !doubt && request.pending.is_none() && world.left.doubts > 0;
         match request.step {
-            // They come in order, and to the first proxies that have nothing to do with the key yet: the rest is the same
-            // with other names.
-            Step::NotYet if token == world.come() => {
+            // Requests arrive in order, at the first proxies that have nothing to do with the key yet: other orders are
+            // the same with other names.
+            Step::NotYet if token == world.arrived() => {
                 let busy = |proxy: u8| {
                     let here = world.requests.iter().any(|request| request.at == proxy);
-                    let passes = world.proxies[usize::from(proxy)].strays != Strays::Idle;
+                    let passes = world.proxies[usize::from(proxy)].orphan_pass != OrphanPass::Idle;
                     here || passes || world.record.is_some_and(|record| record.instance == proxy)
                 };
                 let first_idle = (0..self.proxies).find(|proxy| !busy(*proxy));
-                for (proxy, what) in (0..self.proxies).zip([What::ComeTo0, What::ComeTo1, What::ComeTo2]) {
+                for (proxy, what) in
+                    (0..self.proxies).zip([ActionKind::ComeTo0, ActionKind::ComeTo1, ActionKind::ComeTo2])
+                {
                     if busy(proxy) || first_idle == Some(proxy) {
                         may(what);
                     }
                 }
             }
             Step::NotYet | Step::Ended => {}
-            Step::Asking { doubt } => {
-                may(What::Reserve);
+            Step::Reserving { doubt } => {
+                may(ActionKind::Reserve);
                 if !lease && !doubt {
-                    may(What::LookOnly);
+                    may(ActionKind::ReadOnly);
                 }
                 if in_doubt(doubt) {
-                    may(What::Unanswered);
+                    may(ActionKind::LoseReply);
                 }
                 if doubt {
-                    may(What::GiveUp);
+                    may(ActionKind::GiveUp);
                 }
                 if self.is(Weakness::SendBeforeReserved) && !doubt {
-                    may(What::Write);
+                    may(ActionKind::Write);
                 }
             }
-            Step::Taking { doubt, .. } => {
-                may(What::TakeOver);
+            Step::TakingOver { doubt, .. } => {
+                may(ActionKind::TakeOver);
                 if in_doubt(doubt) {
-                    may(What::Unanswered);
+                    may(ActionKind::LoseReply);
                 }
                 if doubt {
-                    may(What::GiveUp);
+                    may(ActionKind::GiveUp);
                 }
             }
-            Step::Reserved => may(What::LookAtLease),
+            Step::Reserved => may(ActionKind::CheckLease),
             Step::Checked => {
-                may(What::Write);
-                may(What::CannotConnect);
+                may(ActionKind::Write);
+                may(ActionKind::CannotConnect);
             }
             Step::Waiting => {
-                may(What::Lose);
+                may(ActionKind::LoseResponse);
                 if matches!(request.upstream, Upstream::Executed | Upstream::Declined) {
-                    may(What::Hear);
+                    may(ActionKind::ReceiveResponse);
                 }
             }
             Step::Settling { doubt, .. } => {
-                may(What::Settle);
+                may(ActionKind::Settle);
                 if in_doubt(doubt) {
-                    may(What::Unanswered);
+                    may(ActionKind::LoseReply);
                 }
                 if doubt {
-                    may(What::GiveUp);
+                    may(ActionKind::GiveUp);
                 }
             }
-            Step::Behind { .. } => may(What::SettleBehind),
+            Step::SettlingInBackground { .. } => may(ActionKind::SettleInBackground),
         }
         if request.upstream == Upstream::Arrived {
-            may(What::Execute);
-            may(What::Decline);
+            may(ActionKind::Execute);
+            may(ActionKind::Decline);
         }
-        if self.service_speaks
+        if self.service_reports
             && world.record.is_some_and(|record| record.token == token && !record.state.is_completed())
         {
             match request.upstream {
-                Upstream::Executed => may(What::ServiceCompletes),
-                Upstream::Declined => may(What::ServiceDenies),
+                Upstream::Executed => may(ActionKind::ServiceCompletes),
+                Upstream::Declined => may(ActionKind::ServiceDenies),
                 Upstream::Arrived | Upstream::Nothing => {}
             }
         }
         if request.pending.is_some() {
-            may(What::CarriedOut);
+            may(ActionKind::ExecutePending);
         }
     }
 
     fn proxys_actions(&self, world: &World, proxy: u8, actions: &mut Vec<Action>) {
         let mut may = |what| actions.push(Action(what, proxy));
         let running = world.running(proxy);
-        let standing = world.standing(proxy);
+        let in_flight_token = world.in_flight_token(proxy);
         let at = world.proxies[usize::from(proxy)];
-        if (running != 0 || standing.is_some()) && at.lease && world.left.lapses > 0 {
-            may(What::Lapse);
+        if (running != 0 || in_flight_token.is_some()) && at.lease && world.left.lapses > 0 {
+            may(ActionKind::Lapse);
         }
         if !at.lease {
-            may(What::Renew);
+            may(ActionKind::Renew);
         }
-        if (running != 0 || standing.is_some()) && world.left.crashes > 0 {
-            may(What::Crash);
+        if (running != 0 || in_flight_token.is_some()) && world.left.crashes > 0 {
+            may(ActionKind::Crash);
         }
-        match at.strays {
-            // A pass that cannot find anything is left out: what it releases must have been in flight and not running
-            // when it began.
-            Strays::Idle => {
-                let can_find = standing.is_some_and(|token| running & 1 << token == 0);
-                let weak = standing.is_some() && self.is(Weakness::StraysStoreFirst);
-                if can_find || weak || (running != 0 && self.is(Weakness::StraysWithoutAge)) {
-                    may(What::StraysLook);
+        match at.orphan_pass {
+            // A pass that cannot find anything is left out: an attempt that it releases must have been in flight and
+            // not running when it began.
+            OrphanPass::Idle => {
+                let can_find = in_flight_token.is_some_and(|token| running & 1 << token == 0);
+                let weak = in_flight_token.is_some() && self.is(Weakness::OrphansStoreFirst);
+                if can_find || weak || (running != 0 && self.is(Weakness::OrphansWithoutAge)) {
+                    may(ActionKind::OrphansListRunning);
                 }
             }
-            Strays::Looked { .. } | Strays::Standing(_) => may(What::StraysAsk),
-            Strays::Found(_) => may(What::StraysRelease),
+            OrphanPass::ListedRunning { .. } | OrphanPass::InFlightInStore(_) => may(ActionKind::OrphansReadStore),
+            OrphanPass::Found(_) => may(ActionKind::OrphansRelease),
         }
     }
 
@@ -271,60 +274,60 @@ impl Oncegate {
         let mut may = |what| actions.push(Action(what, 0));
         let Some(record) = &world.record else { return };
         let attempt = &world.requests[usize::from(record.token)];
-        // Nobody pauses for longer before the first byte than it takes to be sure, and no upstream works for longer.
+        // No pause before the first byte lasts longer than the quiet time, and no upstream works for longer.
         let pauses = attempt.step == Step::Checked && !self.is(Weakness::PauseOutlastsQuiet);
         if matches!(record.state, State::InFlight | State::Unknown) && !record.quiet && !pauses {
-            may(What::Quiet);
+            may(ActionKind::Quiet);
         }
         if record.state == State::InFlight && (record.quiet || world.has_lapsed(record)) {
-            may(What::Sweep);
+            may(ActionKind::Sweep);
         }
         let executed = attempt.upstream == Upstream::Executed;
-        // Before it is quiet, nobody asks; but who knows that it was executed knows it at once.
+        // Before the quiet time nobody probes; but an operator who knows that it was executed may say so at once.
         let may_say = executed || record.quiet || self.is(Weakness::NotExecutedTooSoon);
-        if record.state == State::Unknown && may_say && world.said == Said::Nothing {
-            may(What::AskService);
+        if record.state == State::Unknown && may_say && world.probe_reply == ProbeReply::Nothing {
+            may(ActionKind::AskService);
         }
-        if world.said != Said::Nothing {
-            may(What::Resolve);
+        if world.probe_reply != ProbeReply::Nothing {
+            may(ActionKind::Resolve);
         }
         if record.state == State::Unknown && record.quiet {
-            may(What::Dead);
+            may(ActionKind::Dead);
         }
         if matches!(record.state, State::Dead | State::Unknown) {
             if world.denied == Some(record.token) {
-                may(What::Heed);
+                may(ActionKind::ApplyDeferred);
             }
             if executed {
-                may(What::ReconciledExecuted);
+                may(ActionKind::ReconciledExecuted);
             }
             if !executed && (record.quiet || self.is(Weakness::NotExecutedTooSoon)) {
-                may(What::ReconciledNotExecuted);
+                may(ActionKind::ReconciledNotExecuted);
             }
             if world.left.risks > 0 && record.state == State::Unknown {
-                may(What::Risk);
+                may(ActionKind::Risk);
             }
         }
         if record.state == State::InFlight && world.left.losses > 0 {
-            may(What::Forget);
+            may(ActionKind::LoseReservation);
         }
-        if record.state != State::InFlight && world.left.lost_ends > 0 {
-            may(What::ForgetEnd);
+        if record.state != State::InFlight && world.left.lost_settlements > 0 {
+            may(ActionKind::LoseSettlement);
         }
         let ends = matches!(record.state, State::Completed(_) | State::Retryable) || self.is(Weakness::TtlOnOpen);
-        // A request's call of the store does not outlast a TTL.
-        let still_asks = matches!(attempt.step, Step::Asking { .. } | Step::Taking { .. });
-        // Nor does another's, from a look before this state, and its TTL, began.
+        // A request's store call does not outlast a TTL.
+        let still_asks = matches!(attempt.step, Step::Reserving { .. } | Step::TakingOver { .. });
+        // Nor does another request's call that read the record before this state, and its TTL, began.
         let outlasts = |request: &Request| match request.step {
-            Step::Taking { seen, .. } => seen.token != record.token || !record.state.is_named_as(seen.state),
+            Step::TakingOver { seen, .. } => seen.token != record.token || !record.state.is_named_as(seen.state),
             _ => false,
         };
         let still_asks = still_asks || world.requests.iter().any(outlasts);
         if ends && !still_asks && !record.past_ttl && world.left.ttls > 0 {
-            may(What::TtlEnds);
+            may(ActionKind::TtlEnds);
         }
         if record.past_ttl {
-            may(What::Reap);
+            may(ActionKind::Reap);
         }
     }
 }

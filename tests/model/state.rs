@@ -1,28 +1,28 @@
-//! One key's world at one moment: the record, the requests, the proxies, and what must be remembered to judge it.
+//! The world of one key at one moment: the record, the requests, the proxies, and the history needed to judge it.
 
-use crate::breach::Breaches;
+use crate::breaches::Breaches;
 
-/// Requests and attempts have one number: the request's token, should it become an attempt.
+/// Requests and attempts have one number: the request's token, if it becomes an attempt.
 pub type Token = u8;
 
-/// How many requests a world has room for; how many come is a bound.
+/// The maximum number of requests in a world; the number that comes is a bound.
 pub const REQUESTS: usize = 3;
-/// How many proxies a world has room for.
+/// The maximum number of proxies in a world.
 pub const PROXIES: usize = 3;
-/// An instance that is no more. Its row may stand for a while; a lease may run out at any moment.
+/// A dead instance. Its row may remain for a while; a lease may lapse at any moment.
 pub const GONE: u8 = u8::MAX;
 
-/// Everything that can differ. Small and `Copy`: there are hundreds of thousands.
+/// The complete state. Small and `Copy`: there are hundreds of thousands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct World {
     pub record: Option<Record>,
     pub requests: [Request; REQUESTS],
     pub proxies: [Proxy; PROXIES],
-    /// What the service has said and the reconciler has not written down yet.
-    pub said: Said,
-    /// The attempt of which the service has said "not executed" while it was in flight.
+    /// The service's reply to a probe that the reconciler has not written yet.
+    pub probe_reply: ProbeReply,
+    /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
-    pub left: Left,
+    pub left: Bounds,
     pub life: Life,
     pub breaches: Breaches,
 }
@@ -31,17 +31,17 @@ pub struct World {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
     pub token: Token,
-    /// Under whose lease it is in flight.
+    /// The instance under whose lease it is in flight.
     pub instance: u8,
     pub state: State,
     pub past_ttl: bool,
-    /// The attempt's deadline, a lease and the time to be sure have passed.
+    /// Whether the attempt's deadline, a lease and the quiet time have passed.
     pub quiet: bool,
 }
 
-/// What the service says of an attempt.
+/// The service's reply to a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Said {
+pub enum ProbeReply {
     Nothing,
     Executed(Token),
     Absent(Token),
@@ -51,118 +51,118 @@ pub enum Said {
 pub enum State {
     InFlight,
     Completed(Body),
-    /// Asking has been given up.
+    /// The probes were given up.
     Dead,
     Retryable,
     Unknown,
 }
 
-/// A response, told from others by where it comes from.
+/// A response, distinguished by its origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
     /// The upstream's response, with this attempt's effect in it.
-    Heard(Token),
-    /// What the service or a reconciliation says of that effect in other words.
-    Said(Token),
+    Answered(Token),
+    /// The service's or a reconciliation's own response about that effect.
+    ProbeReply(Token),
 }
 
 impl Body {
     pub fn token(self) -> Token {
-        let (Self::Heard(token) | Self::Said(token)) = self;
+        let (Self::Answered(token) | Self::ProbeReply(token)) = self;
         token
     }
 }
 
-/// A client's request, or a retry of it: they are all the same to the proxies.
+/// A client's request or a retry of it: to the proxies they are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// At which proxy; of no meaning before it has come and after it has ended.
+    /// Its proxy; meaningless before it has come and after it has ended.
     pub at: u8,
     pub step: Step,
-    /// A statement without an answer, which may still be carried out.
+    /// A statement without a reply, which may still be executed.
     pub pending: Option<Statement>,
     pub upstream: Upstream,
-    /// The attempt's own time is up, and then some: by the proxy's clock, which counts pauses too.
+    /// Whether the attempt's deadline has passed, by the proxy's clock, which counts pauses too.
     pub late: bool,
-    /// In which of the key's lives its attempt began.
+    /// The key's life in which its attempt began.
     pub life: u8,
-    /// An end was stored by which it may have acted. Its proxy remembers that.
+    /// Whether a settlement was stored that says that it may have executed. Its proxy remembers that.
     pub acted: bool,
 }
 
-/// Where a request stands, in the order of the code.
+/// A request's progress, in the order of the code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     NotYet,
-    /// Reserving; `doubt`: an earlier try may have been carried out.
-    Asking {
+    /// Reserving; `doubt`: an earlier try may have been executed.
+    Reserving {
         doubt: bool,
     },
-    /// Taking over what it has seen.
-    Taking {
-        seen: Seen,
+    /// Taking over the record that it has read.
+    TakingOver {
+        seen: ExpectedRecord,
         doubt: bool,
     },
-    /// The reservation is durable, nothing is sent.
+    /// The reservation is durable, and nothing is sent.
     Reserved,
-    /// The lease was looked at again; the first byte goes out next, be that after a pause.
+    /// The lease was checked again; the first byte is sent next, possibly after a pause.
     Checked,
-    /// Bytes have gone out.
+    /// Bytes have been sent.
     Waiting,
-    /// The attempt has ended and is being written down.
+    /// The attempt has ended and is being settled.
     Settling {
         outcome: Outcome,
         doubt: bool,
     },
-    /// The client has its answer; what could not be written down is tried again.
-    Behind {
+    /// The client has its answer; a settlement that could not be stored is retried.
+    SettlingInBackground {
         outcome: Outcome,
     },
     Ended,
 }
 
-/// How an attempt ended.
+/// An attempt's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// A whole response with an effect in it.
+    /// A complete response with an effect in it.
     Answered,
-    /// A whole response by which the upstream has done nothing.
+    /// A complete response that says that the upstream has done nothing.
     Declined,
-    /// The lease had run out before the first byte.
+    /// The lease had lapsed before the first byte.
     Abandoned,
-    /// No connection.
+    /// The connection failed.
     NeverSent,
-    /// Broken off, or too late.
+    /// The connection broke, or the response was late.
     Broken,
 }
 
-/// What a taker has seen.
+/// The record that a takeover expects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Seen {
+pub struct ExpectedRecord {
     pub token: Token,
     pub state: State,
     pub past_ttl: bool,
 }
 
-impl From<&Record> for Seen {
+impl From<&Record> for ExpectedRecord {
     fn from(record: &Record) -> Self {
         Self { token: record.token, state: record.state, past_ttl: record.past_ttl }
     }
 }
 
-/// What the store may still carry out after nobody waits for it.
+/// A statement that the store may still execute after its caller gave up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Statement {
     Reserve,
-    TakeOver(Seen),
+    TakeOver(ExpectedRecord),
     Settle(Outcome),
 }
 
-/// The request as the upstream has it.
+/// The request's state at the upstream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Upstream {
     Nothing,
-    /// On its way or being worked on.
+    /// In transit or in work.
     Arrived,
     Executed,
     Declined,
@@ -171,55 +171,55 @@ pub enum Upstream {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Proxy {
     pub lease: bool,
-    pub strays: Strays,
+    pub orphan_pass: OrphanPass,
 }
 
-/// How far the pass that releases what nobody waits for has come.
+/// The progress of the pass that releases orphaned attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Strays {
+pub enum OrphanPass {
     Idle,
-    /// These were running, and so many requests had come, when it looked at what runs.
-    Looked {
+    /// It has listed the running attempts, when this many requests had come.
+    ListedRunning {
         running: u8,
-        come: u8,
+        arrived: u8,
     },
-    /// Weakened: this stood in the store when it looked there first.
-    Standing(Token),
-    /// This is to be released.
+    /// With a weakness: it read this attempt from the store first.
+    InFlightInStore(Token),
+    /// It releases this attempt.
     Found(Token),
 }
 
-/// What the bounds still allow.
+/// The remaining bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Left {
+pub struct Bounds {
     pub crashes: u8,
     pub lapses: u8,
-    /// Statements whose answers get lost.
+    /// Statements whose replies are lost.
     pub doubts: u8,
     pub ttls: u8,
     pub risks: u8,
-    /// Reservations that the store has acknowledged and loses.
+    /// Acknowledged reservations that the store loses.
     pub losses: u8,
-    /// Settlements that it has acknowledged and loses, and not their reservations.
-    pub lost_ends: u8,
+    /// Acknowledged settlements that the store loses, and not their reservations.
+    pub lost_settlements: u8,
 }
 
-/// The key's present life, one TTL long, as an observer of everything sees it.
+/// The key's current life, one TTL long, as an omniscient observer sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Life {
     pub number: u8,
-    /// How many effects each life's attempts have had.
+    /// The number of effects of each life's attempts.
     pub effects: [u8; 2],
     /// The answer that was promised to be replayed.
-    pub told: Option<Body>,
-    /// Whether somebody has got it as the first.
+    pub promised: Option<Body>,
+    /// Whether a client got it as the first answer.
     pub first: bool,
-    /// Whether the store has answered a settlement with a response in it.
-    pub filed: bool,
+    /// Whether the store has acknowledged a settlement with a response.
+    pub response_stored: bool,
 }
 
 impl World {
-    pub fn new(left: Left) -> Self {
+    pub fn new(left: Bounds) -> Self {
         let request = Request {
             at: GONE,
             step: Step::NotYet,
@@ -232,62 +232,62 @@ impl World {
         Self {
             record: None,
             requests: [request; REQUESTS],
-            proxies: [Proxy { lease: true, strays: Strays::Idle }; PROXIES],
-            said: Said::Nothing,
+            proxies: [Proxy { lease: true, orphan_pass: OrphanPass::Idle }; PROXIES],
+            probe_reply: ProbeReply::Nothing,
             denied: None,
             left,
-            life: Life { number: 0, effects: [0; 2], told: None, first: false, filed: false },
+            life: Life { number: 0, effects: [0; 2], promised: None, first: false, response_stored: false },
             breaches: Breaches::default(),
         }
     }
 
-    pub fn come(&self) -> u8 {
+    pub fn arrived(&self) -> u8 {
         self.requests.iter().filter(|request| request.step != Step::NotYet).count() as u8
     }
 
-    /// The requests that run at a proxy, as bits: its table of attempts underway.
+    /// The requests that run at a proxy, as bits: its in-flight registry.
     pub fn running(&self, proxy: u8) -> u8 {
         let here = |request: &Request| request.is_running() && request.at == proxy;
         (0..REQUESTS).filter(|token| here(&self.requests[*token])).map(|token| 1 << token).sum()
     }
 
-    /// What is in flight under a proxy's name.
-    pub fn standing(&self, proxy: u8) -> Option<Token> {
+    /// The attempt in flight under a proxy's name.
+    pub fn in_flight_token(&self, proxy: u8) -> Option<Token> {
         self.record.filter(|record| record.state == State::InFlight && record.instance == proxy).map(|r| r.token)
     }
 
-    /// Whether the attempt in flight may be judged by its lease.
+    /// Whether the attempt in flight may be swept because its lease has lapsed.
     pub fn has_lapsed(&self, record: &Record) -> bool {
         self.proxies.get(usize::from(record.instance)).is_none_or(|proxy| !proxy.lease)
     }
 
-    /// Nothing is open: no request waits, and the next one gets a stored answer or becomes the next attempt.
+    /// Whether nothing is open: no request waits, and the next one gets a stored answer or becomes the next attempt.
     pub fn is_settled(&self) -> bool {
         let open = |record: &Record| matches!(record.state, State::Dead | State::InFlight | State::Unknown);
         !self.record.as_ref().is_some_and(open) && !self.requests.iter().any(Request::is_running)
     }
 
-    /// The same world without what was said of an attempt that is not the newest any more, or has its response.
-    pub fn without_stale_words(mut self) -> Self {
-        if let Said::Executed(token) | Said::Absent(token) = self.said
+    /// The same world without reports about an attempt that is not the newest any more, or has its response.
+    pub fn without_stale_reports(mut self) -> Self {
+        if let ProbeReply::Executed(token) | ProbeReply::Absent(token) = self.probe_reply
             && self.record.is_none_or(|record| record.token != token || matches!(record.state, State::Completed(_)))
         {
-            self.said = Said::Nothing;
+            self.probe_reply = ProbeReply::Nothing;
         }
         self
     }
 
-    /// The same world with everything forgotten that can make no difference any more, and the proxies numbered in the
-    /// order of their requests: they are all alike.
-    pub fn normal(mut self) -> Self {
+    /// The same world without state that can make no difference any more, and with the proxies numbered in the order of
+    /// their requests: they are interchangeable.
+    pub fn normalized(mut self) -> Self {
         let newest = self.record.map(|record| record.token);
         let in_flight = self.record.is_some_and(|record| record.state == State::InFlight);
-        let ends_may_be_lost = self.left.lost_ends > 0;
+        let ends_may_be_lost = self.left.lost_settlements > 0;
         for (token, request) in (0..).zip(&mut self.requests) {
-            // It is looked at before the first byte, and not again.
+            // The deadline is checked before the first byte, and not again.
             request.late &= request.is_running() && !request.has_begun_to_send();
-            // It is asked of what stands in flight again, or was found so, and of nothing else.
-            let found = self.proxies.iter().any(|proxy| proxy.strays == Strays::Found(token));
+            // It matters only for a record that is in flight again, or was found so by a pass over orphans.
+            let found = self.proxies.iter().any(|proxy| proxy.orphan_pass == OrphanPass::Found(token));
             request.acted &= newest == Some(token) && (ends_may_be_lost || in_flight || found);
             if request.step != Step::Ended {
                 continue;
@@ -295,7 +295,7 @@ impl World {
             let may_be_free = newest.is_none() || self.left.ttls > 0 || self.left.losses > 0;
             let possible = match request.pending {
                 Some(Statement::Reserve) => may_be_free,
-                // What was lost can be written anew.
+                // A lost record can be written again.
                 Some(Statement::TakeOver(seen)) => newest == Some(seen.token) || may_be_free,
                 Some(Statement::Settle(outcome)) => newest == Some(token) || (may_be_free && outcome.is_restored()),
                 None => false,
@@ -307,7 +307,7 @@ impl World {
                 (request.upstream, request.life) = (Upstream::Nothing, 0);
             }
         }
-        // It is carried out once the attempt has ended without a response, and is of no use to any other.
+        // The report is applied once the attempt has ended without a response, and to no other attempt.
         let open = |record: &Record| matches!(record.state, State::InFlight | State::Unknown | State::Dead);
         if !self.record.as_ref().is_some_and(|record| self.denied == Some(record.token) && open(record)) {
             self.denied = None;
@@ -325,7 +325,8 @@ impl World {
         let mut order = [GONE; PROXIES];
         let mut used = 0;
         let owner = self.record.map_or(GONE, |record| record.instance);
-        let passes = (0..).zip(self.proxies).filter(|(_, proxy)| proxy.strays != Strays::Idle).map(|(at, _)| at);
+        let passes =
+            (0..).zip(self.proxies).filter(|(_, proxy)| proxy.orphan_pass != OrphanPass::Idle).map(|(at, _)| at);
         for at in self.requests.iter().map(|request| request.at).chain([owner]).chain(passes) {
             if at != GONE && order[usize::from(at)] == GONE {
                 order[usize::from(at)] = used;
@@ -333,8 +334,8 @@ impl World {
             }
         }
         let new = |at: u8| if at == GONE { GONE } else { order[usize::from(at)] };
-        // Who has nothing to do with the key is as good as new.
-        let mut proxies = [Proxy { lease: true, strays: Strays::Idle }; PROXIES];
+        // A proxy that has nothing to do with the key is as good as new.
+        let mut proxies = [Proxy { lease: true, orphan_pass: OrphanPass::Idle }; PROXIES];
         for (at, proxy) in order.iter().zip(self.proxies).filter(|(at, _)| **at != GONE) {
             proxies[usize::from(*at)] = proxy;
         }
@@ -350,12 +351,12 @@ impl World {
 }
 
 impl Request {
-    /// Whether a proxy has it among those underway.
+    /// Whether a proxy lists it as running.
     pub fn is_running(&self) -> bool {
         !matches!(self.step, Step::NotYet | Step::Ended)
     }
 
     fn has_begun_to_send(&self) -> bool {
-        matches!(self.step, Step::Checked | Step::Waiting | Step::Settling { .. } | Step::Behind { .. })
+        matches!(self.step, Step::Checked | Step::Waiting | Step::Settling { .. } | Step::SettlingInBackground { .. })
     }
 }

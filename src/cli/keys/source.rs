@@ -1,4 +1,4 @@
-//! Where keys are looked at: through a running instance, or straight in the store.
+//! Access to keys: through a running instance, or straight in the store.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,133 +10,140 @@ use http::{Method, Request, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::super::client::{Instance, Met, NotMet, Unanswered};
-use super::super::{Ended, load_without_service};
-use crate::admin::desk::{self, Desk, Question, Verb};
-use crate::config::Location;
-use crate::store::{self, OpenError, Settings};
+use super::super::client::{InstanceArguments, RequestError};
+use super::super::load_without_service;
+use crate::admin::key_admin::problem::ApiProblem;
+use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin, render_json};
+use crate::cli::CommandError;
+use crate::cli::client::{ConnectError, Connected};
+use crate::config::StoreLocation;
+use crate::store::{self, OpenError, StoreSettings};
 
-/// Changes of many keys take their time, and a purge waits for a lease.
-const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// The time for a response: changes of many keys take long, and a purge waits for a lease.
+const RESPONSE_MAX: Duration = Duration::from_secs(600);
 
-/// The desk, near or far.
-pub(super) enum Source {
-    /// Of an instance.
-    Instance(Met),
-    /// Of our own, on the store.
-    Store(Box<Desk>, Location),
+/// The place where requests about keys are answered.
+pub(super) enum KeyAdminSource {
+    /// A running instance.
+    Instance(Connected),
+    /// This process, on the store.
+    Store(Box<KeyAdmin>, StoreLocation),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for KeyAdminSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Instance(met) => write!(f, "through the instance at {}", met.address),
+            Self::Instance(instance) => write!(f, "through the instance at {}", instance.address),
             Self::Store(_, location) => write!(f, "in {location}"),
         }
     }
 }
 
-impl Source {
-    /// An instance, if one listens where one should; else the store that the configuration names.
-    pub async fn open(instance: &Instance) -> Result<Self, Ended> {
-        match instance.meet().await {
-            Ok(met) => Ok(Self::Instance(met)),
-            Err(NotMet::Unanswered(address, Unanswered::Gone)) if !instance.is_named() => {
-                Self::store(instance, address).await
+impl KeyAdminSource {
+    /// Opens the instance, if one listens where it should; else the store that the configuration names.
+    pub async fn open(arguments: &InstanceArguments) -> Result<Self, CommandError> {
+        match arguments.connect().await {
+            Ok(instance) => Ok(Self::Instance(instance)),
+            Err(ConnectError::NoResponse(address, RequestError::Refused)) if !arguments.is_named() => {
+                Self::open_store(arguments, address).await
             }
-            Err(why) => Err(why.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn store(instance: &Instance, nobody: SocketAddr) -> Result<Self, Ended> {
-        let config = load_without_service(&instance.file)?;
+    async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
+        let config = load_without_service(&arguments.file)?;
         let location = config.store.location.clone();
-        let missing = |why: String| Ended::Store(location.clone(), OpenError::Missing(why.into()));
+        let missing = |why: String| CommandError::Store(location.clone(), OpenError::Missing(why.into()));
         match &location {
-            Location::Memory => {
-                return Err(missing(format!("it is within an instance, and none answers at {nobody}")));
+            StoreLocation::Memory => {
+                return Err(missing(format!("it is inside an instance, and none answers at {silent}")));
             }
-            // Looking must not make a file.
-            Location::Sqlite(path) if !path.exists() => return Err(missing("there is no such file".into())),
-            Location::Postgres(_) | Location::Sqlite(_) => {}
+            // A look must not create a file.
+            StoreLocation::Sqlite(path) if !path.exists() => return Err(missing("there is no such file".into())),
+            StoreLocation::Postgres(_) | StoreLocation::Sqlite(_) => {}
         }
-        // Nor change a schema that an older instance uses.
-        let settings = Settings { migrate: false, ..Settings::from(&config.store) };
+        // Nor may it change a schema that an older instance uses.
+        let settings = StoreSettings { migrate: false, ..StoreSettings::from(&config.store) };
         let store = store::open(&settings).await.map_err(|error| {
             if let OpenError::InUse { .. } = error {
-                eprintln!("oncegate: no instance answers at {nobody}; say where it is with --admin");
+                eprintln!("oncegate: no instance answers at {silent}; say with --admin where it is");
             }
-            Ended::Store(location.clone(), error)
+            CommandError::Store(location.clone(), error)
         })?;
         let (_, config) = watch::channel(Arc::new(config));
-        Ok(Self::Store(Box::new(Desk::new(store, config)), location))
+        Ok(Self::Store(Box::new(KeyAdmin::new(store, config)), location))
     }
 
-    /// Asks, and tells a refusal as an error.
-    pub async fn ask(&self, verb: Verb, id: &str, query: &str, body: Option<Value>) -> Result<Value, Ended> {
+    /// Sends a request, and returns the response's JSON, or a refusal as an error.
+    pub async fn request(
+        &self,
+        method: AdminMethod,
+        id: &str,
+        query: &str,
+        body: Option<Value>,
+    ) -> Result<Value, CommandError> {
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
-        // Where there is no such variable there is nobody to name.
+        // Without any of these variables the actor has no name.
         let user = ["ONCEGATE_ACTOR", "USER", "LOGNAME"].iter().find_map(std::env::var_os).unwrap_or_default();
         let user = user.as_encoded_bytes();
-        let (status, answer) = match self {
-            Self::Store(desk, _) => {
-                if body.len() > desk::BODY_BYTES_MAX {
-                    return Err(told(
-                        &desk::document(&desk::body_too_large(desk::BODY_BYTES_MAX)),
-                        StatusCode::PAYLOAD_TOO_LARGE,
-                    ));
-                }
-                let actor = desk::actor_here(Some(user));
-                match desk.answer(Question { verb, id, query, body: &body, actor }).await {
-                    Ok(answer) => (StatusCode::OK, answer),
-                    Err(problem) => (problem.status, desk::document(&problem)),
+        let (status, body) = match self {
+            Self::Store(key_admin, _) => {
+                let actor = key_admin::local_actor(Some(user));
+                let answer = match body.len() <= key_admin::BODY_BYTES_MAX {
+                    true => key_admin.answer(AdminRequest { method, id, query, body: &body, actor }).await,
+                    false => Err(ApiProblem::body_too_large(key_admin::BODY_BYTES_MAX)),
+                };
+                match answer {
+                    Ok(response) => (StatusCode::OK, render_json::render_response(&response)),
+                    Err(problem) => (problem.status(), render_json::render_problem(&problem)),
                 }
             }
-            Self::Instance(met) => {
+            Self::Instance(instance) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                    return Err(Ended::Usage(format!("{id:?} is no id: ids are hexadecimal digits")));
+                    return Err(CommandError::Usage(format!("{id:?} is not an id: ids are hexadecimal digits")));
                 }
-                let (method, path) = place(verb, id);
+                let (method, path) = endpoint(method, id);
                 let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));
                 if let Ok(user) = http::HeaderValue::from_bytes(user) {
                     request = request.header("x-oncegate-actor", user);
                 }
-                let asked = met.ask(request, Bytes::from(body), ANSWER_MAX).await;
-                asked.map_err(|error| Ended::Other(format!("{}: {error}", met.address).into()))?
+                let response = instance.request(request, Bytes::from(body), RESPONSE_MAX).await;
+                response.map_err(|error| CommandError::Other(format!("{}: {error}", instance.address).into()))?
             }
         };
-        if status.is_success() { Ok(answer) } else { Err(told(&answer, status)) }
+        if status.is_success() { Ok(body) } else { Err(to_error(&body, status)) }
     }
 }
 
-/// Where the admin listener answers it.
-fn place(verb: Verb, id: &str) -> (Method, String) {
-    match verb {
-        Verb::Act => (Method::POST, "/api/v1/keys/actions".into()),
-        Verb::Audit => (Method::GET, "/api/v1/audit".into()),
-        Verb::List => (Method::GET, "/api/v1/keys".into()),
-        Verb::Purge => (Method::DELETE, format!("/api/v1/keys/{id}")),
-        Verb::Release => (Method::POST, format!("/api/v1/keys/{id}/release")),
-        Verb::Requeue => (Method::POST, format!("/api/v1/keys/{id}/requeue")),
-        Verb::Resolve => (Method::POST, format!("/api/v1/keys/{id}/resolve")),
-        Verb::Show => (Method::GET, format!("/api/v1/keys/{id}")),
-        Verb::Stats => (Method::GET, "/api/v1/stats".into()),
+/// Returns the endpoint of the admin listener for a request.
+fn endpoint(method: AdminMethod, id: &str) -> (Method, String) {
+    match method {
+        AdminMethod::BulkChange => (Method::POST, "/api/v1/keys/actions".into()),
+        AdminMethod::Audit => (Method::GET, "/api/v1/audit".into()),
+        AdminMethod::List => (Method::GET, "/api/v1/keys".into()),
+        AdminMethod::Purge => (Method::DELETE, format!("/api/v1/keys/{id}")),
+        AdminMethod::Release => (Method::POST, format!("/api/v1/keys/{id}/release")),
+        AdminMethod::Requeue => (Method::POST, format!("/api/v1/keys/{id}/requeue")),
+        AdminMethod::Resolve => (Method::POST, format!("/api/v1/keys/{id}/resolve")),
+        AdminMethod::Show => (Method::GET, format!("/api/v1/keys/{id}")),
+        AdminMethod::Stats => (Method::GET, "/api/v1/stats".into()),
     }
 }
 
-/// A refusal: what was asked wrongly is usage, all else has failed.
-fn told(answer: &Value, status: StatusCode) -> Ended {
-    let detail = answer["detail"].as_str().or(answer["error"].as_str());
+/// Converts a refusal: a wrong request is wrong usage, all else is a failure.
+fn to_error(body: &Value, status: StatusCode) -> CommandError {
+    let detail = body["detail"].as_str().or(body["error"].as_str());
     let detail = detail.map_or_else(|| format!("the instance answers {status}"), str::to_owned);
-    let detail = by_flags(&detail, answer["field"].as_str());
+    let detail = name_flags(&detail, body["field"].as_str());
     match status {
-        StatusCode::BAD_REQUEST => Ended::Usage(detail),
-        _ => Ended::Other(detail.into()),
+        StatusCode::BAD_REQUEST => CommandError::Usage(detail),
+        _ => CommandError::Other(detail.into()),
     }
 }
 
-/// A refusal as somebody at a shell knows its parts: by the flags, not by the API's fields.
-fn by_flags(detail: &str, field: Option<&str>) -> String {
+/// Names the flags of the command line in a refusal, in place of the API's fields.
+fn name_flags(detail: &str, field: Option<&str>) -> String {
     let flag = match field {
         Some("id" | "ids") => Some("ID"),
         Some("status") => Some("--completed"),
@@ -164,10 +171,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_name_what_was_typed() {
-        assert_eq!(by_flags("`older_than` has no unit", Some("older_than")), "`--older-than` has no unit");
-        assert_eq!(by_flags("`status` is missing", Some("status")), "`--completed` is missing");
-        assert_eq!(by_flags("it is unknown; accept_risk overrules", None), "it is unknown; --accept-risk overrules");
-        assert_eq!(by_flags("`key` has gone", None), "`key` has gone");
+    fn refusals_name_the_flags_that_were_typed() {
+        assert_eq!(name_flags("`older_than` has no unit", Some("older_than")), "`--older-than` has no unit");
+        assert_eq!(name_flags("`status` is missing", Some("status")), "`--completed` is missing");
+        assert_eq!(name_flags("it is unknown; accept_risk overrules", None), "it is unknown; --accept-risk overrules");
+        assert_eq!(name_flags("`key` has gone", None), "`key` has gone");
     }
 }

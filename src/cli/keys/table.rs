@@ -1,4 +1,4 @@
-//! Keys as people read them.
+//! Keys and changes as text for a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use crate::domain::rfc3339;
 
-/// As much of a key as a table shows.
+/// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;
-/// As much of an id: unique among more keys than fit on any disk.
+/// The number of digits of an id that a table shows: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
 
-/// Whether states have colours.
+/// Colours for states, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// On a terminal whose owner has not said `NO_COLOR`.
+    /// Colours on a terminal, unless `NO_COLOR` is set.
     pub fn for_output() -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self(wanted && std::io::stdout().is_terminal())
@@ -35,8 +35,8 @@ impl Paint {
     }
 }
 
-/// A line for each key, in columns.
-pub(super) fn of(keys: &[Value], paint: Paint) -> String {
+/// Renders a line for each key, in columns.
+pub(super) fn render_list(keys: &[Value], paint: Paint) -> String {
     let now = SystemTime::now();
     let mut rows = vec![["STATE", "TRIES", "MADE", "SETTLED", "ROUTE", "KEY", "ID"].map(str::to_owned).to_vec()];
     rows.extend(keys.iter().map(|key| {
@@ -47,7 +47,7 @@ pub(super) fn of(keys: &[Value], paint: Paint) -> String {
             age(now, &key["created_at"]),
             age(now, &key["settled_at"]),
             text(key, "route"),
-            shortened(&text(key, "key")),
+            shorten(&text(key, "key")),
             id.chars().take(ID_DIGITS).collect(),
         ]
     }));
@@ -63,10 +63,10 @@ pub(super) fn of(keys: &[Value], paint: Paint) -> String {
     rows.iter().map(line).collect()
 }
 
-/// All about one key.
-pub(super) fn one(key: &Value, paint: Paint) -> String {
-    let mut told = String::new();
-    let mut line = |name: &str, value: String| told.push_str(&format!("{name:<14}  {value}\n"));
+/// Renders all about one key.
+pub(super) fn render_key(key: &Value, paint: Paint) -> String {
+    let mut rendered = String::new();
+    let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
     let state = text(key, "state");
     for name in ["id", "key", "state", "route", "space", "scope", "attempts", "instance"] {
         match name {
@@ -81,10 +81,10 @@ pub(super) fn one(key: &Value, paint: Paint) -> String {
         }
     }
     if key["probes"].as_u64().unwrap_or(0) > 0 {
-        line("probes", format!("{}, of which the last {} knew of nothing", key["probes"], key["absences"]));
+        line("probes", format!("{}; at the last {} the service knew nothing of it", key["probes"], key["absences"]));
     }
     if let Some(hash) = key["fingerprint"]["hash"].as_str() {
-        line("fingerprint", format!("{}… by recipe {}", visible(hash), text(&key["fingerprint"], "recipe")));
+        line("fingerprint", format!("{}… by recipe {}", escape_invisible(hash), text(&key["fingerprint"], "recipe")));
     }
     let response = &key["response"];
     if let Some(corrupt) = response["corrupt"].as_str() {
@@ -98,41 +98,41 @@ pub(super) fn one(key: &Value, paint: Paint) -> String {
         line("response", format!("{}, {body}; {}", response["status"], names.join(", ")));
     }
     for note in key["audit"].as_array().into_iter().flatten() {
-        let why = note["note"].as_str().map(|why| format!(" ({})", visible(why))).unwrap_or_default();
+        let why = note["note"].as_str().map(|why| format!(" ({})", escape_invisible(why))).unwrap_or_default();
         let (before, after) = (text(note, "before"), text(note, "after"));
         let done = format!("{}: {before} -> {after}", text(note, "action"));
         line("audit", format!("{}  {done}, {}{why}", text(note, "at"), text(note, "actor")));
     }
-    told
+    rendered
 }
 
-/// What a change came to.
-pub(super) fn change(told: &Value) -> String {
-    if told["id"].is_string() {
-        return format!("{}  {} -> {}\n", text(told, "id"), text(told, "before"), text(told, "after"));
+/// Renders a change.
+pub(super) fn render_change(change: &Value) -> String {
+    if change["id"].is_string() {
+        return format!("{}  {} -> {}\n", text(change, "id"), text(change, "before"), text(change, "after"));
     }
-    let mut lines = format!("{}: changed {} of {}\n", text(told, "action"), told["changed"], told["count"]);
-    for refused in told["refused"].as_array().into_iter().flatten() {
+    let mut lines = format!("{}: changed {} of {}\n", text(change, "action"), change["changed"], change["count"]);
+    for refused in change["refused"].as_array().into_iter().flatten() {
         lines.push_str(&format!("{}  not changed: {}\n", text(refused, "id"), text(refused, "detail")));
     }
     lines
 }
 
-/// A text that may be anybody's, so that a terminal takes nothing of it for an order.
+/// Returns a text that anybody may have written, without characters that a terminal would interpret.
 fn text(value: &Value, name: &str) -> String {
     match &value[name] {
-        Value::String(text) => visible(text),
+        Value::String(text) => escape_invisible(text),
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
 }
 
-fn visible(text: &str) -> String {
+fn escape_invisible(text: &str) -> String {
     let safe = |c: char| !c.is_control() && !matches!(c, '\u{200e}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().flat_map(|c| if safe(c) { vec![c] } else { c.escape_default().collect() }).collect()
 }
 
-fn shortened(key: &str) -> String {
+fn shorten(key: &str) -> String {
     match key.chars().count() > KEY_CHARS_MAX {
         true => key.chars().take(KEY_CHARS_MAX - 1).chain(['…']).collect(),
         false => key.to_owned(),
@@ -141,11 +141,11 @@ fn shortened(key: &str) -> String {
 
 fn age(now: SystemTime, at: &Value) -> String {
     let at = at.as_str().and_then(rfc3339::parse);
-    at.map_or_else(|| "-".to_owned(), |at| span(now.duration_since(at).unwrap_or_default()))
+    at.map_or_else(|| "-".to_owned(), |at| format_span(now.duration_since(at).unwrap_or_default()))
 }
 
-/// A time span in its largest whole unit.
-fn span(span: Duration) -> String {
+/// Formats a time span in its largest whole unit.
+fn format_span(span: Duration) -> String {
     match span.as_secs() {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7_200 => format!("{}m", seconds / 60),
@@ -161,13 +161,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_a_terminal_takes_no_orders_from_a_key() {
+    fn columns_are_aligned_and_a_key_cannot_control_the_terminal() {
         let key = |key: &str, state: &str| {
             json!({ "id": "ab".repeat(32), "key": key, "state": state, "attempts": 1, "route": "pay",
                     "created_at": "2020-01-01T00:00:00.000Z", "settled_at": null })
         };
         let keys = [key("k", "unknown"), key("\u{1b}[2J", "completed"), key(&"x".repeat(255), "in_flight")];
-        let plain = of(&keys, Paint(false));
+        let plain = render_list(&keys, Paint(false));
         let lines: Vec<_> = plain.lines().collect();
         let column = lines[0].find("ID").unwrap();
         assert!(
@@ -175,13 +175,13 @@ mod tests {
             "{plain}"
         );
         assert!(plain.contains("\\u{1b}[2J") && plain.contains('…') && !plain.contains('\x1b'), "{plain}");
-        assert!(of(&keys, Paint(true)).contains("\x1b[33munknown"));
+        assert!(render_list(&keys, Paint(true)).contains("\x1b[33munknown"));
     }
 
     #[test]
     fn ages_are_in_their_largest_unit() {
-        for (seconds, told) in [(0, "0s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (172_800, "2d")] {
-            assert_eq!(span(Duration::from_secs(seconds)), told);
+        for (seconds, shown) in [(0, "0s"), (119, "119s"), (120, "2m"), (7_200, "2h"), (172_800, "2d")] {
+            assert_eq!(format_span(Duration::from_secs(seconds)), shown);
         }
     }
 }

@@ -1,39 +1,39 @@
-//! YAML, as far as a description of an API needs it.
+//! YAML, as far as an OpenAPI document needs it.
 //!
-//! Scalars stay the texts that they are written as (`1`, `on` and `no` are nobody's numbers and truths here), but for
-//! what is plainly nothing. Anchors and merge keys are followed, within limits.
+//! Plain null is null. All other scalars stay text as written: `1` is not a number, `on` and `no` are not booleans. Anchors
+//! and merge keys are followed, within limits.
 
 use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
-/// As serde_json has it: what reads a value goes down into it.
+/// The maximum depth of nested values, as in serde_json: code that reads them is recursive.
 const DEPTH_MAX: usize = 128;
 
-/// Aliases can make much of little: this is more than anybody writes, and still fits into memory.
+/// The maximum number of values, as aliases can turn few into many: more than anybody writes, and they fit into memory.
 const NODES_MAX: usize = 4_000_000;
 
-/// Reads the one document of a text.
+/// Parses a text with one document.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| format!("line {}: {}", error.marker().line(), error.info()))?;
-        builder.take(event).map_err(|error| format!("line {}: {error}", span.start.line()))?;
+        builder.add_event(event).map_err(|error| format!("line {}: {error}", span.start.line()))?;
     }
-    Ok(builder.whole.unwrap_or_default())
+    Ok(builder.root.unwrap_or_default())
 }
 
 #[derive(Default)]
 struct Builder {
-    whole: Option<Value>,
-    open: Vec<Open>,
+    root: Option<Value>,
+    open: Vec<OpenNode>,
     anchors: HashMap<usize, Value>,
     nodes: usize,
 }
 
-/// A list or a mapping that has begun, and its anchor; 0 for none.
-struct Open {
+/// A list or a mapping that has not ended yet, and its anchor; 0 for none.
+struct OpenNode {
     anchor: usize,
     content: Content,
 }
@@ -46,19 +46,19 @@ enum Content {
 #[derive(Default)]
 struct Mapping {
     entries: Map<String, Value>,
-    /// The key whose value is to come.
+    /// The key whose value comes next.
     key: Option<String>,
-    /// What merge keys bring in.
+    /// The values of merge keys.
     merged: Vec<Value>,
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+    fn add_event(&mut self, event: Event<'_>) -> Result<(), String> {
         match event {
             Event::Alias(anchor) => {
-                let value = self.anchors.get(&anchor).cloned().ok_or("an alias for what it stands in")?;
+                let value = self.anchors.get(&anchor).cloned().ok_or("an alias inside the value that it names")?;
                 self.count(&value)?;
-                self.put(value, 0)
+                self.add_value(value, 0)
             }
             Event::Scalar(text, style, anchor, _) => {
                 let is_nothing = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
@@ -67,21 +67,21 @@ impl Builder {
                     _ => false,
                 };
                 match is_nothing && !awaits_key {
-                    true => self.put(Value::Null, anchor),
-                    false => self.put(Value::String(text.into_owned()), anchor),
+                    true => self.add_value(Value::Null, anchor),
+                    false => self.add_value(Value::String(text.into_owned()), anchor),
                 }
             }
             Event::SequenceStart(anchor, _) => self.open(anchor, Content::List(Vec::new())),
             Event::MappingStart(anchor, _) => self.open(anchor, Content::Mapping(Mapping::default())),
             Event::SequenceEnd | Event::MappingEnd => {
-                let Open { anchor, content } = self.open.pop().expect("the parser ends what has begun");
+                let OpenNode { anchor, content } = self.open.pop().expect("the parser ends what has begun");
                 let value = match content {
                     Content::List(list) => Value::Array(list),
-                    Content::Mapping(mapping) => mapping.end()?,
+                    Content::Mapping(mapping) => mapping.finish()?,
                 };
-                self.put(value, anchor)
+                self.add_value(value, anchor)
             }
-            Event::DocumentStart(_) if self.whole.is_some() => Err("a second document begins".into()),
+            Event::DocumentStart(_) if self.root.is_some() => Err("a second document begins".into()),
             Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing | Event::StreamEnd | Event::StreamStart => {
                 Ok(())
             }
@@ -89,54 +89,54 @@ impl Builder {
     }
 
     fn open(&mut self, anchor: usize, content: Content) -> Result<(), String> {
-        self.open.push(Open { anchor, content });
+        self.open.push(OpenNode { anchor, content });
         if self.open.len() > DEPTH_MAX { Err("nested too deeply".into()) } else { Ok(()) }
     }
 
-    /// Puts a value where it belongs.
-    fn put(&mut self, value: Value, anchor: usize) -> Result<(), String> {
+    /// Adds a value to the innermost open list or mapping.
+    fn add_value(&mut self, value: Value, anchor: usize) -> Result<(), String> {
         self.nodes += 1;
         if anchor != 0 {
             self.count(&value)?;
             self.anchors.insert(anchor, value.clone());
         }
         match self.open.last_mut().map(|open| &mut open.content) {
-            None => self.whole = Some(value),
+            None => self.root = Some(value),
             Some(Content::List(list)) => list.push(value),
-            Some(Content::Mapping(mapping)) => mapping.put(value)?,
+            Some(Content::Mapping(mapping)) => mapping.add(value)?,
         }
         Ok(())
     }
 
-    /// Counts a value that is there a second time.
+    /// Counts the values in a copy.
     fn count(&mut self, value: &Value) -> Result<(), String> {
         let (nodes, depth) = measure(value);
         self.nodes += nodes;
         if self.nodes > NODES_MAX || self.open.len() + depth > DEPTH_MAX {
-            return Err("aliases that make too much of too little".into());
+            return Err("aliases that expand to too many values".into());
         }
         Ok(())
     }
 }
 
 impl Mapping {
-    /// Puts the next key, or the value of the last one.
-    fn put(&mut self, value: Value) -> Result<(), String> {
+    /// Adds the next key, or the value of the last one.
+    fn add(&mut self, value: Value) -> Result<(), String> {
         match (self.key.take(), value) {
             (None, Value::String(text)) => self.key = Some(text),
-            (None, _) => return Err("a key that is no text".into()),
+            (None, _) => return Err("a key that is not text".into()),
             (Some(name), Value::Array(sources)) if name == "<<" => self.merged.extend(sources),
             (Some(name), source) if name == "<<" => self.merged.push(source),
-            (Some(name), _) if self.entries.contains_key(&name) => return Err(format!("`{name}` a second time")),
+            (Some(name), _) if self.entries.contains_key(&name) => return Err(format!("`{name}` twice")),
             (Some(name), value) => drop(self.entries.insert(name, value)),
         }
         Ok(())
     }
 
-    /// Merged at the end: what the mapping has itself counts for more, wherever it stands.
-    fn end(mut self) -> Result<Value, String> {
+    /// Ends the mapping. Values are merged only here: the mapping's own entries win, wherever they stand.
+    fn finish(mut self) -> Result<Value, String> {
         for source in self.merged {
-            let Value::Object(source) = source else { return Err("`<<` with what is no mapping".into()) };
+            let Value::Object(source) = source else { return Err("`<<` with a value that is not a mapping".into()) };
             for (name, value) in source {
                 self.entries.entry(name).or_insert(value);
             }
@@ -145,7 +145,7 @@ impl Mapping {
     }
 }
 
-/// How many values there are in it, and how deeply they are nested.
+/// Returns how many values there are in a value, and how deeply they are nested.
 fn measure(value: &Value) -> (usize, usize) {
     let inner: &mut dyn Iterator<Item = &Value> = match value {
         Value::Array(list) => &mut list.iter(),
@@ -180,15 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_the_line() {
         for (text, why) in [
             ("a: 1\nb: [1", "line "),
-            ("a: 1\na: 2", "line 2: `a` a second time"),
+            ("a: 1\na: 2", "line 2: `a` twice"),
             ("a: *b", "line 1"),
             ("a: &a [*a]", "line 1"),
             ("a: 1\n---\nb: 2", "line 2: a second document"),
-            ("? [a]\n: 1", "no text"),
-            ("a:\n  <<: b", "no mapping"),
+            ("? [a]\n: 1", "not text"),
+            ("a:\n  <<: b", "not a mapping"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
@@ -203,6 +203,6 @@ mod tests {
             let inner = vec![format!("*a{}", level - 1); 10].join(", ");
             laughs += &format!("a{level}: &a{level} [{inner}]\n");
         }
-        assert!(parse(&laughs).expect_err("it is too much").contains("too much"));
+        assert!(parse(&laughs).expect_err("it is too much").contains("too many"));
     }
 }

@@ -14,10 +14,10 @@ fn a_consumer_takes_its_routes_path_and_has_defaults() {
     let config = config(&with(""));
     let [consumer] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
     assert_eq!((&*consumer.queue, &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
-    assert_eq!((consumer.key.shown().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
+    assert_eq!((consumer.key.to_text().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
     assert_eq!(consumer.scope.parts[0].name, "header:x-tenant".into());
     assert!(consumer.scope.parts[0].optional && consumer.dead_letter_exchange.is_none());
-    assert!(load_in(Written::default(), UPSTREAM).expect("it loads").consumers.is_empty());
+    assert!(load_in(FakeEnvironment::default(), UPSTREAM).expect("it loads").consumers.is_empty());
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_path_is_one_of_the_routes_own() {
         assert_eq!(config(&on(path, template)).consumers[0].path.as_str(), template);
     }
     for (path, template, why) in [
-        ("/o/{id}", "", " consumers[0].path: is needed, as `a` has many paths: write one like `/o/{id}`"),
+        ("/o/{id}", "", " consumers[0].path: is needed, because `a` has many paths: write one like `/o/{id}`"),
         ("/o/{id}", "/o", "10:8: consumers[0].path: `/o` leads to other paths than those of `a`: `/o/{id}`"),
         ("/o/{id}", "/o/{x}/pay", "10:8: consumers[0].path: `/o/{x}/pay` leads"),
         ("/o/7", "/o/{x}", "10:8: consumers[0].path: `/o/{x}` leads"),
@@ -68,21 +68,21 @@ fn a_path_is_one_of_the_routes_own() {
 }
 
 #[test]
-fn what_is_wrong_with_a_consumer_is_said_with_its_place() {
+fn problems_of_a_consumer_have_their_positions() {
     for (line, begins) in [
         ("prefetch = 0", "10:12: consumers[0].prefetch: must be 1 to 65535"),
         ("prefetch = 65536", "10:12: consumers[0].prefetch: must be 1 to 65535"),
-        ("key = 'idempotency-key'", "10:7: consumers[0].key: `idempotency-key` is no place in a message"),
+        ("key = 'idempotency-key'", "10:7: consumers[0].key: `idempotency-key` is no known place in a message"),
         ("key = 'header:a b'", "10:7: consumers[0].key: `header:a b` is no name of a field"),
         ("scope = ['authorization']", "10:9: consumers[0].scope: has a part that a message does not have"),
         ("scope = ['header:a', 'query:b']", "10:9: consumers[0].scope: has a part that a message does not have"),
-        ("scope = ['header:a', 'header:A']", "10:22: consumers[0].scope[1]: stands here a second time"),
+        ("scope = ['header:a', 'header:A']", "10:22: consumers[0].scope[1]: is listed a second time"),
         ("prefech = 1", "10:1: consumers[0].prefech: unknown key; did you mean `prefetch`?"),
     ] {
         one_problem(&with(line), begins);
     }
     let wrong = |from: &str, to: &str| with("").replace(from, to);
-    one_problem(&wrong("amqp://u:hunter2@b", "http://u:hunter2@b"), "7:8: consumers[0].amqp: is of a kind");
+    one_problem(&wrong("amqp://u:hunter2@b", "http://u:hunter2@b"), "7:8: consumers[0].amqp: has an unknown scheme");
     one_problem(&wrong("queue = 'q'", "queue = ''"), "8:9: consumers[0].queue: `` is no name of a queue");
     one_problem(&wrong("queue = 'q'\n", ""), "6:1: consumers[0].queue: is missing");
     one_problem(&wrong("route = 'a'", "route = 'b'"), "9:9: consumers[0].route: `b` is no route's name");
@@ -103,6 +103,6 @@ fn a_route_that_does_not_guard_a_post_takes_no_messages() {
 }
 
 #[test]
-fn what_is_wrong_with_a_route_is_not_said_again_of_its_consumer() {
+fn a_problem_of_a_route_is_not_reported_again_for_its_consumer() {
     one_problem(&format!("{}\n{CONSUMER}", route("ttl = '0s'")), "5:7: routes[0].ttl: ");
 }

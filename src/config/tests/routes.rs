@@ -1,10 +1,10 @@
-//! Routes, what they take from `[defaults]`, and how they are told apart.
+//! Routes: their values from `[defaults]`, and their names and paths.
 
 use http::StatusCode;
 
 use super::{config, one_problem, problems, route};
 use crate::config::*;
-use crate::domain::policy::Verdict;
+use crate::domain::response_policy::ResponseVerdict;
 
 #[test]
 fn a_wrong_default_is_said_once_even_if_every_route_overwrites_it() {
@@ -44,25 +44,25 @@ fn a_route_has_its_own_upstream_or_the_top_one() {
 fn status_lists_that_are_written_beat_default_ones_also_from_defaults() {
     let judge = |text: &str, code| {
         let config = config(text);
-        config.routes[0].statuses.judge(StatusCode::from_u16(code).expect("in range"), false)
+        config.routes[0].statuses.verdict_on(StatusCode::from_u16(code).expect("in range"), false)
     };
-    assert_eq!(judge("", 500), Verdict::Release);
-    assert_eq!(judge("", 504), Verdict::Unknown);
-    assert_eq!(judge("", 422), Verdict::Store);
-    assert_eq!(judge("", 401), Verdict::Release);
+    assert_eq!(judge("", 500), ResponseVerdict::Release);
+    assert_eq!(judge("", 504), ResponseVerdict::Unknown);
+    assert_eq!(judge("", 422), ResponseVerdict::Store);
+    assert_eq!(judge("", 401), ResponseVerdict::Release);
     let defaults = "[defaults]\nstore_statuses = ['2xx', '5xx']\n";
-    assert_eq!(judge(defaults, 504), Verdict::Store);
-    assert_eq!(judge(defaults, 422), Verdict::Unknown);
-    assert_eq!(judge(&format!("{defaults}{}", route("store_statuses = ['2xx']")), 504), Verdict::Unknown);
-    assert_eq!(judge(&format!("{defaults}{}", route("unknown_statuses = ['500']")), 500), Verdict::Unknown);
+    assert_eq!(judge(defaults, 504), ResponseVerdict::Store);
+    assert_eq!(judge(defaults, 422), ResponseVerdict::Unknown);
+    assert_eq!(judge(&format!("{defaults}{}", route("store_statuses = ['2xx']")), 504), ResponseVerdict::Unknown);
+    assert_eq!(judge(&format!("{defaults}{}", route("unknown_statuses = ['500']")), 500), ResponseVerdict::Unknown);
 }
 
 #[test]
 fn a_status_in_two_written_lists_is_a_problem_at_the_second() {
     let two = "release_statuses = ['5xx', '409']\nstore_statuses = ['2xx', '409']";
-    one_problem(&route(two), "6:26: routes[0].store_statuses[1]: 409 stands in `release_statuses` too");
+    one_problem(&route(two), "6:26: routes[0].store_statuses[1]: 409 is in `release_statuses` too");
     let text = format!("{}[defaults]\nunknown_statuses = ['5xx']", route("release_statuses = ['5xx']\n"));
-    one_problem(&text, "5:21: routes[0].release_statuses[0]: 5xx stands in `unknown_statuses` too");
+    one_problem(&text, "5:21: routes[0].release_statuses[0]: 5xx is in `unknown_statuses` too");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_written_scope_that_is_the_default_is_the_default() {
 }
 
 #[test]
-fn what_check_prints_is_the_routes_as_resolved() {
+fn check_prints_the_resolved_routes() {
     let config = config(
         "[store]\nurl = 'postgres://u:hunter2@h/d'\n[[routes]]\nname = 'create-payment'\npath = '/v1/payments'\nkey = { \
          required = true }\nscope = ['none']\non_unknown = 'retry-when-quiet'",
@@ -138,7 +138,7 @@ fn a_general_and_a_specific_path_may_stand_beside_each_other() {
 }
 
 #[test]
-fn what_passes_unguarded_takes_its_timeouts_from_defaults() {
+fn unguarded_requests_have_the_timeouts_of_defaults() {
     let pass = config("[defaults]\nconnect_timeout = '1s'\nupstream_idle_timeout = '9s'\nupstream = 'http://b'").pass;
     assert_eq!((pass.connect_timeout, pass.upstream_idle_timeout), (Duration::from_secs(1), Duration::from_secs(9)));
     assert_eq!(pass.upstream.to_string(), "http://127.0.0.1:3000");
@@ -148,20 +148,20 @@ fn what_passes_unguarded_takes_its_timeouts_from_defaults() {
 fn a_service_is_asked_only_where_its_url_is_written() {
     let reconcile = |text: &str| config(&route(&format!("reconcile = {{ {text} }}"))).routes[0].reconcile.clone();
     assert_eq!(reconcile("every = '1s', max_attempts = 3, confirmations = 3"), None);
-    let asked = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
-    assert_eq!(asked.lookup.to_string(), "http://b:1/k?k={key}");
+    let reconciled = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
+    assert_eq!(reconciled.lookup.to_string(), "http://b:1/k?k={key}");
     let secret = config("[defaults]\nreconcile.url = 'https://b/k?token=s3cret&k={key}'");
-    let told = describe(&secret);
-    assert!(told.contains("by https://b/k?token=…&k={key} every") && !told.contains("s3cret"), "{told}");
-    assert_eq!((asked.every, asked.max_attempts, asked.confirmations), (Duration::from_secs(30), 3, 2));
+    let described = describe(&secret);
+    assert!(described.contains("by https://b/k?token=…&k={key} every") && !described.contains("s3cret"), "{described}");
+    assert_eq!((reconciled.every, reconciled.max_attempts, reconciled.confirmations), (Duration::from_secs(30), 3, 2));
 }
 
 #[test]
 fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
     for (text, begins) in [
-        ("url = 'ftp://b/{key}'", "5:21: routes[0].reconcile.url: is of a kind that is not known"),
-        ("url = 'http://b/{kee}'", "5:21: routes[0].reconcile.url: has a place that is not known"),
-        ("url = 'http://{key}/'", "5:21: routes[0].reconcile.url: has something to fill in before its path"),
+        ("url = 'ftp://b/{key}'", "5:21: routes[0].reconcile.url: has an unknown scheme"),
+        ("url = 'http://b/{kee}'", "5:21: routes[0].reconcile.url: has a placeholder that is not known"),
+        ("url = 'http://{key}/'", "5:21: routes[0].reconcile.url: has a placeholder before its path"),
         ("every = '0s'", "5:23: routes[0].reconcile.every: `0s` is too short"),
         ("max_attempts = 0", "5:30: routes[0].reconcile.max_attempts: must be 1 to"),
         ("confirmations = 0", "5:31: routes[0].reconcile.confirmations: must be 1 to"),

@@ -1,12 +1,13 @@
-//! `multipart/form-data` (RFC 7578): parts, whatever stands between them.
+//! `multipart/form-data` (RFC 7578): the parts, without their boundaries.
 
 use memchr::memmem;
 
-/// More parts than a form of this size has, and few enough to look at.
+/// More parts than a form of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
 
-/// The parts, each as name, file name, type and bytes, length-prefixed. `None` for everything that is not plainly written:
-/// it is then compared by its bytes, which at worst refuses a retry and never mistakes one form for another.
+/// The canonical form: the parts, each as name, file name, type and bytes, length-prefixed. `None` for a form that is
+/// not plainly written: it is then compared by its bytes, which at worst refuses a retry and never takes one form for
+/// another.
 pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
     let boundary = boundary(content_type)?;
     let delimiter = [b"\r\n--", boundary].concat();
@@ -20,7 +21,7 @@ pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
         }
         let part = rest.strip_prefix(b"\r\n")?;
         let end = finder.find(part)?;
-        part_into(&mut canonical, &part[..end])?;
+        write_part(&mut canonical, &part[..end])?;
         rest = &part[end + delimiter.len()..];
     }
     None
@@ -29,12 +30,12 @@ pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
 fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     let at = content_type.iter().position(|byte| *byte == b';')?;
     let (name, value) = parameter(content_type[at + 1..].trim_ascii())?;
-    // RFC 2046 section 5.1.1: 1 to 70 characters.
+    // RFC 2046, section 5.1.1: 1 to 70 characters.
     (name.eq_ignore_ascii_case(b"boundary") && (1..=70).contains(&value.len())).then_some(value)
 }
 
-fn part_into(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
-    // A part with an empty body and no fields would begin with the empty line at once; none has no name.
+fn write_part(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
+    // A part without fields would begin with the empty line; every part has a name, and so a field.
     let end = memmem::find(part, b"\r\n\r\n")?;
     let (mut disposition, mut kind) = (None, None);
     for line in part[..end].split(|byte| *byte == b'\n') {
@@ -43,7 +44,7 @@ fn part_into(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
         let slot = match line[..colon].to_ascii_lowercase().as_slice() {
             b"content-disposition" => &mut disposition,
             b"content-type" => &mut kind,
-            // It may change what the bytes mean.
+            // It may change the meaning of the bytes.
             _ => return None,
         };
         if slot.replace(line[colon + 1..].trim_ascii()).is_some() {
@@ -60,7 +61,7 @@ fn part_into(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The name and the file's name out of `form-data; name="a"; filename="b"`.
+/// The name and the file's name of `form-data; name="a"; filename="b"`.
 fn names(disposition: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let mut rest = disposition.strip_prefix(b"form-data")?;
     let (mut name, mut file) = (None, None);
@@ -80,7 +81,7 @@ fn names(disposition: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((name?, file))
 }
 
-/// `key=value` or `key="value"`, and nothing behind it.
+/// Parses `key=value` or `key="value"`, with nothing behind it.
 fn parameter(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (key, (value, rest)) = parameter_prefix(text)?;
     rest.is_empty().then_some((key, value))
@@ -88,7 +89,8 @@ fn parameter(text: &[u8]) -> Option<(&[u8], &[u8])> {
 
 type ValueAndRest<'a> = (&'a [u8], &'a [u8]);
 
-/// A parameter at the beginning of a text. Quoted values with a backslash are spelt in more than one way: none of ours.
+/// Parses a parameter at the beginning of a text. A quoted value with a backslash has more than one spelling, and is
+/// not accepted.
 fn parameter_prefix(text: &[u8]) -> Option<(&[u8], ValueAndRest<'_>)> {
     let equals = memchr::memchr(b'=', text)?;
     let (key, value) = (&text[..equals], &text[equals + 1..]);
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plainly_written_has_no_canonical_form() {
+    fn a_form_that_is_not_plainly_written_has_no_canonical_form() {
         for part in [
             "Content-Disposition: form-data\r\n\r\n1",
             "Content-Disposition: attachment; name=\"a\"\r\n\r\n1",

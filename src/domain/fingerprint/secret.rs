@@ -1,13 +1,14 @@
-//! The operator's secrets: the one in use, and those before it.
+//! The operator's secrets: the current one, and earlier ones.
 
 use std::fmt;
 use std::sync::Arc;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The operator's secret. With it a fingerprint is an HMAC, so that a body with little in it (an amount, a card's
-/// expiry) cannot be found by trying.
+/// The operator's secret. With it, a fingerprint is an HMAC, so that nobody finds a short body (an amount, a card's
+/// expiry) by trying all values.
 #[derive(Clone)]
 pub struct Secret {
     pub(super) id: KeyId,
@@ -16,7 +17,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// From the configured text. The key of the HMAC is derived, so that other uses of the secret get other keys.
+    /// Makes a secret from the configured text. Each use of the secret has a derived key of its own.
     pub fn new(text: &str) -> Self {
         let derive = |purpose: &[u8]| -> [u8; 32] {
             let mut mac = Hmac::<Sha256>::new_from_slice(text.as_bytes()).expect("HMAC takes keys of any length");
@@ -31,12 +32,12 @@ impl Secret {
         }
     }
 
-    /// What tells it from other secrets, and gives nothing of it away.
+    /// A name that identifies the secret without revealing anything of it.
     pub fn name(&self) -> String {
         self.id.to_string()
     }
 
-    /// From which the keys are derived that seal what is stored.
+    /// The key from which the keys of sealed bytes are derived.
     pub(in crate::domain) fn sealing(&self) -> &[u8; 32] {
         &self.sealing
     }
@@ -48,22 +49,22 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The secret in use and those before it, which still read what was made under them.
+/// The current secret, and earlier ones, which still open and compare what was made with them.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets(Arc<[Secret]>);
 
 impl Secrets {
-    /// The current secret first.
+    /// Collects secrets, the current one first.
     pub fn new(secrets: impl IntoIterator<Item = Secret>) -> Self {
         Self(secrets.into_iter().collect())
     }
 
-    /// The one that new fingerprints are made with.
+    /// The secret that new fingerprints are made with.
     pub fn current(&self) -> Option<&Secret> {
         self.0.first()
     }
 
-    /// The one of that [`Secret::name`].
+    /// The secret of this [`Secret::name`].
     pub fn named(&self, name: &str) -> Option<&Secret> {
         self.get(KeyId::from_hex(name)?)
     }
@@ -73,18 +74,18 @@ impl Secrets {
     }
 }
 
-/// Tells secrets apart without giving anything of them away: 32 bits derived from the secret.
+/// The id of a secret: 32 derived bits, which reveal nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyId([u8; 4]);
 
 impl KeyId {
     pub(super) fn from_hex(text: &str) -> Option<Self> {
-        (text.len() == 8).then(|| u32::from_str_radix(text, 16).ok())?.map(|number| Self(number.to_be_bytes()))
+        HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok().map(Self)
     }
 }
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}", u32::from_be_bytes(self.0))
+        write!(f, "{}", HEXLOWER.encode_display(&self.0))
     }
 }

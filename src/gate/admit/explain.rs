@@ -1,51 +1,53 @@
-//! A request as the gate would see it, for people who want to know why.
+//! Explains how the gate would treat a request: `oncegate explain`.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use http::request;
 use sha2::{Digest, Sha256};
 
-use super::{caller, check_nominated, parts, place, space};
-use crate::config::{Config, Mode, Route};
+use super::{check_nominated, fingerprint_input, key_location, key_space, scope};
+use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::key::Key;
-use crate::gate::client::Client;
-use crate::gate::meters::{Meters, Verb};
-use crate::gate::pace::Paces;
-use crate::gate::refuse::Refusal;
+use crate::gate::client::ClientConnection;
 use crate::gate::routing::Router;
-use crate::store::meters::StoreMeters;
+use crate::instance::latency::RouteLatencies;
+use crate::instance::metrics::{MethodLabel, Metrics};
+use crate::protocol::refusal::Refusal;
+use crate::store::metrics::StoreMetrics;
 
-/// What the gate makes of a request.
+/// The route, key, scope and fingerprint of a request.
 pub struct Explained {
-    /// The route that guards it; all else is empty where none does.
+    /// The route that guards the request; without one, the other fields are empty.
     pub route: Option<String>,
-    /// Whether that route is on.
+    /// The route's mode.
     pub mode: &'static str,
     /// The key, unquoted.
     pub key: Option<String>,
-    /// The scope's parts. A value is shown by the beginning of its SHA-256; the proxy hashes it with a salt of its store.
+    /// The scope's parts. A value is shown as the beginning of its SHA-256; the proxy hashes it with its store's salt.
     pub scope: Vec<(String, Option<String>)>,
-    /// Within what the key is unique.
+    /// The space in which the key is unique.
     pub space: String,
-    /// How the fingerprint is made.
+    /// The recipe of the fingerprint.
     pub recipe: String,
-    /// The body as it goes into the fingerprint, and the name of that form.
+    /// The name of the body's form, and the body as it enters the fingerprint.
     pub body: (&'static str, Bytes),
-    /// What a retry must have too.
+    /// The fingerprint, which a retry must have too.
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// Looks at a request as a proxy with this configuration would, its peer taken for a trusted one.
+/// Explains a request as a proxy with this configuration would treat it, coming from a trusted peer.
 ///
 /// # Errors
-/// What the proxy would answer in its own name, before it asked the store.
+/// The refusal that the proxy would answer with before it asks the store.
 pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Explained, Refusal> {
-    let router = Router::new(config, &Paces::default(), &Meters::new(&StoreMeters::default()));
-    let origin = super::origin(head, &Client::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
-    let Some(guard) = router.find(&head.method, origin.host_name(), head.uri.path()) else {
-        if config.refuse_unguarded && Verb::of(&head.method).changes_state() {
+    let router = Router::new(config, &RouteLatencies::default(), &Metrics::new(&StoreMetrics::default()));
+    let origin =
+        super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
+    let Some(active) = router.find(&head.method, origin.host_name(), head.uri.path()) else {
+        if config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded);
         }
         return Ok(Explained {
@@ -59,45 +61,48 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
             fingerprint: None,
         });
     };
-    let route = &guard.route;
+    let route = &active.route;
     let (key, scope) = match route.mode {
-        // Its requests stream through, whatever they carry.
-        Mode::Off => (None, Vec::new()),
-        Mode::Enforce | Mode::Observe => caller_and_key(route, head, body)?,
+        // Its requests stream through, with or without a key.
+        RouteMode::Off => (None, Vec::new()),
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(route, head, body)?,
     };
-    let seen = parts(head, body);
-    let (kind, canonical) = route.recipe.body(&seen);
+    let input = fingerprint_input(head, body);
+    let (kind, canonical) = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.mode.name(),
         key: key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned()),
-        scope: scope.into_iter().map(|(name, value)| (name.to_owned(), value.map(|value| shown(&value)))).collect(),
-        space: String::from_utf8_lossy(&space(route, head)).into_owned(),
+        scope: scope
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))
+            .collect(),
+        space: String::from_utf8_lossy(&key_space(route, head)).into_owned(),
         recipe: route.recipe.to_string(),
         body: (kind, Bytes::copy_from_slice(&canonical)),
-        fingerprint: route.recipe.fingerprint(&seen, &config.secrets),
+        fingerprint: route.recipe.fingerprint(&input, &config.secrets),
     })
 }
 
-/// Whose request it is and under which key, or why it is refused.
+/// Reads the key and the scope's parts, or returns the refusal.
 fn caller_and_key<'a>(
     route: &'a Route,
     head: &request::Parts,
     body: &[u8],
-) -> Result<(Option<Key>, caller::Caller<'a>), Refusal> {
+) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
     check_nominated(&head.headers, route)?;
-    let found = place::in_head(head, &route.key)?;
-    let reads_body = found.is_some() || place::may_be_in_body(&route.key);
+    let found = key_location::in_head(head, &route.key)?;
+    let reads_body = found.is_some() || key_location::may_be_in_body(&route.key);
     let found = match found {
-        None => place::in_body(&head.headers, body, route)?,
+        None => key_location::in_body(&head.headers, body, route)?,
         some => some,
     };
     let key = found.map(|value| Key::parse(&value, route.key.syntax, route.key.limits)).transpose()?;
     if key.is_none() && route.key.required {
         return Err(Refusal::KeyMissing);
     }
-    // Nobody asks whose key it is where there is none.
-    let scope = key.as_ref().map(|_| caller::parts(&route.scope, head, true)).transpose()?.unwrap_or_default();
+    // Without a key there is no scope.
+    let scope = key.as_ref().map(|_| scope::scope_parts(&route.scope, head, true)).transpose()?.unwrap_or_default();
     if let (Some(_), Some(max_age)) = (&key, route.max_age) {
         super::check_age(&head.headers, max_age, SystemTime::now())?;
     }
@@ -107,7 +112,7 @@ fn caller_and_key<'a>(
     Ok((key, scope))
 }
 
-fn shown(value: &[u8]) -> String {
+fn hash_prefix(value: &[u8]) -> String {
     let hash: [u8; 32] = Sha256::digest(value).into();
-    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&hash[..8])
 }

@@ -1,67 +1,93 @@
-//! The door for messages: the same questions as to a request, asked of what a queue brings.
+//! Admits a message of a queue: the same checks as for a request.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::{Guarded, Seen, caller, check_age};
-use crate::config::{Mode, Route, Upstream};
+use super::{GuardedRequest, RequestView, check_age, scope};
+use crate::config::{Consumer, Route, RouteMode, UpstreamTarget};
 use crate::domain::key::Key;
-use crate::gate::fields::Origin;
-use crate::gate::message::Message;
-use crate::gate::refuse::Refusal;
-use crate::gate::{Gate, Live};
+use crate::gate::{Gate, LiveConfig};
+use crate::protocol::fields::RequestOrigin;
+use crate::protocol::refusal::Refusal;
 
-/// Why a message is not let in.
-pub(in crate::gate) enum Turned {
-    /// Its route does not guard at the moment: a reload has just taken it away.
+/// A message that is to be executed at most once.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// The queue that the message is from, with its configuration.
+    pub consumer: Arc<Consumer>,
+    /// The path that the message is posted to.
+    pub path: String,
+    /// The message's key, unchecked.
+    pub key: Bytes,
+    /// The header fields for the service. The scope comes from them.
+    pub headers: HeaderMap,
+    /// The message's body.
+    pub body: Bytes,
+    /// The broker's address.
+    pub broker: IpAddr,
+}
+
+/// The reason why a message is not admitted.
+pub(in crate::gate) enum AdmitError {
+    /// Its route does not guard at the moment, because a reload has just removed it.
     NoRoute,
-    /// As a request would be.
+    /// The refusal that a request would get.
     Refused(Refusal),
 }
 
-impl From<Refusal> for Turned {
+impl From<Refusal> for AdmitError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-const NOT_ITS_PATH: Refusal = Refusal::BadRequest(
+const PATH_NOT_GUARDED: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The path that the message's headers make is not one that its route guards.",
 );
 
 impl Gate {
-    /// What the store is to be asked for a message. Key and scope are the message's own; all else is its route's.
-    pub(in crate::gate) fn admit_message(&self, message: Message, live: &Live) -> Result<Box<Guarded>, Turned> {
-        if self.shared.draining.is_cancelled() {
+    /// The guarded request of a message. The key and the scope are the consumer's; the rest of the policy is the route's.
+    pub(in crate::gate) fn admit_message(
+        &self,
+        message: Message,
+        live: &LiveConfig,
+    ) -> Result<Box<GuardedRequest>, AdmitError> {
+        if self.instance.draining.is_cancelled() {
             return Err(Refusal::Draining.into());
         }
         let Message { consumer, path, key, headers, body, broker } = message;
         let named = live.config.routes.iter().find(|route| route.name == consumer.route);
-        let Some(route) = named.filter(|route| route.mode == Mode::Enforce) else { return Err(Turned::NoRoute) };
-        let uri: Uri = path.parse().map_err(|_| NOT_ITS_PATH)?;
-        let origin = Origin {
+        let Some(route) = named.filter(|route| route.mode == RouteMode::Enforce) else {
+            return Err(AdmitError::NoRoute);
+        };
+        let uri: Uri = path.parse().map_err(|_| PATH_NOT_GUARDED)?;
+        let origin = RequestOrigin {
             peer: broker,
-            // Nobody before the broker has said anything about himself.
+            // The broker names no earlier hops.
             trusted: false,
             host: Some(host(route)),
             version: Version::HTTP_11,
             secure: consumer.broker.tls,
         };
-        // By the same table as requests, so that nothing comes to a path under another policy than its own.
+        // The same table as for requests, so that no message reaches a path under another route's policy.
         let found = live.router.find(&Method::POST, origin.host_name(), uri.path());
-        let guard = found.filter(|guard| guard.route.name == consumer.route).ok_or(NOT_ITS_PATH)?.clone();
-        let route = &guard.route;
+        let active = found.filter(|active| active.route.name == consumer.route).ok_or(PATH_NOT_GUARDED)?.clone();
+        let route = &active.route;
         if body.len() > route.max_request_body {
             return Err(Refusal::RequestTooLarge.into());
         }
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
         let parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
-        // Whoever may publish to the queue is trusted with its headers, by whoever has configured it.
-        let scope = caller::scope(&self.shared.salt, &consumer.scope, &head, true)?;
+        // A queue that is configured here is trusted: its publishers set the scope's headers.
+        let scope = scope::compute_scope(&self.instance.salt, &consumer.scope, &head, true)?;
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.shared.tenure.store_now())?;
+            check_age(&head.headers, max_age, self.instance.instance_lease.store_now())?;
         }
         if let Some(name) = route.key.header() {
             let value =
@@ -70,18 +96,20 @@ impl Gate {
         }
         head.headers.insert(HOST, host(route));
         let secrets = live.config.secrets.clone();
-        let seen = Seen { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
-        let ask = self.shared.ask(&seen, parsed, scope, &self.shared.config.service);
-        Ok(Box::new(Guarded { ask, head, body, origin, guard, secrets, is_patient: true }))
+        let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
+        let reserve_request = self.instance.reserve_request(&view, parsed, scope, &self.instance.config.service);
+        Ok(Box::new(GuardedRequest { reserve_request, head, body, origin, active, secrets, can_wait_for_store: true }))
     }
 }
 
-/// Whom a message is addressed to: the route's own host, else the service as it is configured.
+/// The host that a message is addressed to: the route's own host, else the upstream's.
 fn host(route: &Route) -> HeaderValue {
     let named = match (&route.host, &*route.upstream) {
         (Some(host), _) => host,
-        (None, Upstream::H2c(service) | Upstream::Http(service) | Upstream::Https(service, _)) => service.as_str(),
-        (None, Upstream::Unix(_)) => "localhost",
+        (None, UpstreamTarget::H2c(service) | UpstreamTarget::Http(service) | UpstreamTarget::Https(service, _)) => {
+            service.as_str()
+        }
+        (None, UpstreamTarget::Unix(_)) => "localhost",
     };
     HeaderValue::from_str(named).expect("a host is visible ASCII")
 }

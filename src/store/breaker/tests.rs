@@ -1,14 +1,15 @@
-//! With a store that answers, or does not, at a word; its time is the test's.
+//! The breaker around a fake store whose answers the test controls, in the test's own time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use super::*;
+use crate::domain::state::StateKind;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
-struct Moody {
+struct FakeStore {
     is_away: AtomicBool,
     /// Everything but pings fails.
     only_pings: AtomicBool,
@@ -16,8 +17,8 @@ struct Moody {
     finds: AtomicU32,
 }
 
-impl Moody {
-    fn answer<'a, T: Send + 'a>(&'a self, fails: bool, answer: T) -> Pending<'a, T> {
+impl FakeStore {
+    fn answer<'a, T: Send + 'a>(&'a self, fails: bool, answer: T) -> StoreFuture<'a, T> {
         Box::pin(async move {
             if fails || self.is_away.load(Ordering::SeqCst) {
                 sleep(TIMEOUT).await;
@@ -28,20 +29,20 @@ impl Moody {
     }
 }
 
-impl Store for Moody {
-    fn reserve(&self, _: Ask) -> Pending<'_, Reservation> {
-        unreachable!("what begins something is asked like `find`")
+impl Store for FakeStore {
+    fn reserve(&self, _: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        unreachable!("calls that begin something behave like `find`")
     }
 
-    fn take_over(&self, _: Ask, _: Seen) -> Pending<'_, Reservation> {
-        unreachable!("what begins something is asked like `find`")
+    fn take_over(&self, _: ReserveRequest, _: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
+        unreachable!("calls that begin something behave like `find`")
     }
 
-    fn settle(&self, _: Settlement) -> Pending<'_, Settled> {
-        unreachable!("what always passes is asked like `renew`")
+    fn settle(&self, _: Settlement) -> StoreFuture<'_, SettleResult> {
+        unreachable!("calls that always pass behave like `renew_lease`")
     }
 
-    fn find(&self, _: RecordId) -> Pending<'_, Option<Record>> {
+    fn find(&self, _: RecordId) -> StoreFuture<'_, Option<Record>> {
         self.finds.fetch_add(1, Ordering::SeqCst);
         self.answer(self.only_pings.load(Ordering::SeqCst), None)
     }
@@ -50,75 +51,82 @@ impl Store for Moody {
         Salt::new([0; 32])
     }
 
-    fn renew(&self, _: Renewal) -> Pending<'_, Renewed> {
-        self.answer(false, Renewed { now: SystemTime::UNIX_EPOCH, purges: 0 })
+    fn renew_lease(&self, _: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
+        self.answer(false, RenewResult { now: SystemTime::UNIX_EPOCH, purges: 0 })
     }
 
-    fn testimony(&self) -> &dyn Testimony {
+    fn service_reports(&self) -> &dyn ServiceReports {
         unreachable!("services are not the breaker's business")
     }
 
-    fn books(&self) -> &dyn Books {
+    fn admin(&self) -> &dyn AdminStore {
         unreachable!("operators are not the breaker's business")
     }
 
-    fn retire(&self, _: InstanceId) -> Pending<'_, ()> {
+    fn release_lease(&self, _: InstanceId) -> StoreFuture<'_, ()> {
         self.answer(false, ())
     }
 
-    fn sweep(&self, _: Duration, _: u32) -> Pending<'_, Vec<Swept>> {
+    fn sweep(&self, _: Duration, _: u32) -> StoreFuture<'_, Vec<SweptKey>> {
         self.answer(false, Vec::new())
     }
 
-    fn standing(&self, _: InstanceId, _: Duration) -> Pending<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, _: InstanceId, _: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
         self.answer(false, Vec::new())
     }
 
-    fn reap(&self, _: u32) -> Pending<'_, u64> {
+    fn reap(&self, _: u32) -> StoreFuture<'_, u64> {
         self.answer(false, 0)
     }
 
-    fn claim(&self, _: &Arc<str>, _: Vec<Schedule>, _: u32) -> Pending<'_, Vec<Probe>> {
+    fn claim_probes(&self, _: &Arc<str>, _: Vec<ProbeSchedule>, _: u32) -> StoreFuture<'_, Vec<Probe>> {
         self.answer(false, Vec::new())
     }
 
-    fn resolve(&self, _: Finding) -> Pending<'_, bool> {
+    fn apply_probe_finding(&self, _: ProbeFinding) -> StoreFuture<'_, bool> {
         self.answer(false, true)
     }
 
-    fn page(&self, _: &Arc<str>, _: Vec<Arc<str>>, _: Duration, _: Option<RecordId>, _: u32) -> Pending<'_, Page> {
-        unreachable!("what always passes is asked like `renew`")
+    fn list_settled_keys(
+        &self,
+        _: &Arc<str>,
+        _: Vec<Arc<str>>,
+        _: Duration,
+        _: Option<RecordId>,
+        _: u32,
+    ) -> StoreFuture<'_, SettledKeyPage> {
+        unreachable!("calls that always pass behave like `renew_lease`")
     }
 
-    fn rules(&self, _: Arc<str>, _: Vec<Rule>) -> Pending<'_, Vec<Rule>> {
+    fn remember_route_identities(&self, _: Arc<str>, _: Vec<RouteIdentity>) -> StoreFuture<'_, Vec<RouteIdentity>> {
         self.answer(false, Vec::new())
     }
 
-    fn enqueue(&self, _: Order, _: Option<Seen>) -> Pending<'_, Enqueued> {
-        unreachable!("what begins something is asked like `find`")
+    fn enqueue(&self, _: EnqueueRequest, _: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
+        unreachable!("calls that begin something behave like `find`")
     }
 
-    fn pick_up(&self, _: PickUp) -> Pending<'_, PickedUp> {
-        self.answer(self.only_pings.load(Ordering::SeqCst), PickedUp::default())
+    fn pick_up(&self, _: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
+        self.answer(self.only_pings.load(Ordering::SeqCst), PickUpResult::default())
     }
 
-    fn bury(&self, _: RecordId, _: Token, _: &'static [&'static str], _: String) -> Pending<'_, bool> {
+    fn give_up(&self, _: RecordId, _: Token, _: &'static [StateKind], _: String) -> StoreFuture<'_, bool> {
         self.answer(false, true)
     }
 
-    fn ping(&self) -> Pending<'_, ()> {
+    fn ping(&self) -> StoreFuture<'_, ()> {
         self.pings.fetch_add(1, Ordering::SeqCst);
         self.answer(false, ())
     }
 }
 
-fn renewal() -> Renewal {
-    Renewal { instance: InstanceId::from_stored(1), service: "shop".into(), expiry: TIMEOUT, purges_seen: None }
+fn renewal() -> LeaseRenewal {
+    LeaseRenewal { instance: InstanceId::from_stored(1), service: "shop".into(), expiry: TIMEOUT, purges_seen: None }
 }
 
-fn behind_a_breaker() -> (Arc<Moody>, Arc<Breaker>) {
-    let store = Arc::new(Moody::default());
-    (store.clone(), Breaker::around(store))
+fn behind_a_breaker() -> (Arc<FakeStore>, Arc<Breaker>) {
+    let store = Arc::new(FakeStore::default());
+    (store.clone(), Breaker::new(store))
 }
 
 async fn find(breaker: &Breaker) -> Result<Option<Record>, StoreError> {
@@ -139,7 +147,7 @@ async fn after_some_failures_in_a_row_nobody_waits_for_the_store() {
     let begun = Instant::now();
     for _ in 0..100 {
         let error = find(&breaker).await.unwrap_err();
-        assert!(was_not_asked(&error), "{error:?}");
+        assert!(is_refused_by_breaker(&error), "{error:?}");
     }
     assert_eq!((begun.elapsed(), store.finds.load(Ordering::SeqCst)), (Duration::ZERO, FAILURES_MAX));
     assert!(breaker.health().is_open);
@@ -155,7 +163,7 @@ async fn failures_that_an_answer_comes_between_do_not_add_up() {
         store.is_away.store(false, Ordering::SeqCst);
         find(&breaker).await.unwrap();
     }
-    assert_eq!(breaker.health(), Health { is_open: false, silent_for: None });
+    assert_eq!(breaker.health(), StoreHealth { is_open: false, silent_for: None });
     assert_eq!(store.pings.load(Ordering::SeqCst), 0);
 }
 
@@ -184,11 +192,11 @@ async fn what_keeps_a_lease_always_passes_and_its_answer_closes() {
     let (store, breaker) = behind_a_breaker();
     store.is_away.store(true, Ordering::SeqCst);
     fail(&breaker, FAILURES_MAX).await;
-    let renew = || breaker.renew(renewal());
-    assert!(matches!(renew().await, Err(StoreError::TimedOut)), "it was asked, and did not answer");
+    let renew = || breaker.renew_lease(renewal());
+    assert!(matches!(renew().await, Err(StoreError::TimedOut)), "the store was called, and did not answer");
     store.is_away.store(false, Ordering::SeqCst);
     renew().await.unwrap();
-    assert_eq!(breaker.health(), Health { is_open: false, silent_for: None });
+    assert_eq!(breaker.health(), StoreHealth { is_open: false, silent_for: None });
     find(&breaker).await.unwrap();
 }
 
@@ -214,21 +222,21 @@ async fn a_store_that_answers_probes_and_nothing_else_is_tried_once_and_ever_mor
 async fn what_was_asked_before_it_opened_and_fails_after_tells_nothing_new() {
     let (store, breaker) = behind_a_breaker();
     store.is_away.store(true, Ordering::SeqCst);
-    let asked = |after: u64| {
+    let call_after = |after: u64| {
         let breaker = breaker.clone();
         tokio::spawn(async move {
             sleep(Duration::from_millis(after)).await;
             find(&breaker).await
         })
     };
-    let first: Vec<_> = (0..FAILURES_MAX).map(|_| asked(0)).collect();
-    let late: Vec<_> = (0..FAILURES_MAX).map(|_| asked(1_500)).collect();
+    let first: Vec<_> = (0..FAILURES_MAX).map(|_| call_after(0)).collect();
+    let late: Vec<_> = (0..FAILURES_MAX).map(|_| call_after(1_500)).collect();
     for call in first {
         call.await.unwrap().unwrap_err();
     }
     store.is_away.store(false, Ordering::SeqCst);
     // Closed by an answer while the late ones still wait.
-    breaker.renew(renewal()).await.unwrap();
+    breaker.renew_lease(renewal()).await.unwrap();
     for call in late {
         assert!(matches!(call.await.unwrap(), Err(StoreError::TimedOut)));
     }

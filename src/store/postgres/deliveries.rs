@@ -1,4 +1,4 @@
-//! The statements of what is accepted now and sent later.
+//! The statements for asynchronous deliveries.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,85 +7,100 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::connect::Pool;
-use super::failure::Failure;
-use super::lanes::Statement;
+use super::batcher::BatchStatement;
+use super::connect::PgPool;
+use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column, path_bytes};
 use super::upkeep::{Parameter, column as unreadable, query};
-use crate::domain::attempt::Token;
-use crate::domain::job::{Order, PickUp, PickedUp};
-use crate::domain::record::RecordId;
-use crate::store::Seen;
-use crate::store::batch::Weighed;
-use crate::store::deliveries::{Grave, RawJob, on_unknown};
+use crate::domain::delivery::{EnqueueRequest, PickUpRequest, PickUpResult};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::state::StateKind;
+use crate::store::ExpectedRecord;
+use crate::store::batch::ByteSize;
+use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
 use crate::store::row::millis;
 
-const BURY: &str = include_str!("sql/bury.sql");
-const ENQUEUE: &str = include_str!("sql/enqueue.sql");
-const ENQUEUE_OVER: &str = include_str!("sql/enqueue_over.sql");
-const PICK_UP: &str = include_str!("sql/pick_up.sql");
+const GIVE_UP: &str = durable!("give_up");
+const ENQUEUE: &str = durable!("enqueue");
+const ENQUEUE_OVER: &str = durable!("enqueue_over");
+const PICK_UP: &str = durable!("pick_up");
 
-/// Accepts a key that has no record, with its request. Answers whether it did.
-pub(super) struct Enqueue(pub Arc<Order>);
+/// Accepts a key that has no record, with its request. The answer is whether it was accepted.
+pub(super) struct EnqueueStatement(pub Arc<EnqueueRequest>);
 
-impl Weighed for Enqueue {
+impl ByteSize for EnqueueStatement {
     fn bytes(&self) -> usize {
-        let Order { ask, sealed } = &*self.0;
-        OVERHEAD_BYTES + ask.space.len() + ask.key.as_bytes().len() + path_bytes(ask) + sealed.bytes.len()
+        let EnqueueRequest { reserve_request, sealed } = &*self.0;
+        OVERHEAD_BYTES
+            + reserve_request.space.len()
+            + reserve_request.key.as_bytes().len()
+            + path_bytes(reserve_request)
+            + sealed.bytes.len()
     }
 }
 
-impl Statement for Enqueue {
+impl BatchStatement for EnqueueStatement {
     type Answer = bool;
 
-    // Each is told for itself whether it was the one.
+    // Rows are returned by id, so of two requests for one record both would look accepted.
     const DISTINCT: bool = true;
 
     fn id(&self) -> RecordId {
-        self.0.ask.id
+        self.0.reserve_request.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<bool>, Error> {
-        let recipes = column(questions, |q| q.0.ask.recipe.to_stored());
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
+        let recipes = column(requests, |q| q.0.reserve_request.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
-            (/* id */ &column(questions, |q| q.0.ask.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* service */ &column(questions, |q| &*q.0.ask.service), Type::TEXT_ARRAY),
-            (/* scope */ &column(questions, |q| q.0.ask.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* space */ &column(questions, |q| &q.0.ask.space[..]), Type::BYTEA_ARRAY),
-            (/* key */ &column(questions, |q| q.0.ask.key.as_bytes()), Type::BYTEA_ARRAY),
-            (/* route */ &column(questions, |q| &*q.0.ask.route), Type::TEXT_ARRAY),
-            (/* recipe */ &recipes, Type::TEXT_ARRAY),
+            (/* id */ &column(requests, |q| q.0.reserve_request.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &column(requests, |q| &*q.0.reserve_request.service), Type::TEXT_ARRAY),
             (
-                /* fingerprint */ &column(questions, |q| q.0.ask.fingerprint.as_bytes().as_slice()),
+                /* scope */ &column(requests, |q| q.0.reserve_request.scope.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
             ),
-            (/* instance */ &column(questions, |q| q.0.ask.instance.get()), Type::INT8_ARRAY),
-            (/* token */ &column(questions, |q| q.0.ask.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* path */ &column(questions, |q| q.0.ask.path.as_deref()), Type::BYTEA_ARRAY),
-            (/* secret */ &column(questions, |q| &*q.0.sealed.secret), Type::TEXT_ARRAY),
-            (/* sealed */ &column(questions, |q| &q.0.sealed.bytes[..]), Type::BYTEA_ARRAY),
+            (/* space */ &column(requests, |q| &q.0.reserve_request.space[..]), Type::BYTEA_ARRAY),
+            (/* key */ &column(requests, |q| q.0.reserve_request.key.as_bytes()), Type::BYTEA_ARRAY),
+            (/* route */ &column(requests, |q| &*q.0.reserve_request.route), Type::TEXT_ARRAY),
+            (/* recipe */ &recipes, Type::TEXT_ARRAY),
+            (
+                /* fingerprint */ &column(requests, |q| q.0.reserve_request.fingerprint.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (/* instance */ &column(requests, |q| q.0.reserve_request.instance.get()), Type::INT8_ARRAY),
+            (
+                /* token */ &column(requests, |q| q.0.reserve_request.token.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (/* path */ &column(requests, |q| q.0.reserve_request.path.as_deref()), Type::BYTEA_ARRAY),
+            (/* secret */ &column(requests, |q| &*q.0.sealed.secret), Type::TEXT_ARRAY),
+            (/* sealed */ &column(requests, |q| &q.0.sealed.bytes[..]), Type::BYTEA_ARRAY),
         ];
         let mut accepted = HashSet::new();
         for row in client.query_typed(ENQUEUE, &parameters).await? {
             accepted.insert(row.try_get::<_, Vec<u8>>("id")?);
         }
-        Ok(questions.iter().map(|q| accepted.contains(q.0.ask.id.as_bytes().as_slice())).collect())
+        Ok(requests.iter().map(|q| accepted.contains(q.0.reserve_request.id.as_bytes().as_slice())).collect())
     }
 }
 
-/// The same for a key that is still as it was seen.
-pub(super) async fn enqueue_over(pool: &Pool, order: &Order, from: Seen, deadline: Instant) -> Result<bool, Failure> {
-    let Order { ask, sealed } = order;
+/// Accepts a key that has a record, if the record is still as it was seen.
+pub(super) async fn enqueue_over(
+    pool: &PgPool,
+    order: &EnqueueRequest,
+    from: ExpectedRecord,
+    deadline: Instant,
+) -> Result<bool, PgFailure> {
+    let EnqueueRequest { reserve_request, sealed } = order;
     let parameters: [Parameter<'_>; 12] = [
-        (/* id */ &ask.id.as_bytes().as_slice(), Type::BYTEA),
-        (/* path */ &ask.path.as_deref(), Type::BYTEA),
-        (/* route */ &&*ask.route, Type::TEXT),
-        (/* recipe */ &ask.recipe.to_stored(), Type::TEXT),
-        (/* fingerprint */ &ask.fingerprint.as_bytes().as_slice(), Type::BYTEA),
-        (/* instance */ &ask.instance.get(), Type::INT8),
-        (/* token */ &ask.token.as_bytes().as_slice(), Type::BYTEA),
+        (/* id */ &reserve_request.id.as_bytes().as_slice(), Type::BYTEA),
+        (/* path */ &reserve_request.path.as_deref(), Type::BYTEA),
+        (/* route */ &&*reserve_request.route, Type::TEXT),
+        (/* recipe */ &reserve_request.recipe.to_stored(), Type::TEXT),
+        (/* fingerprint */ &reserve_request.fingerprint.as_bytes().as_slice(), Type::BYTEA),
+        (/* instance */ &reserve_request.instance.get(), Type::INT8),
+        (/* token */ &reserve_request.token.as_bytes().as_slice(), Type::BYTEA),
         (/* seen_token */ &from.token.as_bytes().as_slice(), Type::BYTEA),
-        (/* seen_state */ &from.state, Type::TEXT),
+        (/* seen_state */ &from.state.name(), Type::TEXT),
         (/* past_ttl */ &from.past_ttl, Type::BOOL),
         (/* secret */ &sealed.secret, Type::TEXT),
         (/* sealed */ &&sealed.bytes[..], Type::BYTEA),
@@ -93,8 +108,12 @@ pub(super) async fn enqueue_over(pool: &Pool, order: &Order, from: Seen, deadlin
     Ok(!query(pool, deadline, ENQUEUE_OVER, &parameters).await?.is_empty())
 }
 
-pub(super) async fn pick_up(pool: &Pool, order: &PickUp, deadline: Instant) -> Result<PickedUp, Failure> {
-    let PickUp { service, instance, tokens, terms, delivered, busy, unsent } = order;
+pub(super) async fn pick_up(
+    pool: &PgPool,
+    order: &PickUpRequest,
+    deadline: Instant,
+) -> Result<PickUpResult, PgFailure> {
+    let PickUpRequest { service, instance, tokens, policies: terms, delivered, busy, unsent } = order;
     let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
     let policies: Vec<&str> = terms.iter().map(|terms| on_unknown(terms.on_unknown)).collect();
     let quiet: Vec<i64> = terms.iter().map(|terms| millis(terms.quiet_after)).collect();
@@ -122,16 +141,17 @@ pub(super) async fn pick_up(pool: &Pool, order: &PickUp, deadline: Instant) -> R
         (/* busy */ &busy.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
         (/* unsent */ &unsent.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
     ];
-    let mut picked = PickedUp::default();
+    let mut picked = PickUpResult::default();
     for row in query(pool, deadline, PICK_UP, &parameters).await? {
         match row.try_get::<_, Option<String>>("note").map_err(unreadable)? {
             Some(note) => {
                 let route = row.try_get("route").map_err(unreadable)?;
                 let id = row.try_get("id").map_err(unreadable)?;
-                picked.dead.push(Grave { id, route, note }.decode()?);
+                picked.given_up.push(GivenUpRow { id, route, note }.decode()?);
             }
-            // One that cannot be read was never sent, and is released as a stray; the others are delivered.
-            None => match raw(&row).map_err(|_| unreadable_row()).and_then(|raw| raw.decode(service, order)) {
+            // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
+            // delivered.
+            None => match read_raw_job(&row).map_err(|_| corrupt_row()).and_then(|raw| raw.decode(service, order)) {
                 Ok(job) => picked.jobs.push(job),
                 Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
             },
@@ -140,12 +160,12 @@ pub(super) async fn pick_up(pool: &Pool, order: &PickUp, deadline: Instant) -> R
     Ok(picked)
 }
 
-fn unreadable_row() -> crate::domain::response::Corrupt {
-    crate::domain::response::Corrupt("a column's type")
+fn corrupt_row() -> crate::domain::response::CorruptRow {
+    crate::domain::response::CorruptRow("a column's type")
 }
 
-fn raw(row: &Row) -> Result<RawJob<'_>, Error> {
-    Ok(RawJob {
+fn read_raw_job(row: &Row) -> Result<RawDeliveryJob<'_>, Error> {
+    Ok(RawDeliveryJob {
         id: row.try_get("id")?,
         token: row.try_get("token")?,
         scope: row.try_get("scope")?,
@@ -165,19 +185,20 @@ fn raw(row: &Row) -> Result<RawJob<'_>, Error> {
     })
 }
 
-pub(super) async fn bury(
-    pool: &Pool,
+pub(super) async fn give_up(
+    pool: &PgPool,
     id: RecordId,
     token: Token,
-    states: &[&str],
+    states: &[StateKind],
     note: &str,
     deadline: Instant,
-) -> Result<bool, Failure> {
+) -> Result<bool, PgFailure> {
+    let states: Vec<_> = states.iter().map(|state| state.name()).collect();
     let parameters: [Parameter<'_>; 4] = [
         (/* id */ &id.as_bytes().as_slice(), Type::BYTEA),
         (/* token */ &token.as_bytes().as_slice(), Type::BYTEA),
         (/* state */ &states, Type::TEXT_ARRAY),
         (/* note */ &note, Type::TEXT),
     ];
-    Ok(!query(pool, deadline, BURY, &parameters).await?.is_empty())
+    Ok(!query(pool, deadline, GIVE_UP, &parameters).await?.is_empty())
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a statement, sorted by what may have happened on the server.
+//! Failures of statements, classified by what may have happened on the server.
 
 use std::error::Error;
 use std::fmt;
@@ -6,38 +6,38 @@ use std::sync::Arc;
 
 use tokio_postgres::error::Severity;
 
-use crate::domain::response::Corrupt;
+use crate::domain::response::CorruptRow;
 use crate::store::StoreError;
-use crate::store::batch::NoAnswer;
+use crate::store::batch::BatchCallError;
 
-/// Why. Shared, because a batch fails as one.
+/// The cause of a failure. Shared, because a batch fails as one.
 pub(super) type Cause = Arc<dyn Error + Send + Sync>;
 
-/// A statement failed.
+/// The failure of a statement.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
-    /// The server chose this one to end a conflict; nothing was changed, and the same again will mostly do.
+pub(super) enum PgFailure {
+    /// The server aborted this statement to end a conflict; nothing was changed, and a retry mostly succeeds.
     Conflict(Cause),
-    /// The row is there and does not decode.
-    Corrupt(Corrupt),
+    /// The row exists and does not decode.
+    Corrupt(CorruptRow),
     /// The server refused; nothing was changed.
     Refused(Cause),
     /// The server refused because of one of the rows; nothing was changed.
     Row(Cause),
-    /// This server takes no writes; nothing was changed. Over another connection there may be one that does.
+    /// This server takes no writes; nothing was changed. Another connection may lead to one that does.
     Stale(Cause),
-    /// Somebody has the key, and looking who failed like this.
-    Taken(Arc<Failure>),
-    /// No answer in time. It may have been executed.
+    /// Somebody has the key, and reading the record failed like this.
+    Taken(Arc<PgFailure>),
+    /// No answer in time. The statement may have been executed.
     TimedOut,
-    /// The connection was lost on the way. It may have been executed.
+    /// The connection was lost. The statement may have been executed.
     Unanswered(Cause),
-    /// There was no connection to send it on.
+    /// There was no connection; the statement was not sent.
     Unsent(Cause),
 }
 
-impl Failure {
-    /// Whether it may have been executed. Then nobody can say either what its connection is doing.
+impl PgFailure {
+    /// Whether the statement may have been executed. Then the state of its connection is unknown, too.
     pub fn in_doubt(&self) -> bool {
         match self {
             Self::Taken(look) => look.in_doubt(),
@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// Whether nothing has happened but that this connection was of no use: the next one may be.
+    /// Whether only this connection was unusable and nothing was executed: the next connection may work.
     pub fn wants_another_connection(&self) -> bool {
         match self {
             Self::Taken(look) => look.wants_another_connection(),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same again would fail the same way.
+    /// Whether a retry would fail the same way.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Taken(look) => look.is_final(),
@@ -61,8 +61,8 @@ impl Failure {
         }
     }
 
-    /// The same, of a look at a key that somebody is known to have. A row that does not decode says enough by itself.
-    pub fn of_taken(self) -> Self {
+    /// The failure of reading a key that somebody is known to have. A row that does not decode says enough by itself.
+    pub fn for_taken_key(self) -> Self {
         match self {
             Self::Corrupt(_) | Self::Taken(_) => self,
             look => Self::Taken(Arc::new(look)),
@@ -70,64 +70,66 @@ impl Failure {
     }
 }
 
-impl From<Corrupt> for Failure {
-    fn from(corrupt: Corrupt) -> Self {
+impl From<CorruptRow> for PgFailure {
+    fn from(corrupt: CorruptRow) -> Self {
         Self::Corrupt(corrupt)
     }
 }
 
-impl From<NoAnswer> for Failure {
-    fn from(none: NoAnswer) -> Self {
+impl From<BatchCallError> for PgFailure {
+    fn from(none: BatchCallError) -> Self {
         match none {
-            NoAnswer::Closed => Self::Unsent(Arc::from(Box::from("the store is closed"))),
-            NoAnswer::Dropped => Self::Unanswered(Arc::from(Box::from("whoever was to ask has stopped"))),
-            NoAnswer::TimedOut => Self::TimedOut,
+            BatchCallError::Closed => Self::Unsent(Arc::from(Box::from("the store is closed"))),
+            BatchCallError::Dropped => {
+                Self::Unanswered(Arc::from(Box::from("the worker that was to send the statement has stopped")))
+            }
+            BatchCallError::TimedOut => Self::TimedOut,
         }
     }
 }
 
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
+impl From<PgFailure> for StoreError {
+    fn from(failure: PgFailure) -> Self {
         match failure {
-            Failure::Corrupt(corrupt) => Self::Corrupt(corrupt),
-            Failure::Taken(look) => Self::Taken(Box::new(Self::from(Failure::clone(&look)))),
-            Failure::TimedOut => Self::TimedOut,
-            Failure::Conflict(cause)
-            | Failure::Refused(cause)
-            | Failure::Row(cause)
-            | Failure::Stale(cause)
-            | Failure::Unanswered(cause)
-            | Failure::Unsent(cause) => Self::Unavailable(Box::new(cause)),
+            PgFailure::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            PgFailure::Taken(look) => Self::Taken(Box::new(Self::from(PgFailure::clone(&look)))),
+            PgFailure::TimedOut => Self::TimedOut,
+            PgFailure::Conflict(cause)
+            | PgFailure::Refused(cause)
+            | PgFailure::Row(cause)
+            | PgFailure::Stale(cause)
+            | PgFailure::Unanswered(cause)
+            | PgFailure::Unsent(cause) => Self::Unavailable(Box::new(cause)),
         }
     }
 }
 
-/// Sorts what the driver reports.
-impl From<tokio_postgres::Error> for Failure {
+/// Classifies the driver's error.
+impl From<tokio_postgres::Error> for PgFailure {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(server) = error.as_db_error() else {
-            // Not the server's word: the connection is gone, or what came over it was not understood.
+            // Not an error of the server: the connection is gone, or its data was not understood.
             return Self::Unanswered(Arc::new(error));
         };
         let ends_the_session = match server.parsed_severity() {
             Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
-            // PgBouncer may leave out the field that is never translated.
+            // PgBouncer may leave out the untranslated field.
             None => matches!(server.severity(), "FATAL" | "PANIC"),
         };
-        let refusal = Arc::new(Refusal::from(server));
-        match Sort::of(server.code().code(), ends_the_session) {
-            Sort::Conflict => Self::Conflict(refusal),
-            Sort::InDoubt => Self::Unanswered(refusal),
-            Sort::Refused => Self::Refused(refusal),
-            Sort::Row => Self::Row(refusal),
-            Sort::Stale => Self::Stale(refusal),
+        let refusal = Arc::new(ServerError::from(server));
+        match FailureClass::from_sqlstate(server.code().code(), ends_the_session) {
+            FailureClass::Conflict => Self::Conflict(refusal),
+            FailureClass::InDoubt => Self::Unanswered(refusal),
+            FailureClass::Refused => Self::Refused(refusal),
+            FailureClass::Row => Self::Row(refusal),
+            FailureClass::Stale => Self::Stale(refusal),
         }
     }
 }
 
-/// What a server's refusal says of the statement that it answers.
+/// The meaning of a server's error for the statement that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
+enum FailureClass {
     Conflict,
     InDoubt,
     Refused,
@@ -135,80 +137,80 @@ enum Sort {
     Stale,
 }
 
-/// By SQLSTATE, or its beginning; the first that fits counts. An ordinary error takes its statement back before it is
-/// told, so only what is about the connection, or about the server's end, leaves a doubt.
-const SORTS: [(&str, Sort); 20] = [
-    // Whoever passes it on has lost the server: PgBouncer says 08P01, whatever had been sent by then.
-    ("08", Sort::InDoubt),
+/// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
+/// it is reported, so only errors about the connection, or about the server's end, leave a doubt.
+const SQLSTATE_CLASSES: [(&str, FailureClass); 20] = [
+    // A pooler has lost the server: PgBouncer reports 08P01, whatever had been sent by then.
+    ("08", FailureClass::InDoubt),
     // Data, constraints, limits.
-    ("22", Sort::Row),
-    ("23", Sort::Row),
-    ("54", Sort::Row),
-    // Read-only: a standby, or a primary that is to be one no more.
-    ("25006", Sort::Stale),
-    ("25", Sort::Refused),
-    // "Statement completion unknown" means what it says.
-    ("40003", Sort::InDoubt),
+    ("22", FailureClass::Row),
+    ("23", FailureClass::Row),
+    ("54", FailureClass::Row),
+    // Read-only: a standby, or a former primary.
+    ("25006", FailureClass::Stale),
+    ("25", FailureClass::Refused),
+    // "Statement completion unknown".
+    ("40003", FailureClass::InDoubt),
     // Serialisation, deadlock.
-    ("40001", Sort::Conflict),
-    ("40P01", Sort::Conflict),
-    ("40", Sort::Refused),
-    // Rights, and a schema that is not as it was.
-    ("42", Sort::Refused),
+    ("40001", FailureClass::Conflict),
+    ("40P01", FailureClass::Conflict),
+    ("40", FailureClass::Refused),
+    // Privileges, and a schema that has changed.
+    ("42", FailureClass::Refused),
     // Disk, memory, connections.
-    ("53", Sort::Refused),
+    ("53", FailureClass::Refused),
     // A lock that did not come in time.
-    ("55", Sort::Refused),
-    // Cancelled, by an operator or the role's statement_timeout. That one is over before the commit begins.
-    ("57014", Sort::Refused),
-    // The server is going, has crashed or is not there yet. A commit may have been waiting for its standby.
-    ("57", Sort::InDoubt),
-    // The disk's errors, and the server's own.
-    ("58", Sort::Refused),
-    ("XX", Sort::Refused),
-    // What the service's own triggers raise.
-    ("P0", Sort::Refused),
-    ("0A", Sort::Refused),
-    ("", Sort::Refused),
+    ("55", FailureClass::Refused),
+    // Cancelled, by an operator or the role's statement_timeout. That timeout ends before the commit begins.
+    ("57014", FailureClass::Refused),
+    // The server is shutting down, has crashed or is starting. A commit may have been waiting for its standby.
+    ("57", FailureClass::InDoubt),
+    // Errors of the disk, and internal errors.
+    ("58", FailureClass::Refused),
+    ("XX", FailureClass::Refused),
+    // Errors that the service's own triggers raise.
+    ("P0", FailureClass::Refused),
+    ("0A", FailureClass::Refused),
+    ("", FailureClass::Refused),
 ];
 
-impl Sort {
-    /// `ends_the_session`: FATAL or PANIC. Nothing says how far the statement had come; after a PANIC while the log was
-    /// being written, a commit may be found there at the next start.
-    fn of(code: &str, ends_the_session: bool) -> Self {
+impl FailureClass {
+    /// The class of an error. `ends_the_session`: FATAL or PANIC. Then it is unknown how far the statement had come;
+    /// after a PANIC while the log was being written, a commit may be found in it at the next start.
+    fn from_sqlstate(code: &str, ends_the_session: bool) -> Self {
         if ends_the_session {
             return Self::InDoubt;
         }
-        let sort = SORTS.iter().find(|(beginning, _)| code.starts_with(beginning));
-        sort.map_or(Self::Refused, |(_, sort)| *sort)
+        let class = SQLSTATE_CLASSES.iter().find(|(beginning, _)| code.starts_with(beginning));
+        class.map_or(Self::Refused, |(_, class)| *class)
     }
 }
 
-/// What the server said, without its detail: that quotes the row, and errors are logged.
+/// The server's error without its detail: the detail quotes the row, and errors are logged.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ServerError {
     code: String,
     message: String,
 }
 
-impl From<&tokio_postgres::error::DbError> for Refusal {
+impl From<&tokio_postgres::error::DbError> for ServerError {
     fn from(error: &tokio_postgres::error::DbError) -> Self {
         Self { code: error.code().code().to_owned(), message: error.message().to_owned() }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgreSQL says: {} ({})", self.message, self.code)
+        write!(f, "PostgreSQL: {} ({})", self.message, self.code)
     }
 }
 
-impl Error for Refusal {}
+impl Error for ServerError {}
 
-/// The driver's error without the row that the server may have quoted in it.
+/// The driver's error without the row that the server may have quoted in its detail.
 pub(super) fn without_detail(error: tokio_postgres::Error) -> Box<dyn Error + Send + Sync> {
     match error.as_db_error() {
-        Some(server) => Box::new(Refusal::from(server)),
+        Some(server) => Box::new(ServerError::from(server)),
         None => Box::new(error),
     }
 }
@@ -218,85 +220,89 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_sqlstate_has_its_sort() {
-        for (code, sort) in [
-            ("08000", Sort::InDoubt),
-            ("08003", Sort::InDoubt),
-            ("08006", Sort::InDoubt),
-            ("08P01", Sort::InDoubt),
-            ("0A000", Sort::Refused),
-            ("22001", Sort::Row),
-            ("22003", Sort::Row),
-            ("22021", Sort::Row),
-            ("22P02", Sort::Row),
-            ("23502", Sort::Row),
-            ("23505", Sort::Row),
-            ("23514", Sort::Row),
-            ("25006", Sort::Stale),
-            ("25P02", Sort::Refused),
-            ("26000", Sort::Refused),
-            ("40000", Sort::Refused),
-            ("40001", Sort::Conflict),
-            ("40002", Sort::Refused),
-            ("40003", Sort::InDoubt),
-            ("40P01", Sort::Conflict),
-            ("42501", Sort::Refused),
-            ("42P01", Sort::Refused),
-            ("53100", Sort::Refused),
-            ("53200", Sort::Refused),
-            ("53300", Sort::Refused),
-            ("54000", Sort::Row),
-            ("55006", Sort::Refused),
-            ("55P03", Sort::Refused),
-            ("57000", Sort::InDoubt),
-            ("57014", Sort::Refused),
-            ("57P01", Sort::InDoubt),
-            ("57P02", Sort::InDoubt),
-            ("57P03", Sort::InDoubt),
-            ("57P04", Sort::InDoubt),
-            ("57P05", Sort::InDoubt),
-            ("58030", Sort::Refused),
-            ("58P01", Sort::Refused),
-            ("P0001", Sort::Refused),
-            ("XX000", Sort::Refused),
-            ("XX001", Sort::Refused),
+    fn each_sqlstate_has_its_class() {
+        for (code, class) in [
+            ("08000", FailureClass::InDoubt),
+            ("08003", FailureClass::InDoubt),
+            ("08006", FailureClass::InDoubt),
+            ("08P01", FailureClass::InDoubt),
+            ("0A000", FailureClass::Refused),
+            ("22001", FailureClass::Row),
+            ("22003", FailureClass::Row),
+            ("22021", FailureClass::Row),
+            ("22P02", FailureClass::Row),
+            ("23502", FailureClass::Row),
+            ("23505", FailureClass::Row),
+            ("23514", FailureClass::Row),
+            ("25006", FailureClass::Stale),
+            ("25P02", FailureClass::Refused),
+            ("26000", FailureClass::Refused),
+            ("40000", FailureClass::Refused),
+            ("40001", FailureClass::Conflict),
+            ("40002", FailureClass::Refused),
+            ("40003", FailureClass::InDoubt),
+            ("40P01", FailureClass::Conflict),
+            ("42501", FailureClass::Refused),
+            ("42P01", FailureClass::Refused),
+            ("53100", FailureClass::Refused),
+            ("53200", FailureClass::Refused),
+            ("53300", FailureClass::Refused),
+            ("54000", FailureClass::Row),
+            ("55006", FailureClass::Refused),
+            ("55P03", FailureClass::Refused),
+            ("57000", FailureClass::InDoubt),
+            ("57014", FailureClass::Refused),
+            ("57P01", FailureClass::InDoubt),
+            ("57P02", FailureClass::InDoubt),
+            ("57P03", FailureClass::InDoubt),
+            ("57P04", FailureClass::InDoubt),
+            ("57P05", FailureClass::InDoubt),
+            ("58030", FailureClass::Refused),
+            ("58P01", FailureClass::Refused),
+            ("P0001", FailureClass::Refused),
+            ("XX000", FailureClass::Refused),
+            ("XX001", FailureClass::Refused),
         ] {
-            assert_eq!(Sort::of(code, false), sort, "{code}");
-            assert_eq!(Sort::of(code, true), Sort::InDoubt, "{code}, with the session's end");
+            assert_eq!(FailureClass::from_sqlstate(code, false), class, "{code}");
+            assert_eq!(
+                FailureClass::from_sqlstate(code, true),
+                FailureClass::InDoubt,
+                "{code}, with the session's end"
+            );
         }
     }
 
     #[test]
-    fn each_line_of_the_table_can_be_reached() {
-        for (at, (beginning, sort)) in SORTS.iter().enumerate() {
-            let first = SORTS.iter().position(|(other, _)| beginning.starts_with(other));
-            assert_eq!(first, Some(at), "{beginning} stands behind a line that takes all of it");
-            assert_eq!(Sort::of(beginning, false), *sort);
+    fn each_entry_of_the_table_can_be_reached() {
+        for (at, (beginning, class)) in SQLSTATE_CLASSES.iter().enumerate() {
+            let first = SQLSTATE_CLASSES.iter().position(|(other, _)| beginning.starts_with(other));
+            assert_eq!(first, Some(at), "{beginning} comes after an entry that covers it");
+            assert_eq!(FailureClass::from_sqlstate(beginning, false), *class);
         }
     }
 
     #[test]
-    fn what_may_have_been_executed_is_never_taken_for_refused() {
+    fn a_statement_that_may_have_been_executed_is_never_taken_for_refused() {
         let cause: fn() -> Cause = || Arc::from(Box::from("why"));
         for (failure, in_doubt, elsewhere, last) in [
-            (Failure::Conflict(cause()), false, false, false),
-            (Failure::Corrupt(Corrupt("id")), false, false, true),
-            (Failure::Refused(cause()), false, false, false),
-            (Failure::Row(cause()), false, false, true),
-            (Failure::Stale(cause()), false, true, false),
-            (Failure::TimedOut, true, false, false),
-            (Failure::Unanswered(cause()), true, false, false),
-            (Failure::Unsent(cause()), false, true, false),
-            (Failure::from(NoAnswer::Closed), false, true, false),
+            (PgFailure::Conflict(cause()), false, false, false),
+            (PgFailure::Corrupt(CorruptRow("id")), false, false, true),
+            (PgFailure::Refused(cause()), false, false, false),
+            (PgFailure::Row(cause()), false, false, true),
+            (PgFailure::Stale(cause()), false, true, false),
+            (PgFailure::TimedOut, true, false, false),
+            (PgFailure::Unanswered(cause()), true, false, false),
+            (PgFailure::Unsent(cause()), false, true, false),
+            (PgFailure::from(BatchCallError::Closed), false, true, false),
             // Its statement may be on its way.
-            (Failure::from(NoAnswer::Dropped), true, false, false),
-            (Failure::Unanswered(cause()).of_taken(), true, false, false),
-            (Failure::Unsent(cause()).of_taken(), false, true, false),
-            (Failure::Corrupt(Corrupt("id")).of_taken(), false, false, true),
-            (Failure::from(NoAnswer::TimedOut), true, false, false),
+            (PgFailure::from(BatchCallError::Dropped), true, false, false),
+            (PgFailure::Unanswered(cause()).for_taken_key(), true, false, false),
+            (PgFailure::Unsent(cause()).for_taken_key(), false, true, false),
+            (PgFailure::Corrupt(CorruptRow("id")).for_taken_key(), false, false, true),
+            (PgFailure::from(BatchCallError::TimedOut), true, false, false),
         ] {
-            let said = (failure.in_doubt(), failure.wants_another_connection(), failure.is_final());
-            assert_eq!(said, (in_doubt, elsewhere, last), "{failure:?}");
+            let properties = (failure.in_doubt(), failure.wants_another_connection(), failure.is_final());
+            assert_eq!(properties, (in_doubt, elsewhere, last), "{failure:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The statements of those who ask the service what became of attempts.
+//! The statements for probing the service about unknown keys.
 
 use std::sync::Arc;
 
@@ -6,26 +6,27 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connect::Pool;
-use super::failure::Failure;
+use super::connect::PgPool;
+use super::failure::PgFailure;
 use super::upkeep::{Parameter, column, query};
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
-use crate::domain::record::RecordId;
-use crate::domain::response::Corrupt;
-use crate::store::row::{About, Resolved, count, millis};
+use crate::domain::ids::RecordId;
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::response::CorruptRow;
+use crate::store::row::{SubjectColumns, VerdictColumns, count, millis};
 
-const CLAIM: &str = include_str!("sql/claim.sql");
-const PAGE: &str = include_str!("sql/page.sql");
-const RESOLVE: &str = include_str!("sql/resolve.sql");
+const CLAIM_PROBES: &str = durable!("claim_probes");
+const LIST_SETTLED_KEYS: &str = include_str!("sql/list_settled_keys.sql");
+const APPLY_PROBE_FINDING: &str = durable!("apply_probe_finding");
 
-pub(super) async fn claim(
-    pool: &Pool,
+pub(super) async fn claim_probes(
+    pool: &PgPool,
     service: &str,
-    schedules: &[Schedule],
+    schedules: &[ProbeSchedule],
     limit: u32,
     deadline: Instant,
-) -> Result<Vec<Probe>, Failure> {
-    let times = |time: fn(&Schedule) -> _| schedules.iter().map(|schedule| millis(time(schedule))).collect::<Vec<_>>();
+) -> Result<Vec<Probe>, PgFailure> {
+    let times =
+        |time: fn(&ProbeSchedule) -> _| schedules.iter().map(|schedule| millis(time(schedule))).collect::<Vec<_>>();
     let routes: Vec<&str> = schedules.iter().map(|schedule| &*schedule.route).collect();
     let parameters: [Parameter<'_>; 6] = [
         (/* service */ &service, Type::TEXT),
@@ -37,16 +38,16 @@ pub(super) async fn claim(
     ];
     let probe = |row: &Row| {
         Ok(Probe {
-            subject: about(row)?.decode()?,
+            subject: read_subject(row)?.decode()?,
             number: count(row.try_get::<_, i32>("probes").map_err(column)?.into())?,
             absences: count(row.try_get::<_, i32>("absences").map_err(column)?.into())?,
         })
     };
-    query(pool, deadline, CLAIM, &parameters).await?.iter().map(probe).collect()
+    query(pool, deadline, CLAIM_PROBES, &parameters).await?.iter().map(probe).collect()
 }
 
-pub(super) async fn resolve(pool: &Pool, finding: Arc<Finding>, deadline: Instant) -> Result<bool, Failure> {
-    let Resolved { state, action, absences, ttl_ms, remember_ms, response } = (&finding.verdict).into();
+pub(super) async fn resolve(pool: &PgPool, finding: Arc<ProbeFinding>, deadline: Instant) -> Result<bool, PgFailure> {
+    let VerdictColumns { state, action, absences, ttl_ms, remember_ms, response } = (&finding.verdict).into();
     let status = response.map(|response| response.status.as_u16().cast_signed());
     let fields = response.map(|response| response.encode_fields());
     let body = response.and_then(|response| response.body.as_deref());
@@ -64,17 +65,17 @@ pub(super) async fn resolve(pool: &Pool, finding: Arc<Finding>, deadline: Instan
         (/* action */ &action, Type::TEXT),
         (/* note */ &finding.note, Type::TEXT),
     ];
-    Ok(!query(pool, deadline, RESOLVE, &parameters).await?.is_empty())
+    Ok(!query(pool, deadline, APPLY_PROBE_FINDING, &parameters).await?.is_empty())
 }
 
-pub(super) async fn page(
-    pool: &Pool,
+pub(super) async fn list_settled_keys(
+    pool: &PgPool,
     wanted: Arc<(Arc<str>, Vec<Arc<str>>)>,
     since_ms: i64,
     after: Option<RecordId>,
     limit: u32,
     deadline: Instant,
-) -> Result<Page, Failure> {
+) -> Result<SettledKeyPage, PgFailure> {
     let (service, routes) = &*wanted;
     let routes: Vec<&str> = routes.iter().map(|route| &**route).collect();
     let after = after.as_ref().map_or(&[][..], |id| id.as_bytes().as_slice());
@@ -85,23 +86,23 @@ pub(super) async fn page(
         (/* after */ &after, Type::BYTEA),
         (/* limit */ &i64::from(limit), Type::INT8),
     ];
-    let mut page = Page::default();
-    let rows = query(pool, deadline, PAGE, &parameters).await?;
+    let mut page = SettledKeyPage::default();
+    let rows = query(pool, deadline, LIST_SETTLED_KEYS, &parameters).await?;
     for row in &rows {
         if row.try_get::<_, Option<bool>>("wanted").map_err(column)? == Some(true) {
             let status = row.try_get::<_, Option<i16>>("status").map_err(column)?.map(i64::from);
-            page.keys.push(about(row)?.settled(row.try_get("state").map_err(column)?, status)?);
+            page.keys.push(read_subject(row)?.settled(row.try_get("state").map_err(column)?, status)?);
         }
     }
     if let Some(last) = rows.last().filter(|_| rows.len() == limit as usize) {
         let id = RecordId::from_stored(last.try_get("id").map_err(column)?);
-        page.next = Some(id.ok_or(Corrupt("id"))?);
+        page.next = Some(id.ok_or(CorruptRow("id"))?);
     }
     Ok(page)
 }
 
-fn about(row: &Row) -> Result<About<'_>, Corrupt> {
-    Ok(About {
+fn read_subject(row: &Row) -> Result<SubjectColumns<'_>, CorruptRow> {
+    Ok(SubjectColumns {
         id: row.try_get("id").map_err(column)?,
         token: row.try_get("token").map_err(column)?,
         scope: row.try_get("scope").map_err(column)?,

@@ -1,6 +1,6 @@
-//! The batched statements: how questions become arrays, and rows become answers.
+//! The batched statements: encoding requests as arrays, and decoding rows into answers.
 //!
-//! Every column goes as an array, the constant ones too: a constant beside an array of ids made the planner compare each
+//! Every column is sent as an array, constant ones too: a constant beside an array of ids made the planner compare each
 //! with each.
 
 use std::collections::{HashMap, HashSet};
@@ -12,118 +12,118 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::lanes::Statement;
-use crate::domain::attempt::Settlement;
-use crate::domain::record::{Ask, RecordId};
+use super::batcher::BatchStatement;
+use crate::domain::attempt::{ReserveRequest, Settlement};
+use crate::domain::ids::RecordId;
 use crate::domain::recovery::RecoveryPoint;
-use crate::domain::response::Corrupt;
-use crate::store::Seen;
-use crate::store::batch::Weighed;
-use crate::store::row::{self, Found, Terms, accepted_ms, body_bytes, millis, state_after};
+use crate::domain::response::CorruptRow;
+use crate::store::ExpectedRecord;
+use crate::store::batch::ByteSize;
+use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, body_bytes, millis, state_after};
 
-pub(super) const CATCH_UP: &str = include_str!("sql/catch_up.sql");
+pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
 const FIND: &str = include_str!("sql/find.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
-const RESTORE: &str = include_str!("sql/restore.sql");
+const RESTORE: &str = durable!("restore");
 const SETTLE: &str = include_str!("sql/settle.sql");
-const SETTLE_AROUND: &str = include_str!("sql/settle_around.sql");
-const TAKE_OVER: &str = include_str!("sql/take_over.sql");
+const SETTLE_SKIP_LOCKED: &str = include_str!("sql/settle_skip_locked.sql");
+const TAKE_OVER: &str = durable!("take_over");
 
-/// What a row takes beside what clients send.
+/// The size of a row beyond the data that clients send.
 pub(super) const OVERHEAD_BYTES: usize = 256;
 
-/// A column of one statement's input.
-pub(super) fn column<'a, S, T: 'a>(questions: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
-    questions.iter().map(|question| value(question)).collect()
+/// One value of each request, as a column of the statement's input.
+pub(super) fn column<'a, S, T: 'a>(requests: &[&'a S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+    requests.iter().map(|request| value(request)).collect()
 }
 
-/// The same, of what was made from the questions.
-fn each<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
+/// One value of each item, as a column of the statement's input.
+fn map_all<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     all.iter().map(value).collect()
 }
 
-pub(super) fn path_bytes(ask: &Ask) -> usize {
-    ask.path.as_ref().map_or(0, Bytes::len)
+pub(super) fn path_bytes(reserve_request: &ReserveRequest) -> usize {
+    reserve_request.path.as_ref().map_or(0, Bytes::len)
 }
 
-/// Reserves a key that has no record. Answers whether it did.
-pub(super) struct Reserve(pub Arc<Ask>);
+/// Reserves a key that has no record. The answer is whether it was reserved.
+pub(super) struct ReserveStatement(pub Arc<ReserveRequest>);
 
-impl Weighed for Reserve {
+impl ByteSize for ReserveStatement {
     fn bytes(&self) -> usize {
         OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len() + path_bytes(&self.0)
     }
 }
 
-impl Statement for Reserve {
+impl BatchStatement for ReserveStatement {
     type Answer = bool;
 
-    // The second of two is told apart by its token.
+    // Of two requests for one record, the token shows which one won.
     const DISTINCT: bool = false;
 
     fn id(&self) -> RecordId {
         self.0.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<bool>, Error> {
-        let recipes = column(questions, |q| q.0.recipe.to_stored());
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
+        let recipes = column(requests, |q| q.0.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 12] = [
-            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* service */ &column(questions, |q| &*q.0.service), Type::TEXT_ARRAY),
-            (/* scope */ &column(questions, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* space */ &column(questions, |q| &q.0.space[..]), Type::BYTEA_ARRAY),
-            (/* key */ &column(questions, |q| q.0.key.as_bytes()), Type::BYTEA_ARRAY),
-            (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
+            (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &column(requests, |q| &*q.0.service), Type::TEXT_ARRAY),
+            (/* scope */ &column(requests, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* space */ &column(requests, |q| &q.0.space[..]), Type::BYTEA_ARRAY),
+            (/* key */ &column(requests, |q| q.0.key.as_bytes()), Type::BYTEA_ARRAY),
+            (/* route */ &column(requests, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
-            (/* fingerprint */ &column(questions, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
-            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
-            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
+            (/* fingerprint */ &column(requests, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* instance */ &column(requests, |q| q.0.instance.get()), Type::INT8_ARRAY),
+            (/* token */ &column(requests, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &column(requests, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+            (/* path */ &column(requests, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut won = HashSet::new();
         for row in client.query_typed(RESERVE, &parameters).await? {
             won.insert(row.try_get::<_, Vec<u8>>("token")?);
         }
-        // Taken out, so that of two questions with one token only one is told that it won.
-        Ok(column(questions, |q| q.0.token).iter().map(|token| won.remove(token.as_bytes().as_slice())).collect())
+        // Removed, so that of two requests with one token only one wins.
+        Ok(column(requests, |q| q.0.token).iter().map(|token| won.remove(token.as_bytes().as_slice())).collect())
     }
 }
 
-/// Starts the next attempt of a record that is still as it was seen. Answers the attempt's number, and how far those before
-/// it have come, if it did.
-pub(super) struct TakeOver(pub Arc<Ask>, pub Seen);
+/// Starts the next attempt of a record that is still as it was seen. The answer is the attempt's number and the
+/// recovery point of earlier attempts, if it was started.
+pub(super) struct TakeOverStatement(pub Arc<ReserveRequest>, pub ExpectedRecord);
 
-impl Weighed for TakeOver {
+impl ByteSize for TakeOverStatement {
     fn bytes(&self) -> usize {
         OVERHEAD_BYTES + path_bytes(&self.0)
     }
 }
 
-impl Statement for TakeOver {
-    type Answer = Result<Option<(u32, Option<RecoveryPoint>)>, Corrupt>;
+impl BatchStatement for TakeOverStatement {
+    type Answer = Result<Option<(u32, Option<RecoveryPoint>)>, CorruptRow>;
 
-    // Several sources for one row: which of them the row gets would be anybody's guess.
+    // With several sources for one row, PostgreSQL would pick an arbitrary one.
     const DISTINCT: bool = true;
 
     fn id(&self) -> RecordId {
         self.0.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let recipes = column(questions, |q| q.0.recipe.to_stored());
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let recipes = column(requests, |q| q.0.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
-            (/* id */ &column(questions, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* route */ &column(questions, |q| &*q.0.route), Type::TEXT_ARRAY),
+            (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* route */ &column(requests, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
-            (/* fingerprint */ &column(questions, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* instance */ &column(questions, |q| q.0.instance.get()), Type::INT8_ARRAY),
-            (/* token */ &column(questions, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* time_limit_ms */ &column(questions, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
-            (/* seen_token */ &column(questions, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* seen_state */ &column(questions, |q| q.1.state), Type::TEXT_ARRAY),
-            (/* past_ttl */ &column(questions, |q| q.1.past_ttl), Type::BOOL_ARRAY),
-            (/* path */ &column(questions, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
+            (/* fingerprint */ &column(requests, |q| q.0.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* instance */ &column(requests, |q| q.0.instance.get()), Type::INT8_ARRAY),
+            (/* token */ &column(requests, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &column(requests, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
+            (/* seen_token */ &column(requests, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* seen_state */ &column(requests, |q| q.1.state.name()), Type::TEXT_ARRAY),
+            (/* past_ttl */ &column(requests, |q| q.1.past_ttl), Type::BOOL_ARRAY),
+            (/* path */ &column(requests, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut attempts = HashMap::new();
         for row in client.query_typed(TAKE_OVER, &parameters).await? {
@@ -134,26 +134,26 @@ impl Statement for TakeOver {
             let (number, recovery_point) = attempts.remove(q.0.id.as_bytes().as_slice())?;
             Some(row::attempt(number.into()).and_then(|number| Ok((number, recovery_point?))))
         };
-        Ok(questions.iter().map(attempt).map(Option::transpose).collect())
+        Ok(requests.iter().map(attempt).map(Option::transpose).collect())
     }
 }
 
-/// Looks a record up.
-pub(super) struct Find {
+/// Reads a record.
+pub(super) struct FindStatement {
     pub id: RecordId,
-    /// Whether an earlier try of the same call may have written what is found. Then it is told only once it is as durable
-    /// as if that try had been answered.
-    pub doubt: bool,
+    /// Whether an earlier try of the same call may have written the record. Then it is returned only once it is as
+    /// durable as if that try had been answered.
+    pub in_doubt: bool,
 }
 
-impl Weighed for Find {
+impl ByteSize for FindStatement {
     fn bytes(&self) -> usize {
         OVERHEAD_BYTES
     }
 }
 
-impl Statement for Find {
-    type Answer = Result<Option<Found>, Corrupt>;
+impl BatchStatement for FindStatement {
+    type Answer = Result<Option<FoundRecord>, CorruptRow>;
 
     const DISTINCT: bool = false;
 
@@ -161,127 +161,164 @@ impl Statement for Find {
         self.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids = column(questions, |q| q.id.as_bytes().as_slice());
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let mut ids = column(requests, |q| q.id.as_bytes().as_slice());
         ids.dedup(); // they are sorted
         let mut found = HashMap::new();
         for row in client.query_typed(FIND, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await? {
             found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(&row));
         }
-        if questions.iter().any(|q| q.doubt) {
-            client.query_typed(CATCH_UP, &[]).await?;
+        if requests.iter().any(|q| q.in_doubt) {
+            client.query_typed(AWAIT_DURABILITY, &[]).await?;
         }
-        Ok(questions.iter().map(|q| found.get(q.id.as_bytes().as_slice()).cloned().transpose()).collect())
+        Ok(requests.iter().map(|q| found.get(q.id.as_bytes().as_slice()).cloned().transpose()).collect())
     }
 }
 
-/// When the record will be forgotten, where it was written and where it ever is.
-type Ended = Result<Option<Option<SystemTime>>, Corrupt>;
+/// When the record lapses: the outer option is whether it was written, the inner one whether it has a TTL.
+type SettledRow = Result<Option<Option<SystemTime>>, CorruptRow>;
 
-/// Ends an attempt. Answers when the record will be forgotten, or `None` where nothing was changed.
-pub(super) struct Settle {
+/// Ends an attempt. The answer is when the record lapses, or `None` where nothing was changed.
+pub(super) struct SettleStatement {
     pub settlement: Arc<Settlement>,
-    /// Whether its row was held by somebody when it was last tried.
+    /// Whether another transaction had locked the row at the last try.
     pub held: bool,
 }
 
-impl Weighed for Settle {
+impl ByteSize for SettleStatement {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + body_bytes(&self.settlement.ending)
+        OVERHEAD_BYTES + body_bytes(&self.settlement.outcome)
     }
 }
 
-impl Statement for Settle {
-    type Answer = Ended;
+impl BatchStatement for SettleStatement {
+    type Answer = SettledRow;
 
-    // Several sources for one row: which of them the row gets would be anybody's guess.
+    // With several sources for one row, PostgreSQL would pick an arbitrary one.
     const DISTINCT: bool = true;
 
     fn id(&self) -> RecordId {
         self.settlement.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let terms = column(questions, |q| Terms::of(&q.settlement.ending));
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let terms = column(requests, |q| OutcomeColumns::from_outcome(&q.settlement.outcome));
         let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
-            (/* id */ &column(questions, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* token */ &column(questions, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* state */ &column(questions, |q| state_after(&q.settlement.ending)), Type::TEXT_ARRAY),
-            (/* ttl_ms */ &each(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
-            (/* status */ &each(&terms, |t| t.status), Type::INT2_ARRAY),
-            (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
-            (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
-            (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
-            (/* due_ms */ &column(questions, |q| q.settlement.again.map(millis)), Type::INT8_ARRAY),
+            (/* id */ &column(requests, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(requests, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* state */ &column(requests, |q| state_after(&q.settlement.outcome)), Type::TEXT_ARRAY),
+            (/* ttl_ms */ &map_all(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
+            (/* status */ &map_all(&terms, |t| t.status), Type::INT2_ARRAY),
+            (/* fields */ &map_all(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
+            (/* body */ &map_all(&terms, |t| t.body), Type::BYTEA_ARRAY),
+            (/* remember_ms */ &map_all(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
+            (/* due_ms */ &column(requests, |q| q.settlement.retry_in.map(millis)), Type::INT8_ARRAY),
         ];
-        let held = questions.iter().any(|q| q.held);
-        let rows = match client.query_typed(if held { SETTLE_AROUND } else { SETTLE }, &parameters).await {
-            // One of them is held, and all were taken back.
+        let held = requests.iter().any(|q| q.held);
+        let rows = match client.query_typed(if held { SETTLE_SKIP_LOCKED } else { SETTLE }, &parameters).await {
+            // One row is locked, and the whole statement was rolled back.
             Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) && !held => {
-                client.query_typed(SETTLE_AROUND, &parameters).await?
+                client.query_typed(SETTLE_SKIP_LOCKED, &parameters).await?
             }
             rows => rows?,
         };
-        expiries(&rows, questions.iter().map(|q| q.settlement.id))
+        expiries(&rows, requests.iter().map(|q| q.settlement.id))
     }
 }
 
-/// Writes the row of an attempt anew, whole and ended. Answers as [`Settle`] does; `None` where somebody has a row.
+/// Writes the whole row of an ended attempt anew. Answers like [`SettleStatement`]; `None` where a row exists.
 ///
-/// Asked only of settlements that have something [`to_restore`](Settlement::to_restore): the others are left out.
-pub(super) struct Restore(pub Arc<Settlement>);
+/// Only for settlements that have something [`to_restore`](Settlement::to_restore): others are left out.
+pub(super) struct RestoreStatement(pub Arc<Settlement>);
 
-impl Weighed for Restore {
+impl ByteSize for RestoreStatement {
     fn bytes(&self) -> usize {
-        let names = self.0.to_restore().map_or(0, |lost| lost.ask.space.len() + lost.ask.key.as_bytes().len());
-        OVERHEAD_BYTES + names + body_bytes(&self.0.ending)
+        let names = self
+            .0
+            .lease_to_restore()
+            .map_or(0, |lost| lost.reserve_request.space.len() + lost.reserve_request.key.as_bytes().len());
+        OVERHEAD_BYTES + names + body_bytes(&self.0.outcome)
     }
 }
 
-impl Statement for Restore {
-    type Answer = Ended;
+impl BatchStatement for RestoreStatement {
+    type Answer = SettledRow;
 
-    // Each is told for itself whether it was the one.
+    // Rows are returned by id, so of two requests for one record both would look restored.
     const DISTINCT: bool = true;
 
     fn id(&self) -> RecordId {
         self.0.id
     }
 
-    async fn run(client: &Client, questions: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let lost: Vec<_> = questions.iter().filter_map(|q| Some((q.0.to_restore()?, &q.0.ending))).collect();
-        let asks = each(&lost, |(lease, _)| &*lease.ask);
-        let recipes = each(&asks, |ask| ask.recipe.to_stored());
-        let terms = each(&lost, |(_, ending)| Terms::of(ending));
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let lost: Vec<_> = requests.iter().filter_map(|q| Some((q.0.lease_to_restore()?, &q.0.outcome))).collect();
+        let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
+        let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
+        let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
         let parameters: [(&(dyn ToSql + Sync), Type); 20] = [
-            (/* id */ &each(&asks, |ask| ask.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* service */ &each(&asks, |ask| &*ask.service), Type::TEXT_ARRAY),
-            (/* scope */ &each(&asks, |ask| ask.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* space */ &each(&asks, |ask| &ask.space[..]), Type::BYTEA_ARRAY),
-            (/* key */ &each(&asks, |ask| ask.key.as_bytes()), Type::BYTEA_ARRAY),
-            (/* route */ &each(&asks, |ask| &*ask.route), Type::TEXT_ARRAY),
+            (
+                /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (
+                /* service */ &map_all(&reserve_requests, |reserve_request| &*reserve_request.service),
+                Type::TEXT_ARRAY,
+            ),
+            (
+                /* scope */
+                &map_all(&reserve_requests, |reserve_request| reserve_request.scope.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (
+                /* space */ &map_all(&reserve_requests, |reserve_request| &reserve_request.space[..]),
+                Type::BYTEA_ARRAY,
+            ),
+            (
+                /* key */ &map_all(&reserve_requests, |reserve_request| reserve_request.key.as_bytes()),
+                Type::BYTEA_ARRAY,
+            ),
+            (/* route */ &map_all(&reserve_requests, |reserve_request| &*reserve_request.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
-            (/* fingerprint */ &each(&asks, |ask| ask.fingerprint.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* instance */ &each(&asks, |ask| ask.instance.get()), Type::INT8_ARRAY),
-            (/* token */ &each(&asks, |ask| ask.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* time_limit_ms */ &each(&asks, |ask| millis(ask.time_limit)), Type::INT8_ARRAY),
-            (/* attempt */ &each(&lost, |(lease, _)| i32::try_from(lease.attempt).ok()), Type::INT4_ARRAY),
-            (/* state */ &each(&lost, |(_, ending)| state_after(ending)), Type::TEXT_ARRAY),
-            (/* ttl_ms */ &each(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
-            (/* status */ &each(&terms, |t| t.status), Type::INT2_ARRAY),
-            (/* fields */ &each(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
-            (/* body */ &each(&terms, |t| t.body), Type::BYTEA_ARRAY),
-            (/* remember_ms */ &each(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
-            (/* path */ &each(&asks, |ask| ask.path.as_deref()), Type::BYTEA_ARRAY),
-            (/* accepted_ms */ &each(&lost, |(lease, _)| accepted_ms(lease)), Type::INT8_ARRAY),
+            (
+                /* fingerprint */
+                &map_all(&reserve_requests, |reserve_request| reserve_request.fingerprint.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (
+                /* instance */ &map_all(&reserve_requests, |reserve_request| reserve_request.instance.get()),
+                Type::INT8_ARRAY,
+            ),
+            (
+                /* token */
+                &map_all(&reserve_requests, |reserve_request| reserve_request.token.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
+            (
+                /* time_limit_ms */
+                &map_all(&reserve_requests, |reserve_request| millis(reserve_request.time_limit)),
+                Type::INT8_ARRAY,
+            ),
+            (/* attempt */ &map_all(&lost, |(lease, _)| i32::try_from(lease.attempt).ok()), Type::INT4_ARRAY),
+            (/* state */ &map_all(&lost, |(_, outcome)| state_after(outcome)), Type::TEXT_ARRAY),
+            (/* ttl_ms */ &map_all(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
+            (/* status */ &map_all(&terms, |t| t.status), Type::INT2_ARRAY),
+            (/* fields */ &map_all(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
+            (/* body */ &map_all(&terms, |t| t.body), Type::BYTEA_ARRAY),
+            (/* remember_ms */ &map_all(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
+            (
+                /* path */ &map_all(&reserve_requests, |reserve_request| reserve_request.path.as_deref()),
+                Type::BYTEA_ARRAY,
+            ),
+            (/* accepted_ms */ &map_all(&lost, |(lease, _)| accepted_ms(lease)), Type::INT8_ARRAY),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
-        expiries(&rows, questions.iter().map(|q| q.0.id))
+        expiries(&rows, requests.iter().map(|q| q.0.id))
     }
 }
 
-/// When each record will be forgotten, `None` for those of which no row came back.
-fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<Ended>, Error> {
+/// When each record lapses; `None` for records of which no row was returned.
+fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<SettledRow>, Error> {
     let mut written = HashMap::new();
     for row in rows {
         written.insert(row.try_get::<_, Vec<u8>>("id")?, row.try_get::<_, Option<i64>>("expires_at_ms")?);
@@ -290,12 +327,12 @@ fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<End
     Ok(ids.map(|id| expiry(id).transpose()).collect())
 }
 
-fn decode(row: &Row) -> Result<Found, Corrupt> {
-    read(row).map_err(|_| Corrupt("a column's type"))?.decode()
+fn decode(row: &Row) -> Result<FoundRecord, CorruptRow> {
+    read(row).map_err(|_| CorruptRow("a column's type"))?.decode()
 }
 
-fn read(row: &Row) -> Result<row::Row<'_>, Error> {
-    Ok(row::Row {
+fn read(row: &Row) -> Result<row::RawRecord<'_>, Error> {
+    Ok(row::RawRecord {
         id: row.try_get("id")?,
         attempt: row.try_get::<_, i32>("attempt")?.into(),
         token: row.try_get("token")?,

@@ -1,6 +1,6 @@
-//! TLS to the server, as the URL asks for it.
+//! TLS to the server, as the URL configures it.
 //!
-//! The files that it names are read for each connection, as libpq does: new ones count without a restart.
+//! The files that the URL names are read for each connection, as libpq does: new files apply without a restart.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,25 +21,25 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::failure::without_detail;
 use crate::config::{Identity, PostgresTls, Roots, SslMode};
 use crate::store::OpenError;
-use crate::tls::{self, Authorities, HandshakeError, Unusable};
+use crate::tls::{self, Authorities, CertificateFileError, HandshakeError};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Makes the TLS of each connection.
+/// Makes the TLS session of each connection.
 #[derive(Clone)]
-pub(super) struct Tls {
-    asked: Arc<PostgresTls>,
-    /// Read once: they are hundreds of kilobytes.
+pub(super) struct PgTls {
+    settings: Arc<PostgresTls>,
+    /// The system's authorities. Read once, as they are hundreds of kilobytes.
     system: Arc<RootCertStore>,
-    /// The server is told at once that TLS begins, and by ALPN what is in it.
+    /// Whether TLS begins without a request in plain text, with ALPN naming the protocol (`sslnegotiation=direct`).
     direct: bool,
 }
 
-impl Tls {
-    /// Reads the files, so that what is wrong with them is known at start.
-    pub fn new(asked: PostgresTls, negotiation: SslNegotiation) -> Result<Self, OpenError> {
-        let asks_system = asked.mode == SslMode::VerifyFull && asked.roots == Roots::System;
-        let system = if asks_system { Authorities::of_system() } else { Authorities::none() };
+impl PgTls {
+    /// Reads the files, so that errors in them are reported at start.
+    pub fn new(settings: PostgresTls, negotiation: SslNegotiation) -> Result<Self, OpenError> {
+        let asks_system = settings.mode == SslMode::VerifyFull && settings.roots == Roots::System;
+        let system = if asks_system { Authorities::from_system() } else { Authorities::empty() };
         if asks_system && system.roots.is_empty() {
             return Err(OpenError::Missing(
                 "no certificate authority is known here: install ca-certificates, or write an `sslrootcert` into store.url"
@@ -47,26 +47,26 @@ impl Tls {
             ));
         }
         let direct = negotiation == SslNegotiation::Direct;
-        let tls = Self { asked: Arc::new(asked), system: system.roots, direct };
-        if tls.asked.mode != SslMode::Disable {
+        let tls = Self { settings: Arc::new(settings), system: system.roots, direct };
+        if tls.settings.mode != SslMode::Disable {
             tls.client().map_err(OpenError::Missing)?;
         }
         Ok(tls)
     }
 
-    /// What the driver knows of it.
+    /// The driver's TLS mode.
     pub fn mode(&self) -> config::SslMode {
-        match self.asked.mode {
+        match self.settings.mode {
             SslMode::Disable => config::SslMode::Disable,
             SslMode::Prefer => config::SslMode::Prefer,
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => config::SslMode::Require,
         }
     }
 
-    /// The driver's error for people. That a server has no TLS is worth a word to those who have not asked for it.
+    /// The driver's error for people, with advice where the server has no TLS and the URL does not mention it.
     pub fn explain(&self, error: tokio_postgres::Error) -> BoxError {
         let no_tls = error.source().is_some_and(|cause| cause.to_string() == "server does not support TLS");
-        if no_tls && !self.asked.is_written && self.asked.mode == SslMode::VerifyFull {
+        if no_tls && !self.settings.is_written && self.settings.mode == SslMode::VerifyFull {
             return "the server has no TLS, which is needed for a host that is not this machine: write `sslmode=disable` into \
                     store.url if you trust the network between"
                 .into();
@@ -75,25 +75,28 @@ impl Tls {
     }
 
     fn client(&self) -> Result<ClientConfig, BoxError> {
-        let builder = tls::begin(ClientConfig::builder_with_provider);
-        let lenient =
-            |roots| Arc::new(Lenient { roots, algorithms: tls::provider().signature_verification_algorithms });
-        let builder = match self.asked.mode {
+        let builder = tls::start_config(ClientConfig::builder_with_provider);
+        let lenient_verifier =
+            |roots| Arc::new(LenientVerifier { roots, algorithms: tls::provider().signature_verification_algorithms });
+        let builder = match self.settings.mode {
             SslMode::Disable | SslMode::Prefer | SslMode::Require => {
-                builder.dangerous().with_custom_certificate_verifier(lenient(None))
+                builder.dangerous().with_custom_certificate_verifier(lenient_verifier(None))
             }
-            SslMode::VerifyCa => builder.dangerous().with_custom_certificate_verifier(lenient(Some(self.roots()?))),
+            SslMode::VerifyCa => {
+                builder.dangerous().with_custom_certificate_verifier(lenient_verifier(Some(self.roots()?)))
+            }
             SslMode::VerifyFull => builder.with_root_certificates(self.roots()?),
         };
-        let mut client = match &self.asked.identity {
+        let mut client = match &self.settings.identity {
             None => builder.with_no_client_auth(),
             Some(Identity { certificate, key }) => {
-                let chain = tls::certificates(&read("sslcert", certificate)?);
+                let chain = tls::parse_certificates(&read("sslcert", certificate)?);
                 let chain = chain.map_err(|why| unusable("sslcert", certificate, &why))?;
-                let secret = tls::private_key(&read("sslkey", key)?).map_err(|why| unusable("sslkey", key, &why))?;
-                builder.with_client_auth_cert(chain, secret).map_err(|error| match tls::unusable(error) {
-                    Unusable::Certificate(why) => unusable("sslcert", certificate, &why),
-                    Unusable::Key(why) => unusable("sslkey", key, &why),
+                let secret =
+                    tls::parse_private_key(&read("sslkey", key)?).map_err(|why| unusable("sslkey", key, &why))?;
+                builder.with_client_auth_cert(chain, secret).map_err(|error| match tls::explain_rejection(error) {
+                    CertificateFileError::Certificate(why) => unusable("sslcert", certificate, &why),
+                    CertificateFileError::Key(why) => unusable("sslkey", key, &why),
                 })?
             }
         };
@@ -104,8 +107,8 @@ impl Tls {
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>, BoxError> {
-        let Roots::File(path) = &self.asked.roots else { return Ok(Arc::clone(&self.system)) };
-        let found = tls::certificates(&read("sslrootcert", path)?);
+        let Roots::File(path) = &self.settings.roots else { return Ok(Arc::clone(&self.system)) };
+        let found = tls::parse_certificates(&read("sslrootcert", path)?);
         let mut roots = RootCertStore::empty();
         for certificate in found.map_err(|why| unusable("sslrootcert", path, &why))? {
             roots.add(certificate).map_err(|why| unusable("sslrootcert", path, &format!("is unusable: {why}")))?;
@@ -122,26 +125,26 @@ fn unusable(parameter: &str, path: &Path, why: &str) -> BoxError {
     format!("store.url: {parameter} `{}` {why}", path.display()).into()
 }
 
-impl MakeTlsConnect<Socket> for Tls {
+impl MakeTlsConnect<Socket> for PgTls {
     type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
-    type TlsConnect = Connect;
+    type TlsConnect = OptionalHandshake;
     type Error = BoxError;
 
-    fn make_tls_connect(&mut self, host: &str) -> Result<Connect, BoxError> {
-        if self.asked.mode == SslMode::Disable {
-            return Ok(Connect(None));
+    fn make_tls_connect(&mut self, host: &str) -> Result<OptionalHandshake, BoxError> {
+        if self.settings.mode == SslMode::Disable {
+            return Ok(OptionalHandshake(None));
         }
-        Ok(Connect(Some(MakeTlsConnect::<Socket>::make_tls_connect(
+        Ok(OptionalHandshake(Some(MakeTlsConnect::<Socket>::make_tls_connect(
             &mut MakeRustlsConnect::new(self.client()?),
             host,
         )?)))
     }
 }
 
-/// One handshake; `None` where there will be none.
-pub(super) struct Connect(Option<<MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect>);
+/// One TLS handshake; `None` where TLS is switched off.
+pub(super) struct OptionalHandshake(Option<<MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect>);
 
-impl TlsConnect<Socket> for Connect {
+impl TlsConnect<Socket> for OptionalHandshake {
     type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
     type Error = HandshakeError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Stream, HandshakeError>> + Send>>;
@@ -156,16 +159,15 @@ impl TlsConnect<Socket> for Connect {
     }
 }
 
-/// Asks less of a server than a name that is vouched for. That it has the key to the certificate that it shows, it must prove
-/// in any case.
+/// Verifies a server without checking its name. The server must prove in any case that it has its certificate's key.
 #[derive(Debug)]
-struct Lenient {
-    /// Who must have signed the certificate; `None` for anybody.
+struct LenientVerifier {
+    /// The authorities of which one must have signed the certificate; `None` accepts any.
     roots: Option<Arc<RootCertStore>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

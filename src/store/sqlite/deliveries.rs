@@ -1,81 +1,70 @@
-//! The statements of what is accepted now and sent later.
+//! The statements for asynchronous deliveries.
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
-use super::statements::{blob, find, optional_text, text};
-use super::writer::Failure;
-use crate::domain::attempt::Token;
-use crate::domain::job::{Enqueued, Order, PickUp, PickedUp, Terms};
-use crate::domain::record::RecordId;
-use crate::domain::response::Corrupt;
-use crate::store::Seen;
-use crate::store::deliveries::{Grave, RawJob, on_unknown};
+use super::statements::{blob, find, in_savepoint, optional_text, text};
+use super::writer::SqliteFailure;
+use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::response::CorruptRow;
+use crate::domain::state::StateKind;
+use crate::store::ExpectedRecord;
+use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
 use crate::store::row::millis;
 
-const BURIED: &str = include_str!("sql/buried.sql");
-const BURY: &str = include_str!("sql/bury.sql");
-const DUE: &str = include_str!("sql/due.sql");
+const AUDIT_GIVE_UP: &str = include_str!("sql/audit_give_up.sql");
+const GIVE_UP: &str = include_str!("sql/give_up.sql");
+const LIST_DUE_DELIVERIES: &str = include_str!("sql/list_due_deliveries.sql");
 const ENQUEUE: &str = include_str!("sql/enqueue.sql");
 const ENQUEUE_OVER: &str = include_str!("sql/enqueue_over.sql");
-const FORGIVE: &str = include_str!("sql/forgive.sql");
-const OUTBOX: &str = include_str!("sql/outbox.sql");
-const SHRED: &str = include_str!("sql/shred.sql");
-const TAKE: &str = include_str!("sql/take.sql");
+const DISCOUNT_UNSENT_ATTEMPT: &str = include_str!("sql/discount_unsent_attempt.sql");
+const STORE_REQUEST: &str = include_str!("sql/store_request.sql");
+const DELETE_REQUEST: &str = include_str!("sql/delete_request.sql");
+const START_DELIVERY: &str = include_str!("sql/start_delivery.sql");
 
-/// Several writing statements, of which none without the others, and whatever else is in the transaction stays.
-pub(super) fn together<T>(db: &Connection, work: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T, Failure> {
-    db.execute_batch("savepoint together")?;
-    let done = work(db);
-    let ended = match &done {
-        Ok(_) => db.execute_batch("release together"),
-        // Where SQLite has taken all of it back there is nothing to do.
-        Err(_) if db.is_autocommit() => Ok(()),
-        Err(_) => db.execute_batch("rollback to together; release together"),
-    };
-    // The first failure is the one to tell.
-    let done = done?;
-    ended?;
-    Ok(done)
-}
-
-pub(super) fn enqueue(db: &Connection, now: i64, order: &Order, from: Option<Seen>) -> Result<Enqueued, Failure> {
-    let Order { ask, sealed } = order;
-    let accepted = together(db, |db| {
+pub(super) fn enqueue(
+    db: &Connection,
+    now: i64,
+    order: &EnqueueRequest,
+    from: Option<ExpectedRecord>,
+) -> Result<EnqueueResult, SqliteFailure> {
+    let EnqueueRequest { reserve_request, sealed } = order;
+    let accepted = in_savepoint(db, |db| {
         let mut accepted = match from {
             None => 0,
             Some(from) => db.prepare_cached(ENQUEUE_OVER)?.execute(named_params! {
-                ":id": ask.id.as_bytes(),
-                ":path": ask.path.as_deref(),
-                ":route": &*ask.route,
-                ":recipe": ask.recipe.to_stored(),
-                ":fingerprint": ask.fingerprint.as_bytes(),
-                ":instance": ask.instance.get(),
-                ":token": ask.token.as_bytes(),
+                ":id": reserve_request.id.as_bytes(),
+                ":path": reserve_request.path.as_deref(),
+                ":route": &*reserve_request.route,
+                ":recipe": reserve_request.recipe.to_stored(),
+                ":fingerprint": reserve_request.fingerprint.as_bytes(),
+                ":instance": reserve_request.instance.get(),
+                ":token": reserve_request.token.as_bytes(),
                 ":seen_token": from.token.as_bytes(),
-                ":seen_state": from.state,
+                ":seen_state": from.state.name(),
                 ":past_ttl": from.past_ttl,
                 ":now": now,
             })?,
         };
         if accepted == 0 {
             accepted = db.prepare_cached(ENQUEUE)?.execute(named_params! {
-                ":id": ask.id.as_bytes(),
-                ":service": &*ask.service,
-                ":scope": ask.scope.as_bytes(),
-                ":space": &ask.space[..],
-                ":key": ask.key.as_bytes(),
-                ":path": ask.path.as_deref(),
-                ":route": &*ask.route,
-                ":recipe": ask.recipe.to_stored(),
-                ":fingerprint": ask.fingerprint.as_bytes(),
-                ":instance": ask.instance.get(),
-                ":token": ask.token.as_bytes(),
+                ":id": reserve_request.id.as_bytes(),
+                ":service": &*reserve_request.service,
+                ":scope": reserve_request.scope.as_bytes(),
+                ":space": &reserve_request.space[..],
+                ":key": reserve_request.key.as_bytes(),
+                ":path": reserve_request.path.as_deref(),
+                ":route": &*reserve_request.route,
+                ":recipe": reserve_request.recipe.to_stored(),
+                ":fingerprint": reserve_request.fingerprint.as_bytes(),
+                ":instance": reserve_request.instance.get(),
+                ":token": reserve_request.token.as_bytes(),
                 ":now": now,
             })?;
         }
         if accepted == 1 {
-            db.prepare_cached(OUTBOX)?.execute(named_params! {
-                ":id": ask.id.as_bytes(),
+            db.prepare_cached(STORE_REQUEST)?.execute(named_params! {
+                ":id": reserve_request.id.as_bytes(),
                 ":secret": sealed.secret,
                 ":sealed": &sealed.bytes[..],
                 ":now": now,
@@ -84,39 +73,39 @@ pub(super) fn enqueue(db: &Connection, now: i64, order: &Order, from: Option<See
         Ok(accepted == 1)
     })?;
     if accepted {
-        return Ok(Enqueued::Accepted);
+        return Ok(EnqueueResult::Accepted);
     }
-    // Nobody else writes: what was in the way is still there, or the file contradicts itself.
-    let found = find(db, now, ask.id)?.ok_or(Corrupt("the index of keys"))?;
-    Ok(Enqueued::Taken(found.record))
+    // Nobody else writes: the conflicting row still exists, or the file is inconsistent.
+    let found = find(db, now, reserve_request.id)?.ok_or(CorruptRow("the index of keys"))?;
+    Ok(EnqueueResult::Taken(found.record))
 }
 
-/// Route by route, until there are as many as wanted.
-pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUp) -> Result<PickedUp, Failure> {
-    together(db, |db| {
+/// Starts attempts for due deliveries, route by route, until all tokens are used.
+pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Result<PickUpResult, SqliteFailure> {
+    in_savepoint(db, |db| {
         for id in &order.delivered {
-            shred(db, *id)?;
+            delete_request(db, *id)?;
         }
         for id in &order.unsent {
-            db.prepare_cached(FORGIVE)?.execute(named_params! { ":id": id.as_bytes() })?;
+            db.prepare_cached(DISCOUNT_UNSENT_ATTEMPT)?.execute(named_params! { ":id": id.as_bytes() })?;
         }
-        let mut picked = PickedUp::default();
+        let mut picked = PickUpResult::default();
         let mut tokens = order.tokens.iter();
-        for terms in &order.terms {
-            for due in due(db, now, order, terms, tokens.len() + order.busy.len())? {
-                // A new token would fence its end.
+        for terms in &order.policies {
+            for due in list_due(db, now, order, terms, tokens.len() + order.busy.len())? {
+                // A new token would fence its settlement.
                 if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
                     continue;
                 }
                 if let Some(note) = due.note {
                     let id = due.id;
-                    if put(db, now, &id, &due.token, &due.state, &note)? {
-                        picked.dead.push(Grave { id, route: terms.route.to_string(), note }.decode()?);
+                    if give_up_from(db, now, &id, &due.token, &due.state, &note)? {
+                        picked.given_up.push(GivenUpRow { id, route: terms.route.to_string(), note }.decode()?);
                     }
                     continue;
                 }
                 let Some(token) = tokens.next() else { break };
-                let mut statement = db.prepare_cached(TAKE)?;
+                let mut statement = db.prepare_cached(START_DELIVERY)?;
                 let mut rows = statement.query(named_params! {
                     ":id": due.id,
                     ":token": token.as_bytes(),
@@ -125,12 +114,13 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUp) -> Result<Picke
                     ":now": now,
                 })?;
                 let Some(row) = rows.next()? else { continue };
-                match raw(row, token, due.spent, due.give_up_in_ms)
+                match read_raw_job(row, token, due.spent, due.give_up_in_ms)
                     .and_then(|raw| Ok(raw.decode(&order.service, order)?))
                 {
                     Ok(job) => picked.jobs.push(job),
-                    // One that cannot be read was never sent, and is released as a stray; the others are delivered.
-                    Err(Failure::Corrupt(corrupt)) => {
+                    // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
+                    // delivered.
+                    Err(SqliteFailure::Corrupt(corrupt)) => {
                         tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered");
                     }
                     Err(failure) => return Err(failure),
@@ -141,7 +131,7 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUp) -> Result<Picke
     })
 }
 
-struct Due {
+struct DueDelivery {
     id: Vec<u8>,
     token: Vec<u8>,
     state: String,
@@ -150,8 +140,14 @@ struct Due {
     note: Option<String>,
 }
 
-fn due(db: &Connection, now: i64, order: &PickUp, terms: &Terms, limit: usize) -> Result<Vec<Due>, Failure> {
-    let mut statement = db.prepare_cached(DUE)?;
+fn list_due(
+    db: &Connection,
+    now: i64,
+    order: &PickUpRequest,
+    terms: &DeliveryPolicy,
+    limit: usize,
+) -> Result<Vec<DueDelivery>, SqliteFailure> {
+    let mut statement = db.prepare_cached(LIST_DUE_DELIVERIES)?;
     let mut rows = statement.query(named_params! {
         ":service": &*order.service,
         ":route": &*terms.route,
@@ -164,7 +160,7 @@ fn due(db: &Connection, now: i64, order: &PickUp, terms: &Terms, limit: usize) -
     })?;
     let mut due = Vec::new();
     while let Some(row) = rows.next()? {
-        due.push(Due {
+        due.push(DueDelivery {
             id: row.get("id")?,
             token: row.get("token")?,
             state: row.get("state")?,
@@ -176,38 +172,43 @@ fn due(db: &Connection, now: i64, order: &PickUp, terms: &Terms, limit: usize) -
     Ok(due)
 }
 
-fn raw<'a>(row: &'a Row<'_>, token: &'a Token, spent: i64, give_up_in_ms: i64) -> Result<RawJob<'a>, Failure> {
-    Ok(RawJob {
-        id: blob(row, "id")?.ok_or(Corrupt("id"))?,
+fn read_raw_job<'a>(
+    row: &'a Row<'_>,
+    token: &'a Token,
+    spent: i64,
+    give_up_in_ms: i64,
+) -> Result<RawDeliveryJob<'a>, SqliteFailure> {
+    Ok(RawDeliveryJob {
+        id: blob(row, "id")?.ok_or(CorruptRow("id"))?,
         token: token.as_bytes(),
-        scope: blob(row, "scope")?.ok_or(Corrupt("scope"))?,
-        space: blob(row, "space")?.ok_or(Corrupt("space"))?,
-        key: blob(row, "key")?.ok_or(Corrupt("key"))?,
+        scope: blob(row, "scope")?.ok_or(CorruptRow("scope"))?,
+        space: blob(row, "space")?.ok_or(CorruptRow("space"))?,
+        key: blob(row, "key")?.ok_or(CorruptRow("key"))?,
         path: blob(row, "path")?,
         route: text(row, "route")?,
         recipe: text(row, "recipe")?,
-        fingerprint: blob(row, "fingerprint")?.ok_or(Corrupt("fingerprint"))?,
+        fingerprint: blob(row, "fingerprint")?.ok_or(CorruptRow("fingerprint"))?,
         attempt: row.get("attempt")?,
         recovery_point: optional_text(row, "recovery_point")?,
         accepted_at_ms: row.get("accepted_at")?,
         spent,
         give_up_in_ms,
         secret: text(row, "secret")?,
-        sealed: blob(row, "sealed")?.ok_or(Corrupt("its request"))?,
+        sealed: blob(row, "sealed")?.ok_or(CorruptRow("its request"))?,
     })
 }
 
-pub(super) fn bury(
+pub(super) fn give_up(
     db: &Connection,
     now: i64,
     id: RecordId,
     token: Token,
-    states: &[&str],
+    states: &[StateKind],
     note: &str,
-) -> Result<bool, Failure> {
-    together(db, |db| {
+) -> Result<bool, SqliteFailure> {
+    in_savepoint(db, |db| {
         for state in states {
-            if put(db, now, id.as_bytes(), token.as_bytes(), state, note)? {
+            if give_up_from(db, now, id.as_bytes(), token.as_bytes(), state.name(), note)? {
                 return Ok(true);
             }
         }
@@ -215,11 +216,18 @@ pub(super) fn bury(
     })
 }
 
-fn put(db: &Connection, now: i64, id: &[u8], token: &[u8], state: &str, note: &str) -> Result<bool, Failure> {
+fn give_up_from(
+    db: &Connection,
+    now: i64,
+    id: &[u8],
+    token: &[u8],
+    state: &str,
+    note: &str,
+) -> Result<bool, SqliteFailure> {
     let parameters = named_params! { ":id": id, ":token": token, ":state": state, ":now": now };
-    let service: Option<String> = db.prepare_cached(BURY)?.query_row(parameters, |row| row.get(0)).optional()?;
+    let service: Option<String> = db.prepare_cached(GIVE_UP)?.query_row(parameters, |row| row.get(0)).optional()?;
     let Some(service) = service else { return Ok(false) };
-    db.prepare_cached(BURIED)?.execute(named_params! {
+    db.prepare_cached(AUDIT_GIVE_UP)?.execute(named_params! {
         ":now": now,
         ":service": service,
         ":id": id,
@@ -229,8 +237,8 @@ fn put(db: &Connection, now: i64, id: &[u8], token: &[u8], state: &str, note: &s
     Ok(true)
 }
 
-/// Its request is needed no more, if its key is completed or gone.
-pub(super) fn shred(db: &Connection, id: RecordId) -> Result<(), Failure> {
-    db.prepare_cached(SHRED)?.execute(named_params! { ":id": id.as_bytes() })?;
+/// Deletes a key's request if the key is completed or gone.
+pub(super) fn delete_request(db: &Connection, id: RecordId) -> Result<(), SqliteFailure> {
+    db.prepare_cached(DELETE_REQUEST)?.execute(named_params! { ":id": id.as_bytes() })?;
     Ok(())
 }

@@ -1,34 +1,34 @@
-//! The statements of those who ask the service what became of attempts.
+//! The statements for probing the service about unknown keys.
 
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
-use super::deliveries::shred;
-use super::statements::{blob, text};
-use super::writer::Failure;
-use crate::domain::probe::{Finding, Page, Probe, Schedule};
-use crate::domain::record::RecordId;
-use crate::domain::response::Corrupt;
-use crate::store::row::{About, Resolved, count, millis};
+use super::deliveries::delete_request;
+use super::statements::{blob, in_savepoint, text};
+use super::writer::SqliteFailure;
+use crate::domain::ids::RecordId;
+use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::response::CorruptRow;
+use crate::store::row::{SubjectColumns, VerdictColumns, count, millis};
 
-const CLAIM: &str = include_str!("sql/claim.sql");
-const PAGE: &str = include_str!("sql/page.sql");
-const RESOLVE: &str = include_str!("sql/resolve.sql");
-const RESOLVED: &str = include_str!("sql/resolved.sql");
+const CLAIM_PROBES: &str = include_str!("sql/claim_probes.sql");
+const LIST_SETTLED_KEYS: &str = include_str!("sql/list_settled_keys.sql");
+const APPLY_PROBE_FINDING: &str = include_str!("sql/apply_probe_finding.sql");
+const AUDIT_RESOLUTION: &str = include_str!("sql/audit_resolution.sql");
 
 /// Route by route, until there are as many as wanted.
-pub(super) fn claim(
+pub(super) fn claim_probes(
     db: &Connection,
     now: i64,
     service: &str,
-    schedules: &[Schedule],
+    schedules: &[ProbeSchedule],
     limit: u32,
-) -> Result<Vec<Probe>, Failure> {
+) -> Result<Vec<Probe>, SqliteFailure> {
     let mut probes = Vec::new();
     for schedule in schedules {
         let left = i64::from(limit) - probes.len() as i64;
-        let mut statement = db.prepare_cached(CLAIM)?;
+        let mut statement = db.prepare_cached(CLAIM_PROBES)?;
         let mut rows = statement.query(named_params! {
             ":service": service,
             ":route": &*schedule.route,
@@ -40,27 +40,18 @@ pub(super) fn claim(
         })?;
         while let Some(row) = rows.next()? {
             let (number, absences) = (count(row.get("probes")?)?, count(row.get("absences")?)?);
-            probes.push(Probe { subject: about(row)?.decode()?, number, absences });
+            probes.push(Probe { subject: read_subject(row)?.decode()?, number, absences });
         }
     }
     Ok(probes)
 }
 
-pub(super) fn resolve(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Failure> {
-    // Two writing statements, of which none without the other.
-    db.execute_batch("savepoint resolve")?;
-    let resolved = resolve_both(db, now, finding);
-    let ended = db.execute_batch(match resolved {
-        Ok(_) => "release resolve",
-        Err(_) => "rollback to resolve; release resolve",
-    });
-    // The first failure is the one to tell.
-    let taken = resolved?;
-    Ok(ended.map(|()| taken)?)
+pub(super) fn resolve(db: &Connection, now: i64, finding: &ProbeFinding) -> Result<bool, SqliteFailure> {
+    in_savepoint(db, |db| resolve_with_audit(db, now, finding))
 }
 
-fn resolve_both(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Failure> {
-    let Resolved { state, action, absences, ttl_ms, remember_ms, response } = (&finding.verdict).into();
+fn resolve_with_audit(db: &Connection, now: i64, finding: &ProbeFinding) -> Result<bool, SqliteFailure> {
+    let VerdictColumns { state, action, absences, ttl_ms, remember_ms, response } = (&finding.verdict).into();
     let parameters = named_params! {
         ":id": finding.id.as_bytes(),
         ":token": finding.token.as_bytes(),
@@ -74,10 +65,12 @@ fn resolve_both(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Fa
         ":body": response.and_then(|response| response.body.as_deref()),
         ":now": now,
     };
-    let resolved: Option<(String, String)> =
-        db.prepare_cached(RESOLVE)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let resolved: Option<(String, String)> = db
+        .prepare_cached(APPLY_PROBE_FINDING)?
+        .query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
     if let Some((service, state)) = resolved.as_ref().filter(|_| state != "unknown") {
-        db.prepare_cached(RESOLVED)?.execute(named_params! {
+        db.prepare_cached(AUDIT_RESOLUTION)?.execute(named_params! {
             ":now": now,
             ":service": service,
             ":action": action,
@@ -87,12 +80,12 @@ fn resolve_both(db: &Connection, now: i64, finding: &Finding) -> Result<bool, Fa
         })?;
     }
     if state == "completed" && resolved.is_some() {
-        shred(db, finding.id)?;
+        delete_request(db, finding.id)?;
     }
     Ok(resolved.is_some())
 }
 
-pub(super) fn page(
+pub(super) fn list_settled_keys(
     db: &Connection,
     now: i64,
     service: &str,
@@ -100,8 +93,8 @@ pub(super) fn page(
     since_ms: i64,
     after: Option<RecordId>,
     limit: u32,
-) -> Result<Page, Failure> {
-    let mut statement = db.prepare_cached(PAGE)?;
+) -> Result<SettledKeyPage, SqliteFailure> {
+    let mut statement = db.prepare_cached(LIST_SETTLED_KEYS)?;
     let mut rows = statement.query(named_params! {
         ":service": service,
         ":since_ms": since_ms,
@@ -109,27 +102,27 @@ pub(super) fn page(
         ":limit": limit,
         ":now": now,
     })?;
-    let (mut page, mut read, mut last) = (Page::default(), 0, None);
+    let (mut page, mut read, mut last) = (SettledKeyPage::default(), 0, None);
     while let Some(row) = rows.next()? {
         read += 1;
-        let about = about(row)?;
+        let about = read_subject(row)?;
         last = RecordId::from_stored(about.id);
         if row.get::<_, bool>("wanted")? && routes.iter().any(|route| **route == *about.route) {
             page.keys.push(about.settled(text(row, "state")?, row.get("status")?)?);
         }
     }
     if read == limit {
-        page.next = Some(last.ok_or(Corrupt("id"))?);
+        page.next = Some(last.ok_or(CorruptRow("id"))?);
     }
     Ok(page)
 }
 
-fn about<'a>(row: &'a Row<'_>) -> Result<About<'a>, Failure> {
-    Ok(About {
-        id: blob(row, "id")?.ok_or(Corrupt("id"))?,
-        token: blob(row, "token")?.ok_or(Corrupt("token"))?,
-        scope: blob(row, "scope")?.ok_or(Corrupt("scope"))?,
-        key: blob(row, "key")?.ok_or(Corrupt("key"))?,
+fn read_subject<'a>(row: &'a Row<'_>) -> Result<SubjectColumns<'a>, SqliteFailure> {
+    Ok(SubjectColumns {
+        id: blob(row, "id")?.ok_or(CorruptRow("id"))?,
+        token: blob(row, "token")?.ok_or(CorruptRow("token"))?,
+        scope: blob(row, "scope")?.ok_or(CorruptRow("scope"))?,
+        key: blob(row, "key")?.ok_or(CorruptRow("key"))?,
         route: text(row, "route")?,
         path: blob(row, "path")?,
     })

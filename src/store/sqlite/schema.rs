@@ -1,24 +1,24 @@
-//! The schema in SQLite: what it lacks, and taking the steps.
+//! The schema in SQLite: its migrations, and applying them.
 
 use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, named_params};
 
-use super::file::refusal;
+use super::open_error::open_error;
 use crate::domain::scope::Salt;
 use crate::store::OpenError;
-use crate::store::migrate::{Applied, Migration, Step, none_missing, outstanding};
+use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 
-const APPLIED: &str = include_str!("sql/applied.sql");
-const SALT: &str = include_str!("sql/salt.sql");
-const SALTED: &str = include_str!("sql/salted.sql");
+const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
+const INSERT_SALT: &str = include_str!("sql/insert_salt.sql");
+const FIND_SALT: &str = include_str!("sql/find_salt.sql");
 
-const STEPS: &[Step] = &[
-    Step::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
-    Step::new(2, "0002_operators", include_str!("../../../migrations/sqlite/0002_operators.sql")),
-    Step::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
-    Step::new(4, "0004_outbox", include_str!("../../../migrations/sqlite/0004_outbox.sql")),
-    Step::new(5, "0005_service", include_str!("../../../migrations/sqlite/0005_service.sql")),
+const STEPS: &[MigrationStep] = &[
+    MigrationStep::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
+    MigrationStep::new(2, "0002_operators", include_str!("../../../migrations/sqlite/0002_operators.sql")),
+    MigrationStep::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
+    MigrationStep::new(4, "0004_outbox", include_str!("../../../migrations/sqlite/0004_outbox.sql")),
+    MigrationStep::new(5, "0005_service", include_str!("../../../migrations/sqlite/0005_service.sql")),
 ];
 
 /// See [`crate::store::schema()`].
@@ -26,29 +26,29 @@ pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
 
-/// Brings the schema up to date, or refuses it, and reads the salt. A database in memory has no path, and always begins
-/// with nothing.
+/// Migrates the schema, or refuses it, and reads the salt. A database in memory has no path, and is always empty at
+/// first.
 pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -> Result<Salt, OpenError> {
     if migrate || path.is_none() {
         apply(db, path)?;
     } else {
-        none_missing(outstanding(STEPS, &applied(db, path)?)?)?;
+        check_none_missing(missing_steps(STEPS, &applied(db, path)?)?)?;
     }
     salt(db, path)
 }
 
-/// Takes the steps that are missing, each in a transaction of its own. Returns their names.
+/// Applies the missing migrations, each in a transaction of its own. Returns their names.
 pub(super) fn apply(db: &mut Connection, path: Option<&Path>) -> Result<Vec<String>, OpenError> {
     let mut taken = Vec::new();
-    for step in outstanding(STEPS, &applied(db, path)?)? {
-        take(db, step)
+    for step in missing_steps(STEPS, &applied(db, path)?)? {
+        apply_step(db, step)
             .map_err(|source| OpenError::Migration { name: step.name.to_owned(), source: Box::new(source) })?;
         taken.push(step.name.to_owned());
     }
     Ok(taken)
 }
 
-fn take(db: &mut Connection, step: &Step) -> rusqlite::Result<()> {
+fn apply_step(db: &mut Connection, step: &MigrationStep) -> rusqlite::Result<()> {
     let transaction = db.transaction()?;
     transaction.execute_batch(step.sql)?;
     transaction.execute(
@@ -58,17 +58,17 @@ fn take(db: &mut Connection, step: &Step) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// The steps that the file lacks.
+/// Returns the migrations that the file lacks.
 pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
-    Ok(outstanding(STEPS, &applied(db, Some(path))?)?.iter().map(script).collect())
+    Ok(missing_steps(STEPS, &applied(db, Some(path))?)?.iter().map(script).collect())
 }
 
-/// The steps that a file lacks that is not there.
-pub(super) fn all() -> Vec<Migration> {
+/// Returns the migrations that a new file needs.
+pub(super) fn all_scripts() -> Vec<Migration> {
     STEPS.iter().map(script).collect()
 }
 
-fn script(step: &Step) -> Migration {
+fn script(step: &MigrationStep) -> Migration {
     step.script(&format!(
         "insert into migrations (version, name, sha256) values ({}, '{}', x'{}');",
         step.version,
@@ -77,26 +77,27 @@ fn script(step: &Step) -> Migration {
     ))
 }
 
-fn applied(db: &Connection, path: Option<&Path>) -> Result<Vec<Applied>, OpenError> {
+fn applied(db: &Connection, path: Option<&Path>) -> Result<Vec<AppliedMigration>, OpenError> {
     let read = || {
         let there = "select 1 from sqlite_schema where name = 'migrations'";
         if db.query_row(there, [], |_| Ok(())).optional()?.is_none() {
             return Ok(Vec::new());
         }
-        let step =
-            |row: &rusqlite::Row<'_>| Ok(Applied { version: row.get(0)?, name: row.get(1)?, sha256: row.get(2)? });
-        db.prepare(APPLIED)?.query_map([], step)?.collect()
+        let step = |row: &rusqlite::Row<'_>| {
+            Ok(AppliedMigration { version: row.get(0)?, name: row.get(1)?, sha256: row.get(2)? })
+        };
+        db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect()
     };
     read().map_err(|source| refused(path, source))
 }
 
-/// The salt, drawn when the file was made.
+/// Reads the salt, and draws it where the file is new.
 fn salt(db: &Connection, path: Option<&Path>) -> Result<Salt, OpenError> {
     let mut drawn = [0; 32];
     getrandom::fill(&mut drawn).map_err(|source| OpenError::Missing(Box::new(source)))?;
     let read = || {
-        db.execute(SALT, named_params! { ":salt": drawn })?;
-        db.query_row(SALTED, [], |row| row.get::<_, Vec<u8>>(0))
+        db.execute(INSERT_SALT, named_params! { ":salt": drawn })?;
+        db.query_row(FIND_SALT, [], |row| row.get::<_, Vec<u8>>(0))
     };
     let stored = read().map_err(|source| refused(path, source))?;
     let salt: [u8; 32] =
@@ -106,7 +107,7 @@ fn salt(db: &Connection, path: Option<&Path>) -> Result<Salt, OpenError> {
 
 fn refused(path: Option<&Path>, source: rusqlite::Error) -> OpenError {
     match path {
-        Some(path) => refusal(path, source),
+        Some(path) => open_error(path, source),
         None => OpenError::Missing(Box::new(source)),
     }
 }

@@ -1,92 +1,101 @@
-//! The statements, inside a transaction that somebody else begins and commits.
+//! The statements for requests and upkeep. The writer begins and commits their transaction.
 
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
-use super::writer::Failure;
-use crate::domain::attempt::{Ending, InstanceId, Lease, Settlement, Token};
-use crate::domain::record::{Ask, RecordId, Reservation};
+use super::writer::SqliteFailure;
+use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
-use crate::domain::response::Corrupt;
-use crate::store::row::{self, Found, Terms, accepted_ms, millis, state_after};
-use crate::store::{Renewal, Renewed, Rule, Seen, Settled, Swept};
+use crate::domain::response::CorruptRow;
+use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, state_after};
+use crate::store::{ExpectedRecord, LeaseRenewal, RenewResult, RouteIdentity, SettleResult, SweptKey};
 
-const EXPIRE: &str = include_str!("sql/expire.sql");
+const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
 const FIND: &str = include_str!("sql/find.sql");
-const ORPHANS: &str = include_str!("sql/orphans.sql");
+const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
 const REAP: &str = include_str!("sql/reap.sql");
-const RENEW: &str = include_str!("sql/renew.sql");
+const RENEW_LEASE: &str = include_str!("sql/renew_lease.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RESTORE: &str = include_str!("sql/restore.sql");
-const RETIRE: &str = include_str!("sql/retire.sql");
-const RULE: &str = include_str!("sql/rule.sql");
-const RULES: &str = include_str!("sql/rules.sql");
+const RELEASE_LEASE: &str = include_str!("sql/release_lease.sql");
+const FIND_ROUTE_IDENTITY: &str = include_str!("sql/find_route_identity.sql");
+const REMEMBER_ROUTE_IDENTITIES: &str = include_str!("sql/remember_route_identities.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
-const SHRED_ORPHANS: &str = include_str!("sql/shred_orphans.sql");
-const SHRED_REAPED: &str = include_str!("sql/shred_reaped.sql");
-const STANDING: &str = include_str!("sql/standing.sql");
+const DELETE_ORPHANED_REQUESTS: &str = include_str!("sql/delete_orphaned_requests.sql");
+const DELETE_EXPIRED_REQUESTS: &str = include_str!("sql/delete_expired_requests.sql");
+const LIST_IN_FLIGHT: &str = include_str!("sql/list_in_flight.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 const TAKE_OVER: &str = include_str!("sql/take_over.sql");
 
-pub(super) fn reserve(db: &Connection, now: i64, ask: &Arc<Ask>) -> Result<Reservation, Failure> {
+pub(super) fn reserve(
+    db: &Connection,
+    now: i64,
+    reserve_request: &Arc<ReserveRequest>,
+) -> Result<ReserveResult, SqliteFailure> {
     let reserved = db.prepare_cached(RESERVE)?.execute(named_params! {
-        ":id": ask.id.as_bytes(),
-        ":service": &*ask.service,
-        ":scope": ask.scope.as_bytes(),
-        ":space": &ask.space[..],
-        ":key": ask.key.as_bytes(),
-        ":path": ask.path.as_deref(),
-        ":route": &*ask.route,
-        ":recipe": ask.recipe.to_stored(),
-        ":fingerprint": ask.fingerprint.as_bytes(),
-        ":instance": ask.instance.get(),
-        ":token": ask.token.as_bytes(),
-        ":time_limit_ms": millis(ask.time_limit),
+        ":id": reserve_request.id.as_bytes(),
+        ":service": &*reserve_request.service,
+        ":scope": reserve_request.scope.as_bytes(),
+        ":space": &reserve_request.space[..],
+        ":key": reserve_request.key.as_bytes(),
+        ":path": reserve_request.path.as_deref(),
+        ":route": &*reserve_request.route,
+        ":recipe": reserve_request.recipe.to_stored(),
+        ":fingerprint": reserve_request.fingerprint.as_bytes(),
+        ":instance": reserve_request.instance.get(),
+        ":token": reserve_request.token.as_bytes(),
+        ":time_limit_ms": millis(reserve_request.time_limit),
         ":now": now,
     })?;
     if reserved == 1 {
-        return Ok(fresh(ask, 1, None));
+        return Ok(fresh(reserve_request, 1, None));
     }
-    // Nobody else writes: what was in the way is still there, or the file contradicts itself.
-    let found = find(db, now, ask.id)?.ok_or(Corrupt("the index of keys"))?;
-    Ok(Reservation::Taken(found.record))
+    // Nobody else writes: the conflicting row still exists, or the file is inconsistent.
+    let found = find(db, now, reserve_request.id)?.ok_or(CorruptRow("the index of keys"))?;
+    Ok(ReserveResult::Taken(found.record))
 }
 
-pub(super) fn take_over(db: &Connection, now: i64, ask: &Arc<Ask>, from: Seen) -> Result<Reservation, Failure> {
+pub(super) fn take_over(
+    db: &Connection,
+    now: i64,
+    reserve_request: &Arc<ReserveRequest>,
+    from: ExpectedRecord,
+) -> Result<ReserveResult, SqliteFailure> {
     let parameters = named_params! {
-        ":id": ask.id.as_bytes(),
-        ":path": ask.path.as_deref(),
-        ":route": &*ask.route,
-        ":recipe": ask.recipe.to_stored(),
-        ":fingerprint": ask.fingerprint.as_bytes(),
-        ":instance": ask.instance.get(),
-        ":token": ask.token.as_bytes(),
-        ":time_limit_ms": millis(ask.time_limit),
+        ":id": reserve_request.id.as_bytes(),
+        ":path": reserve_request.path.as_deref(),
+        ":route": &*reserve_request.route,
+        ":recipe": reserve_request.recipe.to_stored(),
+        ":fingerprint": reserve_request.fingerprint.as_bytes(),
+        ":instance": reserve_request.instance.get(),
+        ":token": reserve_request.token.as_bytes(),
+        ":time_limit_ms": millis(reserve_request.time_limit),
         ":seen_token": from.token.as_bytes(),
-        ":seen_state": from.state,
+        ":seen_state": from.state.name(),
         ":past_ttl": from.past_ttl,
         ":now": now,
     };
     let taken: Option<(i64, Option<String>)> =
         db.prepare_cached(TAKE_OVER)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     if let Some((attempt, reached)) = taken {
-        return Ok(fresh(ask, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?));
+        return Ok(fresh(reserve_request, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?));
     }
-    match find(db, now, ask.id)? {
-        Some(found) => Ok(Reservation::Taken(found.record)),
-        None => reserve(db, now, ask),
+    match find(db, now, reserve_request.id)? {
+        Some(found) => Ok(ReserveResult::Taken(found.record)),
+        None => reserve(db, now, reserve_request),
     }
 }
 
-pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<Settled, Failure> {
-    let terms = Terms::of(&settlement.ending);
+pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<SettleResult, SqliteFailure> {
+    let terms = OutcomeColumns::from_outcome(&settlement.outcome);
     let parameters = named_params! {
         ":id": settlement.id.as_bytes(),
         ":token": settlement.token.as_bytes(),
-        ":state": state_after(&settlement.ending),
+        ":state": state_after(&settlement.outcome),
         ":ttl_ms": terms.ttl_ms,
-        ":due_ms": settlement.again.map(millis),
+        ":due_ms": settlement.retry_in.map(millis),
         ":remember_ms": terms.remember_ms,
         ":status": terms.status,
         ":fields": terms.fields,
@@ -96,33 +105,38 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
     let expires_at_ms: Option<Option<i64>> =
         db.prepare_cached(SETTLE)?.query_row(parameters, |row| row.get(0)).optional()?;
     if let Some(expires_at_ms) = expires_at_ms {
-        return Ok(Settled::Done { expires_at: expires_at_ms.map(row::time).transpose()? });
+        return Ok(SettleResult::Done { expires_at: expires_at_ms.map(row::time).transpose()? });
     }
-    match (find(db, now, settlement.id)?, settlement.to_restore()) {
-        (None, Some(lost)) => restore(db, now, lost, &settlement.ending),
-        (found, _) => Ok(Settled::Fenced(found.map(|found| found.record))),
+    match (find(db, now, settlement.id)?, settlement.lease_to_restore()) {
+        (None, Some(lost)) => restore(db, now, lost, &settlement.outcome),
+        (found, _) => Ok(SettleResult::Fenced(found.map(|found| found.record))),
     }
 }
 
-/// The whole row of an ended attempt. Nobody else writes, so nobody can be faster.
-fn restore(db: &Connection, now: i64, lost: &Lease, ending: &Ending) -> Result<Settled, Failure> {
-    let (ask, terms) = (&lost.ask, Terms::of(ending));
+/// Writes the whole row of an ended attempt. Nobody else writes, so no other row can be in the way.
+fn restore(
+    db: &Connection,
+    now: i64,
+    lost: &AttemptLease,
+    outcome: &AttemptOutcome,
+) -> Result<SettleResult, SqliteFailure> {
+    let (reserve_request, terms) = (&lost.reserve_request, OutcomeColumns::from_outcome(outcome));
     let parameters = named_params! {
-        ":id": ask.id.as_bytes(),
-        ":service": &*ask.service,
-        ":scope": ask.scope.as_bytes(),
-        ":space": &ask.space[..],
-        ":key": ask.key.as_bytes(),
-        ":path": ask.path.as_deref(),
-        ":route": &*ask.route,
-        ":recipe": ask.recipe.to_stored(),
-        ":fingerprint": ask.fingerprint.as_bytes(),
-        ":instance": ask.instance.get(),
-        ":token": ask.token.as_bytes(),
-        ":time_limit_ms": millis(ask.time_limit),
+        ":id": reserve_request.id.as_bytes(),
+        ":service": &*reserve_request.service,
+        ":scope": reserve_request.scope.as_bytes(),
+        ":space": &reserve_request.space[..],
+        ":key": reserve_request.key.as_bytes(),
+        ":path": reserve_request.path.as_deref(),
+        ":route": &*reserve_request.route,
+        ":recipe": reserve_request.recipe.to_stored(),
+        ":fingerprint": reserve_request.fingerprint.as_bytes(),
+        ":instance": reserve_request.instance.get(),
+        ":token": reserve_request.token.as_bytes(),
+        ":time_limit_ms": millis(reserve_request.time_limit),
         ":attempt": lost.attempt,
         ":accepted_at": accepted_ms(lost),
-        ":state": state_after(ending),
+        ":state": state_after(outcome),
         ":ttl_ms": terms.ttl_ms,
         ":remember_ms": terms.remember_ms,
         ":status": terms.status,
@@ -131,10 +145,10 @@ fn restore(db: &Connection, now: i64, lost: &Lease, ending: &Ending) -> Result<S
         ":now": now,
     };
     let expires_at_ms: Option<i64> = db.prepare_cached(RESTORE)?.query_row(parameters, |row| row.get(0))?;
-    Ok(Settled::Done { expires_at: expires_at_ms.map(row::time).transpose()? })
+    Ok(SettleResult::Done { expires_at: expires_at_ms.map(row::time).transpose()? })
 }
 
-pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<Found>, Failure> {
+pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<FoundRecord>, SqliteFailure> {
     let mut statement = db.prepare_cached(FIND)?;
     let mut rows = statement.query(named_params! { ":id": id.as_bytes(), ":now": now })?;
     match rows.next()? {
@@ -143,13 +157,13 @@ pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<Fou
     }
 }
 
-fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
-    Ok(row::Row {
-        id: blob(row, "id")?.ok_or(Corrupt("id"))?,
+fn read<'a>(row: &'a Row<'_>) -> Result<row::RawRecord<'a>, SqliteFailure> {
+    Ok(row::RawRecord {
+        id: blob(row, "id")?.ok_or(CorruptRow("id"))?,
         attempt: row.get("attempt")?,
-        token: blob(row, "token")?.ok_or(Corrupt("token"))?,
+        token: blob(row, "token")?.ok_or(CorruptRow("token"))?,
         recipe: text(row, "recipe")?,
-        fingerprint: blob(row, "fingerprint")?.ok_or(Corrupt("fingerprint"))?,
+        fingerprint: blob(row, "fingerprint")?.ok_or(CorruptRow("fingerprint"))?,
         state: text(row, "state")?,
         running_ms: row.get("running_ms")?,
         deadline_in_ms: row.get("deadline_in_ms")?,
@@ -164,19 +178,39 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::Row<'a>, Failure> {
     })
 }
 
-pub(super) fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]>, Failure> {
-    row.get_ref(column)?.as_blob_or_null().map_err(|_| Corrupt("a column's type").into())
+/// Executes several writing statements, of which either all or none take effect. The transaction's other jobs are not
+/// affected.
+pub(super) fn in_savepoint<T>(
+    db: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, SqliteFailure>,
+) -> Result<T, SqliteFailure> {
+    db.execute_batch("savepoint job")?;
+    let done = work(db);
+    let ended = match &done {
+        Ok(_) => db.execute_batch("release job"),
+        // SQLite has rolled back the whole transaction, and the savepoint with it.
+        Err(_) if db.is_autocommit() => Ok(()),
+        Err(_) => db.execute_batch("rollback to job; release job"),
+    };
+    // The first failure is the one to return.
+    let done = done?;
+    ended?;
+    Ok(done)
 }
 
-pub(super) fn optional_text<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a str>, Failure> {
-    row.get_ref(column)?.as_str_or_null().map_err(|_| Corrupt("a column's type").into())
+pub(super) fn blob<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a [u8]>, SqliteFailure> {
+    row.get_ref(column)?.as_blob_or_null().map_err(|_| CorruptRow("a column's type").into())
 }
 
-pub(super) fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, Failure> {
-    row.get_ref(column)?.as_str().map_err(|_| Corrupt("a column's type").into())
+pub(super) fn optional_text<'a>(row: &'a Row<'_>, column: &str) -> Result<Option<&'a str>, SqliteFailure> {
+    row.get_ref(column)?.as_str_or_null().map_err(|_| CorruptRow("a column's type").into())
 }
 
-pub(super) fn renew(db: &Connection, now: i64, renewal: &Renewal) -> Result<Renewed, Failure> {
+pub(super) fn text<'a>(row: &'a Row<'_>, column: &str) -> Result<&'a str, SqliteFailure> {
+    row.get_ref(column)?.as_str().map_err(|_| CorruptRow("a column's type").into())
+}
+
+pub(super) fn renew_lease(db: &Connection, now: i64, renewal: &LeaseRenewal) -> Result<RenewResult, SqliteFailure> {
     let parameters = named_params! {
         ":instance": renewal.instance.get(),
         ":service": &*renewal.service,
@@ -184,35 +218,36 @@ pub(super) fn renew(db: &Connection, now: i64, renewal: &Renewal) -> Result<Rene
         ":purges_seen": renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
         ":now": now,
     };
-    let purges: i64 = db.prepare_cached(RENEW)?.query_row(parameters, |row| row.get(0))?;
-    Ok(Renewed { now: row::time(now)?, purges: purges.unsigned_abs() })
+    let purges: i64 = db.prepare_cached(RENEW_LEASE)?.query_row(parameters, |row| row.get(0))?;
+    Ok(RenewResult { now: row::time(now)?, purges: purges.unsigned_abs() })
 }
 
-pub(super) fn retire(db: &Connection, instance: InstanceId) -> Result<(), Failure> {
-    db.prepare_cached(RETIRE)?.execute(named_params! { ":instance": instance.get() })?;
+pub(super) fn release_lease(db: &Connection, instance: InstanceId) -> Result<(), SqliteFailure> {
+    db.prepare_cached(RELEASE_LEASE)?.execute(named_params! { ":instance": instance.get() })?;
     Ok(())
 }
 
-pub(super) fn sweep(db: &Connection, now: i64, expiry_ms: i64, limit: u32) -> Result<Vec<Swept>, Failure> {
+pub(super) fn sweep(db: &Connection, now: i64, expiry_ms: i64, limit: u32) -> Result<Vec<SweptKey>, SqliteFailure> {
     let mut statement = db.prepare_cached(SWEEP)?;
     let rows = statement.query(named_params! { ":expiry_ms": expiry_ms, ":limit": limit, ":now": now })?;
-    swept(rows)
+    read_swept_keys(rows)
 }
 
-/// Whoever has just opened the file is alone with it: nothing of what is in flight is running, and no lease is held.
-pub(super) fn orphans(db: &Connection, now: i64) -> Result<Vec<Swept>, Failure> {
+/// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file, so
+/// no attempt is running.
+pub(super) fn mark_interrupted_unknown(db: &Connection, now: i64) -> Result<Vec<SweptKey>, SqliteFailure> {
     let transaction = db.unchecked_transaction()?;
     db.execute("delete from instances", [])?;
-    let orphans = swept(db.prepare(ORPHANS)?.query(named_params! { ":now": now })?)?;
+    let orphans = read_swept_keys(db.prepare(MARK_INTERRUPTED_UNKNOWN)?.query(named_params! { ":now": now })?)?;
     transaction.commit()?;
     Ok(orphans)
 }
 
-fn swept(mut rows: rusqlite::Rows<'_>) -> Result<Vec<Swept>, Failure> {
+fn read_swept_keys(mut rows: rusqlite::Rows<'_>) -> Result<Vec<SweptKey>, SqliteFailure> {
     let mut swept = Vec::new();
     while let Some(row) = rows.next()? {
-        swept.push(Swept {
-            id: blob(row, "id")?.and_then(RecordId::from_stored).ok_or(Corrupt("id"))?,
+        swept.push(SweptKey {
+            id: blob(row, "id")?.and_then(RecordId::from_stored).ok_or(CorruptRow("id"))?,
             route: row.get("route")?,
             attempt: row::attempt(row.get("attempt")?)?,
             instance: InstanceId::from_stored(row.get("instance")?),
@@ -221,47 +256,57 @@ fn swept(mut rows: rusqlite::Rows<'_>) -> Result<Vec<Swept>, Failure> {
     Ok(swept)
 }
 
-pub(super) fn standing(
+pub(super) fn list_in_flight(
     db: &Connection,
     now: i64,
     instance: InstanceId,
     older_than_ms: i64,
-) -> Result<Vec<(RecordId, Token)>, Failure> {
-    let mut statement = db.prepare_cached(STANDING)?;
+) -> Result<Vec<(RecordId, Token)>, SqliteFailure> {
+    let mut statement = db.prepare_cached(LIST_IN_FLIGHT)?;
     let parameters = named_params! { ":instance": instance.get(), ":older_than_ms": older_than_ms, ":now": now };
     let mut rows = statement.query(parameters)?;
     let mut standing = Vec::new();
     while let Some(row) = rows.next()? {
-        let id = blob(row, "id")?.and_then(RecordId::from_stored).ok_or(Corrupt("id"))?;
-        let token = blob(row, "token")?.and_then(Token::from_stored).ok_or(Corrupt("token"))?;
+        let id = blob(row, "id")?.and_then(RecordId::from_stored).ok_or(CorruptRow("id"))?;
+        let token = blob(row, "token")?.and_then(Token::from_stored).ok_or(CorruptRow("token"))?;
         standing.push((id, token));
     }
     Ok(standing)
 }
 
-pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, Failure> {
-    db.prepare_cached(SHRED_REAPED)?.execute(named_params! { ":limit": limit, ":now": now })?;
-    db.prepare_cached(SHRED_ORPHANS)?.execute(named_params! { ":limit": limit })?;
-    db.prepare_cached(EXPIRE)?.execute(named_params! { ":limit": limit, ":now": now })?;
+pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, SqliteFailure> {
+    db.prepare_cached(DELETE_EXPIRED_REQUESTS)?.execute(named_params! { ":limit": limit, ":now": now })?;
+    db.prepare_cached(DELETE_ORPHANED_REQUESTS)?.execute(named_params! { ":limit": limit })?;
+    db.prepare_cached(EXPIRE_RESPONSES)?.execute(named_params! { ":limit": limit, ":now": now })?;
     let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
     Ok(reaped as u64)
 }
 
-pub(super) fn rules(db: &Connection, service: &str, rules: &[Rule]) -> Result<Vec<Rule>, Failure> {
+pub(super) fn remember_route_identities(
+    db: &Connection,
+    service: &str,
+    rules: &[RouteIdentity],
+) -> Result<Vec<RouteIdentity>, SqliteFailure> {
     let mut changed = Vec::new();
-    for Rule { route, finds } in rules {
+    for RouteIdentity { route, finds } in rules {
         let named = named_params! { ":service": service, ":route": &**route };
-        let before: Option<String> = db.prepare_cached(RULE)?.query_row(named, |row| row.get(0)).optional()?;
+        let before: Option<String> =
+            db.prepare_cached(FIND_ROUTE_IDENTITY)?.query_row(named, |row| row.get(0)).optional()?;
         if before.as_ref() == Some(finds) {
             continue;
         }
         let written = named_params! { ":service": service, ":route": &**route, ":finds": finds };
-        db.prepare_cached(RULES)?.execute(written)?;
-        changed.extend(before.map(|finds| Rule { route: Arc::clone(route), finds }));
+        db.prepare_cached(REMEMBER_ROUTE_IDENTITIES)?.execute(written)?;
+        changed.extend(before.map(|finds| RouteIdentity { route: Arc::clone(route), finds }));
     }
     Ok(changed)
 }
 
-fn fresh(ask: &Arc<Ask>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> Reservation {
-    Reservation::Fresh(Lease { ask: Arc::clone(ask), attempt, recovery_point, delivery: None })
+fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
+    ReserveResult::Fresh(AttemptLease {
+        reserve_request: Arc::clone(reserve_request),
+        attempt,
+        recovery_point,
+        delivery: None,
+    })
 }

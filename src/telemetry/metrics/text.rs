@@ -1,4 +1,4 @@
-//! A scrape's two spellings.
+//! The two text formats of a scrape.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -6,25 +6,26 @@ use std::collections::HashSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// In which a scrape can be answered.
+/// The format of a scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ScrapeFormat {
     /// OpenMetrics 1.0.0.
     OpenMetrics,
-    /// Prometheus' own text format, 0.0.4, which everybody reads.
+    /// Prometheus' own text format, 0.0.4, which every scraper reads.
     Text,
 }
 
-impl Format {
-    /// By what a scraper accepts: Prometheus names OpenMetrics first, everybody else gets what `curl` should show.
-    pub fn accepted(accept: &[u8]) -> Self {
+impl ScrapeFormat {
+    /// Chooses the format by the scraper's `Accept`: OpenMetrics if it names that, as Prometheus does, otherwise plain text,
+    /// which suits `curl`.
+    pub fn from_accept(accept: &[u8]) -> Self {
         match memchr::memmem::find(accept, b"application/openmetrics-text") {
             Some(_) => Self::OpenMetrics,
             None => Self::Text,
         }
     }
 
-    /// The answer's `Content-Type`.
+    /// Returns the `Content-Type` of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -33,34 +34,34 @@ impl Format {
     }
 }
 
-/// All that is registered.
-pub fn write(registry: &Registry, format: Format) -> String {
+/// Writes all registered metrics.
+pub fn write(registry: &Registry, format: ScrapeFormat) -> String {
     let mut text = String::with_capacity(64 * 1024);
-    encode(&mut text, registry).expect("a string takes all that is written to it");
+    encode(&mut text, registry).expect("writing to a string cannot fail");
     match format {
-        Format::OpenMetrics => text,
-        Format::Text => classic(&text),
+        ScrapeFormat::OpenMetrics => text,
+        ScrapeFormat::Text => to_prometheus_text(&text),
     }
 }
 
-/// OpenMetrics names a counter without its `_total` where it describes it, and ends with a line of its own. The older format
-/// does neither; the rest is the same in both.
-fn classic(text: &str) -> String {
-    let described = |line: &str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
-    let counters: HashSet<_> = text.lines().filter_map(described).collect();
-    let mut classic = String::with_capacity(text.len());
+/// Converts OpenMetrics to the older text format. OpenMetrics describes a counter without its `_total`, and ends with a line
+/// `# EOF`. The older format does neither; the rest is the same.
+fn to_prometheus_text(text: &str) -> String {
+    let counter_name = |line: &str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
+    let counters: HashSet<_> = text.lines().filter_map(counter_name).collect();
+    let mut converted = String::with_capacity(text.len());
     for line in text.lines().filter(|line| *line != "# EOF") {
-        let mut words = line.splitn(4, ' ');
-        let line = match (words.next(), words.next(), words.next(), words.next()) {
+        let mut parts = line.splitn(4, ' ');
+        let line = match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("#"), Some(kind @ ("HELP" | "TYPE")), Some(name), Some(rest)) if counters.contains(name) => {
                 Cow::Owned(format!("# {kind} {name}_total {rest}"))
             }
             _ => Cow::Borrowed(line),
         };
-        classic.push_str(&line);
-        classic.push('\n');
+        converted.push_str(&line);
+        converted.push('\n');
     }
-    classic
+    converted
 }
 
 #[cfg(test)]
@@ -68,11 +69,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_openmetrics_gets_it_and_everybody_else_gets_text() {
+    fn openmetrics_is_written_only_for_scrapers_that_accept_it() {
         let prometheus = b"application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
-        assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
+        assert_eq!(ScrapeFormat::from_accept(prometheus), ScrapeFormat::OpenMetrics);
         for other in [&b""[..], b"*/*", b"text/plain"] {
-            assert_eq!(Format::accepted(other), Format::Text);
+            assert_eq!(ScrapeFormat::from_accept(other), ScrapeFormat::Text);
         }
     }
 
@@ -82,6 +83,6 @@ mod tests {
                     # HELP b Help.\n# TYPE b gauge\nb 2\n# EOF\n";
         let expected = "# HELP a_total Help a b.\n# TYPE a_total counter\na_total{x=\"# TYPE a counter\"} 1\n\
                         # HELP b Help.\n# TYPE b gauge\nb 2\n";
-        assert_eq!(classic(text), expected);
+        assert_eq!(to_prometheus_text(text), expected);
     }
 }

@@ -1,14 +1,14 @@
-//! Spans as OTLP has them: `opentelemetry/proto/collector/trace/v1/trace_service.proto` and what it imports, version 1.
+//! Encodes spans as OTLP: `opentelemetry/proto/collector/trace/v1/trace_service.proto` and its imports, version 1.
 //!
-//! Five messages, of which we only write: what the wire format takes for that (Protocol Buffers, "Encoding") are three
-//! kinds of fields. The tests read them with the messages that the OpenTelemetry project generates.
+//! There are five messages, and they are only written. The wire format needs three kinds of fields for that (Protocol
+//! Buffers, "Encoding"). The tests read the result with the messages that the OpenTelemetry project generates.
 
 use std::time::SystemTime;
 
-use super::{Span, Value};
+use super::{Span, SpanValue};
 
-/// The name and version of what has made the spans, and of the service that it stands before.
-pub(super) fn export(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
+/// Encodes an export request: the spans, and the resource that they are from.
+pub(super) fn encode_request(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
     message(|request| {
         request.nested(1, |resource_spans| {
             resource_spans.nested(1, |resource| {
@@ -35,7 +35,7 @@ pub(super) fn export(service: &str, instance: &str, spans: &[Span]) -> Vec<u8> {
     })
 }
 
-fn span(fields: &mut Fields, span: &Span) {
+fn span(fields: &mut ProtobufWriter, span: &Span) {
     fields.bytes(1, &span.trace.0);
     fields.bytes(2, &span.id.0);
     if let Some(parent) = &span.parent {
@@ -48,9 +48,9 @@ fn span(fields: &mut Fields, span: &Span) {
     fields.fixed64(8, nanos(began + span.took));
     for (key, value) in &span.attributes {
         fields.nested(9, |pair| match value {
-            Value::Name(value) => text(pair, key, value),
-            Value::Word(value) => text(pair, key, value),
-            Value::Number(value) => {
+            SpanValue::Name(value) => text(pair, key, value),
+            SpanValue::Word(value) => text(pair, key, value),
+            SpanValue::Number(value) => {
                 pair.text(1, key);
                 pair.nested(2, |any| any.number(3, value.cast_unsigned()));
             }
@@ -66,21 +66,21 @@ fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn text(pair: &mut Fields, key: &str, value: &str) {
+fn text(pair: &mut ProtobufWriter, key: &str, value: &str) {
     pair.text(1, key);
     pair.nested(2, |any| any.text(1, value));
 }
 
-fn message(write: impl FnOnce(&mut Fields)) -> Vec<u8> {
-    let mut fields = Fields(Vec::new());
+fn message(write: impl FnOnce(&mut ProtobufWriter)) -> Vec<u8> {
+    let mut fields = ProtobufWriter(Vec::new());
     write(&mut fields);
     fields.0
 }
 
-/// A message that is being written.
-struct Fields(Vec<u8>);
+/// Writes the fields of one message.
+struct ProtobufWriter(Vec<u8>);
 
-impl Fields {
+impl ProtobufWriter {
     fn tag(&mut self, field: u32, wire: u32) {
         self.varint(u64::from(field << 3 | wire));
     }

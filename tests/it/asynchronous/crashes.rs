@@ -1,64 +1,64 @@
-//! Instances that die, stop and share the work.
+//! Instances that die, drain, and share the deliveries.
 
 use super::*;
 use crate::harness::{Hold, on_both_stores};
 
-on_both_stores!(what_was_queued_when_an_instance_died_is_delivered_and_what_was_sent_is_held);
-async fn what_was_queued_when_an_instance_died_is_delivered_and_what_was_sent_is_held(store: Store) {
+on_both_stores!(a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held);
+async fn a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held(store: Store) {
     let mut world = hasty(store, "retry = { base = \"1s\", cap = \"1s\" }").await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold)).then(trouble());
     let sent = world.accepts("sent").await;
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let queued = world.accepts("queued").await;
-    world.upstream.has_executed(2).await;
+    world.upstream.wait_for_executed(2).await;
     operation_when(&world.proxy, &queued, "queued").await;
     world.crash_and_restart().await;
     world.operation_when(&queued, "completed").await;
     world.operation_when(&sent, "unknown").await;
-    assert_eq!(place(&world.pay("sent").send().await), sent);
+    assert_eq!(operation_path(&world.pay("sent").send().await), sent);
     assert_eq!((world.upstream.executed_for("sent"), world.upstream.executed_for("queued")), (1, 2));
 }
 
 #[tokio::test]
-async fn another_instance_delivers_what_one_that_died_has_accepted() {
+async fn another_instance_delivers_requests_accepted_by_a_dead_one() {
     const KEYS: usize = 20;
     let retry = "retry = { max_attempts = 1000, base = \"4s\", cap = \"4s\" }";
-    // It reaches nobody, so that it delivers nothing itself.
-    let nowhere = crate::harness::Upstream::nowhere().await;
+    // This instance reaches no service, so it delivers nothing itself.
+    let nowhere = crate::harness::Upstream::unused_address().await;
     let store = Store::postgres().await;
     let one = later(in_haste(Proxy::on(&store.url()).upstream(nowhere)), retry).start().await;
-    let mut places = Vec::new();
+    let mut operation_paths = Vec::new();
     for number in 0..KEYS {
         let pay = one.post("/pay").key(&format!("k-{number}")).json("{}");
-        places.push(place(&pay.send().await));
+        operation_paths.push(operation_path(&pay.send().await));
     }
-    for place in &places {
-        let tried = |told: &Value| told["state"] == "queued" && told["attempts"] == 1;
-        eventually(PATIENCE, async || Some(operation(&one, place).await).filter(tried)).await;
+    for operation_path in &operation_paths {
+        let tried = |reply: &Value| reply["state"] == "queued" && reply["attempts"] == 1;
+        eventually(TEST_TIMEOUT, async || Some(operation(&one, operation_path).await).filter(tried)).await;
     }
     one.kill9().await;
     let upstream = crate::harness::Upstream::start().await;
     let other = later(in_haste(Proxy::on(&store.url()).upstream(upstream.address)), retry).start().await;
-    for place in &places {
-        assert_eq!(operation_when(&other, place, "completed").await["attempts"], 2);
+    for operation_path in &operation_paths {
+        assert_eq!(operation_when(&other, operation_path, "completed").await["attempts"], 2);
     }
     assert!((0..KEYS).all(|number| upstream.executed_for(&format!("k-{number}")) == 1));
     assert_eq!(upstream.calls(), KEYS);
 }
 
-on_both_stores!(told_to_stop_an_instance_finishes_what_it_delivers_and_begins_nothing);
-async fn told_to_stop_an_instance_finishes_what_it_delivers_and_begins_nothing(store: Store) {
+on_both_stores!(a_draining_instance_finishes_its_deliveries_and_starts_none);
+async fn a_draining_instance_finishes_its_deliveries_and_starts_none(store: Store) {
     let mut world = world(store, "retry = { base = \"300ms\", cap = \"300ms\" }").await;
     let hold = Hold::new();
     world.upstream.then(trouble()).then(Answer::status(201).hold(&hold));
     let waits = world.accepts("waits").await;
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let running = world.accepts("runs").await;
-    world.upstream.has_executed(2).await;
+    world.upstream.wait_for_executed(2).await;
     operation_when(&world.proxy, &waits, "queued").await;
     world.proxy.signal(rustix::process::Signal::TERM);
-    world.proxy.logs("draining").await;
+    world.proxy.wait_for_log("draining").await;
     tokio::time::sleep(LOOKS).await;
     assert_eq!(world.upstream.calls(), 2, "what was due is not begun");
     hold.release();
@@ -70,21 +70,21 @@ async fn told_to_stop_an_instance_finishes_what_it_delivers_and_begins_nothing(s
 }
 
 #[tokio::test]
-async fn two_instances_share_the_work_and_never_a_request() {
+async fn two_instances_share_deliveries_and_never_deliver_the_same_one() {
     let retry = "retry = { max_attempts = 1000, base = \"50ms\", cap = \"200ms\" }";
     let world = world(Store::postgres().await, retry).await;
     let beside = world.setup.start().await;
-    world.upstream.answers(trouble());
-    let mut places = Vec::new();
+    world.upstream.answer_all(trouble());
+    let mut operation_paths = Vec::new();
     for number in 0..60 {
         let proxy = if number % 2 == 0 { &world.proxy } else { &beside };
         let pay = proxy.post("/pay").key(&format!("k-{number}")).json("{}");
-        places.push(place(&pay.send().await));
+        operation_paths.push(operation_path(&pay.send().await));
     }
-    world.upstream.has_executed(60).await;
-    world.upstream.answers(Answer::status(201));
-    for place in &places {
-        operation_when(&world.proxy, place, "completed").await;
+    world.upstream.wait_for_executed(60).await;
+    world.upstream.answer_all(Answer::status(201));
+    for operation_path in &operation_paths {
+        operation_when(&world.proxy, operation_path, "completed").await;
     }
     let mut seen = std::collections::HashSet::new();
     for call in world.upstream.executed() {
@@ -93,41 +93,41 @@ async fn two_instances_share_the_work_and_never_a_request() {
         assert!(seen.insert(attempt.clone()), "{attempt:?} was made twice");
     }
     for proxy in [&world.proxy, &beside] {
-        let takes_part = |line: &Value| line["message"].as_str().is_some_and(|said| said.contains("delivered"));
+        let takes_part = |line: &Value| line["message"].as_str().is_some_and(|output| output.contains("delivered"));
         assert!(proxy.logged().iter().any(takes_part), "both have tried");
     }
 }
 
-on_both_stores!(what_a_route_accepted_is_delivered_after_it_is_asynchronous_no_more);
-async fn what_a_route_accepted_is_delivered_after_it_is_asynchronous_no_more(store: Store) {
+on_both_stores!(accepted_requests_are_delivered_after_their_route_became_synchronous);
+async fn accepted_requests_are_delivered_after_their_route_became_synchronous(store: Store) {
     let mut world = world(store, "retry = { base = \"1s\", cap = \"1s\" }").await;
     world.upstream.then(trouble());
-    let place = world.accepts("k-1").await;
-    world.upstream.has_executed(1).await;
-    operation_when(&world.proxy, &place, "queued").await;
+    let operation_path = world.accepts("k-1").await;
+    world.upstream.wait_for_executed(1).await;
+    operation_when(&world.proxy, &operation_path, "queued").await;
     world.restart_as(|setup| setup.top(&format!("secret = \"{SECRET}\"")).route(&route("pay", ""))).await;
-    world.operation_when(&place, "completed").await;
-    assert_eq!(world.pay("k-1").send().await.told(), Some("replayed"));
+    world.operation_when(&operation_path, "completed").await;
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"));
     assert_eq!(world.upstream.calls(), 2);
 }
 
-on_both_stores!(a_service_that_hangs_does_not_keep_what_was_accepted_for_another);
-async fn a_service_that_hangs_does_not_keep_what_was_accepted_for_another(store: Store) {
+on_both_stores!(a_hanging_service_does_not_delay_deliveries_to_another_service);
+async fn a_hanging_service_does_not_delay_deliveries_to_another_service(store: Store) {
     let world = World::with(store, |setup| later(setup, "").route(&route("slow", "delivery = \"async\""))).await;
     let hold = Hold::new();
-    world.upstream.answers(Answer::status(201).hold(&hold));
+    world.upstream.answer_all(Answer::status(201).hold(&hold));
     let mut slow = Vec::new();
     for number in 0..70 {
         let accepted = world.post("/slow").field("Idempotency-Key", &format!("s-{number}")).send().await;
-        slow.push(place(&accepted));
+        slow.push(operation_path(&accepted));
     }
-    world.upstream.has_executed(32).await;
-    world.upstream.answers(Answer::status(201));
+    world.upstream.wait_for_executed(32).await;
+    world.upstream.answer_all(Answer::status(201));
     let quick = world.accepts("k-1").await;
     world.operation_when(&quick, "completed").await;
     assert_eq!(world.upstream.calls(), 33, "half of what runs at once is the other's");
     hold.release();
-    for place in &slow {
-        world.operation_when(place, "completed").await;
+    for operation_path in &slow {
+        world.operation_when(operation_path, "completed").await;
     }
 }

@@ -1,24 +1,24 @@
-//! What is queued is read by nobody who has not the secret, and trusted by nobody once it was touched.
+//! Queued requests cannot be read without the secret, and a tampered one is never sent.
 
 use super::*;
 use crate::harness::operator::Operator;
 use crate::harness::{Hold, on_both_stores};
 
-/// Stands in the body, a field and the query, and nowhere else.
+/// Occurs in the body, a field and the query, and nowhere else.
 const CANARY: &str = "canary-4f1d8e";
 
 async fn canary(world: &World) -> String {
     let pay = world.post(&format!("/pay?note={CANARY}")).key("k-1").field("X-Note", CANARY);
-    place(&pay.json(&format!("{{\"card\":\"{CANARY}\"}}")).send().await)
+    operation_path(&pay.json(&format!("{{\"card\":\"{CANARY}\"}}")).send().await)
 }
 
-/// Waits until it was tried once, and is to be tried again.
-async fn has_been_tried(world: &World, place: &str) {
-    let tried = |told: &Value| told["attempts"] == 1 && told["state"] == "queued";
-    eventually(PATIENCE, async || Some(operation(&world.proxy, place).await).filter(tried)).await;
+/// Waits until the delivery was tried once and waits for its next attempt.
+async fn has_been_tried(world: &World, operation_path: &str) {
+    let tried = |reply: &Value| reply["attempts"] == 1 && reply["state"] == "queued";
+    eventually(TEST_TIMEOUT, async || Some(operation(&world.proxy, operation_path).await).filter(tried)).await;
 }
 
-/// Whether these bytes stand anywhere in the store.
+/// Whether these bytes occur anywhere in the store.
 async fn holds(store: &Store, words: &str) -> bool {
     match store {
         Store::Sqlite(folder) => std::fs::read_dir(folder.path()).unwrap().any(|file| {
@@ -43,22 +43,22 @@ on_both_stores!(nothing_of_a_queued_request_can_be_read_in_the_store);
 async fn nothing_of_a_queued_request_can_be_read_in_the_store(store: Store) {
     let mut world = world(store, "retry = { base = \"1h\", cap = \"1h\" }").await;
     world.upstream.then(trouble());
-    let place = canary(&world).await;
-    has_been_tried(&world, &place).await;
-    assert!(holds(&world.store, "k-1").await, "the key is found where it stands: the search works");
+    let operation_path = canary(&world).await;
+    has_been_tried(&world, &operation_path).await;
+    assert!(holds(&world.store, "k-1").await, "the search finds the key, which is not sealed");
     assert!(!holds(&world.store, CANARY).await);
-    // And when it is delivered, the request goes.
+    // A delivered request is deleted.
     world.proxy.kill9().await;
     world.store.tamper("update keys set due_at = accepted_at where state = 'queued'").await;
     world.proxy = world.setup.start().await;
-    world.operation_when(&place, "completed").await;
+    world.operation_when(&operation_path, "completed").await;
     let last = world.upstream.last();
     assert!(last.target.contains(CANARY) && String::from_utf8(last.body.clone()).unwrap().contains(CANARY));
     assert_eq!(world.proxy.stop().await, Some(0));
     assert_eq!(requests(&world.store).await, 0);
 }
 
-/// How many requests are in the outbox; the embedded store must be nobody's at that moment.
+/// The number of requests in the outbox. No process may have the embedded store open at that moment.
 async fn requests(store: &Store) -> i64 {
     match store {
         Store::Postgres(database) => {
@@ -71,12 +71,12 @@ async fn requests(store: &Store) -> i64 {
     }
 }
 
-/// A request that waits for an hour, and a hand in the tables before the next proxy starts.
+/// A request that waits for an hour, and a change in the tables before the next proxy starts.
 async fn after_a_hand_in_the_tables(store: Store, sqlite: &str, postgres: &str) -> (World, String) {
     let mut world = world(store, "retry = { base = \"1h\", cap = \"1h\" }").await;
     world.upstream.then(trouble());
-    let place = canary(&world).await;
-    has_been_tried(&world, &place).await;
+    let operation_path = canary(&world).await;
+    has_been_tried(&world, &operation_path).await;
     assert_eq!(world.proxy.stop().await, Some(0));
     let now = "update keys set due_at = accepted_at where state = 'queued'";
     match &world.store {
@@ -87,28 +87,29 @@ async fn after_a_hand_in_the_tables(store: Store, sqlite: &str, postgres: &str) 
         }
     }
     world.proxy = world.setup.start().await;
-    (world, place)
+    (world, operation_path)
 }
 
-on_both_stores!(a_request_that_was_touched_is_told_and_never_sent);
-async fn a_request_that_was_touched_is_told_and_never_sent(store: Store) {
-    let (world, place) = after_a_hand_in_the_tables(
+on_both_stores!(a_tampered_request_is_logged_and_never_sent);
+async fn a_tampered_request_is_logged_and_never_sent(store: Store) {
+    let (world, operation_path) = after_a_hand_in_the_tables(
         store,
         "update outbox set sealed = zeroblob(length(sealed))",
         "update oncegate.outbox set sealed = set_byte(sealed, 40, get_byte(sealed, 40) # 1)",
     )
     .await;
-    world.operation_when(&place, "dead").await;
-    world.proxy.logs("does not open").await;
+    world.operation_when(&operation_path, "dead").await;
+    world.proxy.wait_for_log("cannot be opened").await;
     assert_eq!(world.upstream.calls(), 1);
     let (_, log) = Operator::of(&world.proxy).get("/api/v1/audit").await;
-    assert_eq!(log["entries"][0]["note"], "its request does not open: it has been changed, or is of another key");
+    assert_eq!(log["entries"][0]["note"], "its request cannot be opened: it has been changed, or is of another key");
 }
 
-on_both_stores!(a_request_that_is_gone_is_told_and_never_made_up);
-async fn a_request_that_is_gone_is_told_and_never_made_up(store: Store) {
-    let (world, place) = after_a_hand_in_the_tables(store, "delete from outbox", "delete from oncegate.outbox").await;
-    assert_eq!(world.operation_when(&place, "dead").await["attempts"], 1);
+on_both_stores!(a_missing_request_is_logged_and_never_sent);
+async fn a_missing_request_is_logged_and_never_sent(store: Store) {
+    let (world, operation_path) =
+        after_a_hand_in_the_tables(store, "delete from outbox", "delete from oncegate.outbox").await;
+    assert_eq!(world.operation_when(&operation_path, "dead").await["attempts"], 1);
     assert_eq!(world.upstream.calls(), 1);
 }
 
@@ -116,10 +117,10 @@ on_both_stores!(one_keys_request_is_never_sent_for_another);
 async fn one_keys_request_is_never_sent_for_another(store: Store) {
     let mut world = world(store, "retry = { base = \"1h\", cap = \"1h\" }").await;
     world.upstream.then(trouble()).then(trouble());
-    let places = [world.accepts("k-1").await, world.accepts("k-2").await];
-    world.upstream.has_executed(2).await;
-    for place in &places {
-        world.operation_when(place, "queued").await;
+    let operation_paths = [world.accepts("k-1").await, world.accepts("k-2").await];
+    world.upstream.wait_for_executed(2).await;
+    for operation_path in &operation_paths {
+        world.operation_when(operation_path, "queued").await;
     }
     assert_eq!(world.proxy.stop().await, Some(0));
     match &world.store {
@@ -140,21 +141,19 @@ async fn one_keys_request_is_never_sent_for_another(store: Store) {
         }
     }
     world.proxy = world.setup.start().await;
-    for place in &places {
-        world.operation_when(place, "dead").await;
+    for operation_path in &operation_paths {
+        world.operation_when(operation_path, "dead").await;
     }
     assert_eq!(world.upstream.calls(), 2);
 }
 
-on_both_stores!(an_earlier_secret_opens_what_was_queued_under_it_and_one_that_is_not_known_here_leaves_it_to_others);
-async fn an_earlier_secret_opens_what_was_queued_under_it_and_one_that_is_not_known_here_leaves_it_to_others(
-    store: Store,
-) {
+on_both_stores!(a_previous_secret_opens_its_requests_and_an_unknown_one_leaves_them_to_other_instances);
+async fn a_previous_secret_opens_its_requests_and_an_unknown_one_leaves_them_to_other_instances(store: Store) {
     let mut world = world(store, "").await;
     let hold = Hold::new();
-    world.upstream.answers(trouble());
+    world.upstream.answer_all(trouble());
     let first = world.accepts("k-1").await;
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let new = |setup: Setup, previous: &str| {
         let retry = "retry = { base = \"50ms\", cap = \"200ms\" }";
         setup
@@ -162,17 +161,17 @@ async fn an_earlier_secret_opens_what_was_queued_under_it_and_one_that_is_not_kn
             .route(&route("pay", &format!("delivery = \"async\"\n{retry}")))
     };
     world.restart_as(|setup| new(setup, &format!("\"{SECRET}\""))).await;
-    world.upstream.answers(Answer::status(201).hold(&hold));
+    world.upstream.answer_all(Answer::status(201).hold(&hold));
     hold.release();
     world.operation_when(&first, "completed").await;
-    world.upstream.answers(trouble());
+    world.upstream.answer_all(trouble());
     let before = world.upstream.calls();
     let second = world.accepts("k-2").await;
     world.operation_when(&second, "queued").await;
-    world.upstream.has_executed(before + 1).await;
+    world.upstream.wait_for_executed(before + 1).await;
     assert_eq!(world.proxy.stop().await, Some(0));
     let calls = world.upstream.calls();
-    // One that does not know it yet leaves it to others, however often it has come upon it.
+    // An instance that does not have the secret yet leaves the delivery to others, however often it finds it.
     let tried = calls - before;
     let retry =
         format!("retry = {{ max_attempts = {}, base = \"50ms\", cap = \"200ms\", give_up_after = \"1h\" }}", tried + 1);
@@ -186,18 +185,18 @@ async fn an_earlier_secret_opens_what_was_queued_under_it_and_one_that_is_not_kn
         let key = operator.keys("key=k-2").await.pop()?;
         key["attempts"].as_u64().filter(|attempt| *attempt >= (tried + 3) as u64)
     };
-    eventually(PATIENCE, passed_on).await;
-    let told = world.proxy.logged().iter().filter(|line| line["message"].as_str().is_some_and(left_to_others)).count();
-    assert_eq!((world.upstream.calls(), told), (calls, 1), "it is not sent, and told once");
+    eventually(TEST_TIMEOUT, passed_on).await;
+    let reply = world.proxy.logged().iter().filter(|line| line["message"].as_str().is_some_and(left_to_others)).count();
+    assert_eq!((world.upstream.calls(), reply), (calls, 1), "it is not sent, and logged once");
     assert!(operator.audit().await.is_empty(), "nor given up");
     assert_eq!(world.proxy.stop().await, Some(0));
     world.setup = setup;
-    world.upstream.answers(Answer::status(201));
+    world.upstream.answer_all(Answer::status(201));
     world.proxy = world.setup.start().await;
     world.operation_when(&second, "completed").await;
     assert_eq!(world.upstream.calls(), calls + 1);
 }
 
-fn left_to_others(said: &str) -> bool {
-    said.contains("left to others")
+fn left_to_others(output: &str) -> bool {
+    output.contains("other instances may deliver it")
 }

@@ -1,16 +1,19 @@
-//! What a message is to the service, and whose its key is.
+//! The request made from a message, and the scope of its key.
 
-use super::{acknowledged, consumer, office, office_with, route};
+use super::{acknowledged, consumer, consumer_world, consumer_world_with, route};
 use crate::harness::rabbitmq::{self, message};
 use crate::harness::{Answer, Store, World, on_both_stores};
 
 on_both_stores!(a_message_is_one_request_under_its_key);
 async fn a_message_is_one_request_under_its_key(store: Store) {
-    let Some(office) = office(store, "", "key = \"header:x-idempotency-key\"\nprefetch = 7").await else { return };
+    let Some(consumer_world) = consumer_world(store, "", "key = \"header:x-idempotency-key\"\nprefetch = 7").await
+    else {
+        return;
+    };
     let sent = message("order-1").header("X-Tenant", "shop").header("x-forwarded-for", "10.1.1.1");
-    office.queue.publish([sent.header("oncegate-attempt", "9").body("{\"amount\":7}")]).await;
-    acknowledged(&office.world.proxy, 1).await;
-    let call = office.world.upstream.last();
+    consumer_world.queue.publish([sent.header("oncegate-attempt", "9").body("{\"amount\":7}")]).await;
+    acknowledged(&consumer_world.world.proxy, 1).await;
+    let call = consumer_world.world.upstream.last();
     assert_eq!((&*call.method, &*call.target, &*call.body), ("POST", "/pay", &b"{\"amount\":7}"[..]));
     for (name, value) in [
         ("content-type", "application/json"),
@@ -23,24 +26,24 @@ async fn a_message_is_one_request_under_its_key(store: Store) {
     ] {
         assert_eq!(call.field(name), Some(value), "{name}");
     }
-    assert_eq!(call.field("host"), Some(&*office.world.upstream.address.to_string()));
-    assert_eq!(office.left_after_drain().await, 0, "it is acknowledged");
-    assert_eq!(office.world.store.states().await, ["completed"]);
-    assert_eq!(office.world.upstream.calls(), 1);
+    assert_eq!(call.field("host"), Some(&*consumer_world.world.upstream.address.to_string()));
+    assert_eq!(consumer_world.left_after_drain().await, 0, "it is acknowledged");
+    assert_eq!(consumer_world.world.store.states().await, ["completed"]);
+    assert_eq!(consumer_world.world.upstream.calls(), 1);
 }
 
 #[tokio::test]
 async fn a_message_and_its_copies_are_executed_once() {
-    let Some(office) = office(Store::sqlite(), "", "key = \"message-id\"").await else { return };
+    let Some(consumer_world) = consumer_world(Store::sqlite(), "", "key = \"message-id\"").await else { return };
     let copies = |number: usize| vec![message("unused").without_headers().id(&format!("m-{number}")); 3];
-    office.queue.publish((0..20).flat_map(copies)).await;
-    acknowledged(&office.world.proxy, 60).await;
-    assert_eq!(office.left_after_drain().await, 0);
-    assert_eq!(office.world.upstream.calls(), 20);
+    consumer_world.queue.publish((0..20).flat_map(copies)).await;
+    acknowledged(&consumer_world.world.proxy, 60).await;
+    assert_eq!(consumer_world.left_after_drain().await, 0);
+    assert_eq!(consumer_world.world.upstream.calls(), 20);
 }
 
 #[tokio::test]
-async fn a_path_is_made_of_headers_and_what_would_leave_it_is_refused() {
+async fn a_path_is_built_from_headers_and_escaping_values_are_refused() {
     let Some(broker) = rabbitmq::shared().await else { return };
     let queue = broker.queue().await;
     let lines = "path = \"/orders/{X-Order}/pay\"\nscope = [\"none\"]";
@@ -52,12 +55,12 @@ async fn a_path_is_made_of_headers_and_what_would_leave_it_is_refused() {
     queue.publish([message("k-1").header("x-order", ".."), message("k-2").header("x-order", "a/7")]).await;
     acknowledged(&world.proxy, 1).await;
     assert_eq!(world.upstream.last().target, "/orders/a%2F7/pay");
-    let line = world.proxy.logs("is rejected").await;
+    let line = world.proxy.wait_for_log("is rejected").await;
     assert_eq!((&line["reason"], &line["level"]), (&"bad-request".into(), &"WARN".into()));
 }
 
 #[tokio::test]
-async fn a_more_particular_routes_path_is_not_reached_under_another_ones_policy() {
+async fn a_messages_path_cannot_reach_a_more_specific_route() {
     let Some(broker) = rabbitmq::shared().await else { return };
     let queue = broker.queue().await;
     let world = World::with(Store::sqlite(), |setup| {
@@ -69,51 +72,53 @@ async fn a_more_particular_routes_path_is_not_reached_under_another_ones_policy(
     .await;
     queue.publish([message("k-1").header("x-order", "special"), message("k-2").header("x-order", "7")]).await;
     acknowledged(&world.proxy, 1).await;
-    world.proxy.logs("is rejected").await;
+    world.proxy.wait_for_log("is rejected").await;
     assert_eq!(world.upstream.last().target, "/orders/7");
 }
 
 #[tokio::test]
 async fn the_same_key_of_two_tenants_is_two_keys() {
-    let Some(office) = office(Store::sqlite(), "", "scope = [\"header:x-tenant\"]").await else { return };
+    let Some(consumer_world) = consumer_world(Store::sqlite(), "", "scope = [\"header:x-tenant\"]").await else {
+        return;
+    };
     let of = |tenant: &str| message("k-1").header("x-tenant", tenant);
-    office.queue.publish([of("a"), of("b"), of("a"), of("b"), message("k-1")]).await;
-    acknowledged(&office.world.proxy, 4).await;
-    let line = office.world.proxy.logs("is rejected").await;
+    consumer_world.queue.publish([of("a"), of("b"), of("a"), of("b"), message("k-1")]).await;
+    acknowledged(&consumer_world.world.proxy, 4).await;
+    let line = consumer_world.world.proxy.wait_for_log("is rejected").await;
     assert_eq!(line["reason"], "key-invalid", "it says of no tenant");
-    assert_eq!(office.left_after_drain().await, 0);
-    assert_eq!(office.world.upstream.calls(), 2);
+    assert_eq!(consumer_world.left_after_drain().await, 0);
+    assert_eq!(consumer_world.world.upstream.calls(), 2);
 }
 
 #[tokio::test]
-async fn a_message_and_a_request_are_one_where_their_scopes_are_written_alike_and_only_there() {
+async fn a_message_and_a_request_share_a_key_only_with_equal_scopes() {
     let tenant = "scope = [\"header:x-tenant?\"]";
-    for (about_route, told, executed) in [(tenant, "replayed", 1), ("", "executed", 2)] {
-        let Some(office) = office(Store::sqlite(), about_route, tenant).await else { return };
+    for (about_route, oncegate_status, executed) in [(tenant, "replayed", 1), ("", "executed", 2)] {
+        let Some(consumer_world) = consumer_world(Store::sqlite(), about_route, tenant).await else { return };
         let body = "{\"amount\":10}";
-        office.queue.publish([message("k-1").header("x-tenant", "shop").body(body)]).await;
-        acknowledged(&office.world.proxy, 1).await;
-        let request = office.world.post("/pay").key("k-1").field("x-tenant", "shop").json(body);
-        assert_eq!(request.send().await.told(), Some(told), "{about_route}");
-        assert_eq!(office.world.upstream.calls(), executed, "{about_route}");
+        consumer_world.queue.publish([message("k-1").header("x-tenant", "shop").body(body)]).await;
+        acknowledged(&consumer_world.world.proxy, 1).await;
+        let request = consumer_world.world.post("/pay").key("k-1").field("x-tenant", "shop").json(body);
+        assert_eq!(request.send().await.oncegate_status(), Some(oncegate_status), "{about_route}");
+        assert_eq!(consumer_world.world.upstream.calls(), executed, "{about_route}");
     }
 }
 
 #[tokio::test]
-async fn no_more_messages_are_in_hand_than_the_prefetch_says() {
-    let Some(office) = office(Store::sqlite(), "", "prefetch = 3").await else { return };
+async fn unacknowledged_messages_do_not_exceed_the_prefetch() {
+    let Some(consumer_world) = consumer_world(Store::sqlite(), "", "prefetch = 3").await else { return };
     let hold = crate::harness::Hold::new();
-    office.world.upstream.answers(Answer::status(201).hold(&hold));
-    office.queue.publish((0..10).map(|number| message(&format!("k-{number}")))).await;
-    office.world.upstream.has_executed(3).await;
-    office.queue.has_waiting(7).await;
-    assert_eq!(office.world.upstream.calls(), 3);
+    consumer_world.world.upstream.answer_all(Answer::status(201).hold(&hold));
+    consumer_world.queue.publish((0..10).map(|number| message(&format!("k-{number}")))).await;
+    consumer_world.world.upstream.wait_for_executed(3).await;
+    consumer_world.queue.has_waiting(7).await;
+    assert_eq!(consumer_world.world.upstream.calls(), 3);
     hold.release();
-    acknowledged(&office.world.proxy, 10).await;
+    acknowledged(&consumer_world.world.proxy, 10).await;
 }
 
 #[tokio::test]
-async fn what_becomes_of_messages_is_logged_without_their_keys_bodies_or_passwords() {
+async fn message_outcomes_are_logged_without_keys_bodies_or_passwords() {
     let Some(broker) = rabbitmq::shared().await else { return };
     let queue = broker.queue().await;
     let url = broker.url().replace("guest:guest", "guest:${PASSWORD}");
@@ -124,7 +129,7 @@ async fn what_becomes_of_messages_is_logged_without_their_keys_bodies_or_passwor
     .await;
     world.upstream.then(Answer::status(422));
     queue.publish([message("a-key-that-nobody-may-read").body("{\"secret-body\":1}")]).await;
-    world.proxy.logs("is rejected").await;
+    world.proxy.wait_for_log("is rejected").await;
     for line in world.proxy.logged() {
         let line = line.to_string();
         assert!(!["that-nobody", "secret-body", "guest:guest"].iter().any(|secret| line.contains(secret)), "{line}");
@@ -132,15 +137,16 @@ async fn what_becomes_of_messages_is_logged_without_their_keys_bodies_or_passwor
 }
 
 #[tokio::test]
-async fn a_broker_that_does_not_let_it_in_is_told_and_tried_again_while_requests_are_served() {
-    let Some(office) = office_with(Store::sqlite(), "", "", |setup| setup).await else { return };
-    let url = office.broker.url().replace("guest:guest", "guest:hunter2");
-    let other =
-        World::with(Store::sqlite(), |setup| setup.route(&route("")).consumer(&consumer(&url, &office.queue, "")))
-            .await;
-    let line = other.proxy.logs("not consumed at the moment").await;
+async fn a_refused_broker_login_is_logged_and_retried_while_requests_are_served() {
+    let Some(consumer_world) = consumer_world_with(Store::sqlite(), "", "", |setup| setup).await else { return };
+    let url = consumer_world.broker.url().replace("guest:guest", "guest:hunter2");
+    let other = World::with(Store::sqlite(), |setup| {
+        setup.route(&route("")).consumer(&consumer(&url, &consumer_world.queue, ""))
+    })
+    .await;
+    let line = other.proxy.wait_for_log("not consumed at the moment").await;
     assert!(line["cause"].as_str().unwrap().contains("ACCESS_REFUSED"), "{line}");
     assert!(!line.to_string().contains("hunter2"));
-    other.proxy.logs_times("not consumed at the moment", 2).await;
-    assert_eq!(other.pay("k-1").send().await.told(), Some("executed"));
+    other.proxy.wait_for_logs("not consumed at the moment", 2).await;
+    assert_eq!(other.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }

@@ -1,7 +1,7 @@
-//! A real browser, without a window: Chromium, spoken to over the WebDriver protocol (W3C) by way of its chromedriver.
+//! A real headless browser: Chromium, controlled over the WebDriver protocol (W3C) through its chromedriver.
 //!
-//! Debian's packages `chromium` and `chromium-driver`. What checks for accessibility is axe-core, from `tests/page`, and
-//! is loaded into the page as a debugger would: the page's own policy forbids every script.
+//! Needs Debian's packages `chromium` and `chromium-driver`. Accessibility is checked with axe-core from `tests/page`.
+//! It is loaded into the page as a debugger would, since the page's own policy forbids every script.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -19,30 +19,31 @@ use tokio::time::timeout;
 
 use super::eventually;
 
-/// A browser takes its time to start where others work too.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// A browser starts slowly on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// One at a time: each has half a dozen processes.
 static ONE: Mutex<()> = Mutex::const_new(());
 
-/// What names an element in the protocol.
+/// The protocol's name of an element reference.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 pub const TAB: char = '\u{e004}';
 pub const ENTER: char = '\u{e007}';
 pub const SPACE: char = '\u{e00d}';
 
-/// A running browser. Its end is this value's end.
+/// A running browser. It ends when this value is dropped.
 pub struct Browser {
     port: u16,
     session: String,
-    /// Its standard input is a pipe that ends with this process, however that ends; the driver ends its browser.
+    /// The guardian's standard input is a pipe that closes when this process ends in any way; the driver then ends its
+    /// browser.
     guardian: Child,
     _home: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// At the end the whole group goes, also a browser that hears nobody any more.
+/// Kills the whole process group at the end, also a browser that no longer responds.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 (trap - INT HUP TERM; exec "$1" --port=0 --log-path="$HOME/log") &
@@ -50,14 +51,14 @@ read -r _
 kill -KILL 0
 "#;
 
-/// How a page is shown.
+/// The size and color scheme of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     pub width: u32,
     pub dark: bool,
 }
 
-/// Whether pages may run scripts. Those of a debugger, as tests use them, run in any case.
+/// Whether pages may run scripts. The tests' own debugger scripts always run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scripts {
     Off,
@@ -65,7 +66,7 @@ pub enum Scripts {
 }
 
 impl Browser {
-    /// A new one, with nothing remembered; `None`, said loudly, where there is none to be had.
+    /// Starts a browser with an empty profile; returns `None` with a message if none is installed.
     pub async fn start(scripts: Scripts) -> Option<Self> {
         let Some(driver) = program("chromedriver").filter(|_| program("chromium").is_some()) else {
             eprintln!("skipped: no browser (apt-get install chromium chromium-driver)");
@@ -80,15 +81,15 @@ impl Browser {
         let port = tokio::task::spawn_blocking(move || {
             let mut lines = said.lines().map_while(Result::ok);
             let line = lines.find(|line| line.contains("started successfully on port")).unwrap();
-            // Whatever else it says must not fill the pipe.
+            // Further output must not fill the pipe.
             std::thread::spawn(move || lines.for_each(drop));
             line.rsplit(' ').next().unwrap().trim_end_matches('.').parse().unwrap()
         });
-        let port = timeout(PATIENCE, port).await.expect("chromedriver does not start").unwrap();
+        let port = timeout(TEST_TIMEOUT, port).await.expect("chromedriver does not start").unwrap();
         let mut browser = Self { port, session: String::new(), guardian, _home: home, _turn: turn };
         let profile = browser._home.path().join("profile");
         let profile = format!("--user-data-dir={}", profile.display());
-        // As root, and in containers, there is no sandbox to be had; nothing but our own pages is opened.
+        // Root and containers have no sandbox; only the tests' own pages are opened.
         let arguments = [
             "--headless=new",
             "--no-sandbox",
@@ -100,7 +101,7 @@ impl Browser {
         let options = json!({ "binary": program("chromium").unwrap(), "args": arguments });
         let wanted =
             json!({ "capabilities": { "alwaysMatch": { "browserName": "chrome", "goog:chromeOptions": options } } });
-        let session = browser.ask("POST", "/session", Some(wanted)).await;
+        let session = browser.call_driver("POST", "/session", Some(wanted)).await;
         browser.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
         if scripts == Scripts::Off {
             browser.debugger("Emulation.setScriptExecutionDisabled", json!({ "value": true })).await;
@@ -112,8 +113,8 @@ impl Browser {
         Some(browser)
     }
 
-    /// Asks the driver; what it refuses is the test's end.
-    async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Value {
+    /// Sends a command to the driver; panics if the driver refuses it.
+    async fn call_driver(&self, method: &str, path: &str, body: Option<Value>) -> Value {
         let body = body.map_or_else(String::new, |body| body.to_string());
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -125,65 +126,65 @@ impl Browser {
             let mut wire = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
             wire.write_all(request.as_bytes()).await.unwrap();
             let mut answer = Vec::new();
-            // The driver leaves the connection open whatever it is asked.
+            // The driver keeps the connection open regardless of the request's fields.
             while !is_whole(&answer) {
                 assert_ne!(wire.read_buf(&mut answer).await.unwrap(), 0, "it breaks off");
             }
             String::from_utf8(answer).unwrap()
         };
-        let answer = timeout(PATIENCE, exchange)
+        let answer = timeout(TEST_TIMEOUT, exchange)
             .await
             .unwrap_or_else(|_| panic!("the browser does not answer: {path} {body:.200}"));
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let mut told: Value = serde_json::from_str(body).unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{method} {path}: {head} {told:#}");
-        told["value"].take()
+        let mut reply: Value = serde_json::from_str(body).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{method} {path}: {head} {reply:#}");
+        reply["value"].take()
     }
 
-    async fn say(&self, path: &str, body: Value) -> Value {
-        self.ask("POST", &format!("{}/{path}", self.session), Some(body)).await
+    async fn post(&self, path: &str, body: Value) -> Value {
+        self.call_driver("POST", &format!("{}/{path}", self.session), Some(body)).await
     }
 
-    async fn hear(&self, path: &str) -> Value {
-        self.ask("GET", &format!("{}/{path}", self.session), None).await
+    async fn get(&self, path: &str) -> Value {
+        self.call_driver("GET", &format!("{}/{path}", self.session), None).await
     }
 
-    /// A command of the browser's debugger.
+    /// Runs a command of the browser's debugger.
     async fn debugger(&self, command: &str, parameters: Value) -> Value {
-        self.say("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await
+        self.post("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await
     }
 
     pub async fn open(&self, url: &str) {
-        self.say("url", json!({ "url": url })).await;
+        self.post("url", json!({ "url": url })).await;
     }
 
     pub async fn url(&self) -> String {
-        self.hear("url").await.as_str().unwrap().to_owned()
+        self.get("url").await.as_str().unwrap().to_owned()
     }
 
-    /// Waits until the page at hand has this in its text.
-    pub async fn shows(&self, words: &str) {
-        eventually(PATIENCE, async || self.text().await.contains(words).then_some(())).await;
+    /// Waits until the current page's text has these words.
+    pub async fn wait_for_text(&self, words: &str) {
+        eventually(TEST_TIMEOUT, async || self.text().await.contains(words).then_some(())).await;
     }
 
-    /// All that can be read on the page; nothing while one page gives way to the next.
+    /// The page's visible text; empty while the page changes.
     pub async fn text(&self) -> String {
         let text = self.debugger("Runtime.evaluate", json!({ "expression": "document.body?.innerText ?? ''" })).await;
         text["result"]["value"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The value of an expression, as a debugger sees it.
+    /// Evaluates an expression in the debugger.
     pub async fn value(&self, expression: &str) -> Value {
-        // Without scripts no promise is ever kept.
+        // With scripts disabled, no promise resolves.
         let asked =
             json!({ "expression": expression, "awaitPromise": expression.contains(".then("), "returnByValue": true });
-        let mut told = self.debugger("Runtime.evaluate", asked).await;
-        assert!(told["exceptionDetails"].is_null(), "{expression:.200}: {told:#}");
-        told["result"]["value"].take()
+        let mut reply = self.debugger("Runtime.evaluate", asked).await;
+        assert!(reply["exceptionDetails"].is_null(), "{expression:.200}: {reply:#}");
+        reply["result"]["value"].take()
     }
 
-    /// From now on.
-    pub async fn is_seen_on(&self, screen: Screen) {
+    /// Applies to all pages from now on.
+    pub async fn set_screen(&self, screen: Screen) {
         let size = json!({ "width": screen.width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
         self.debugger("Emulation.setDeviceMetricsOverride", size).await;
         let scheme = if screen.dark { "dark" } else { "light" };
@@ -191,12 +192,12 @@ impl Browser {
         self.debugger("Emulation.setEmulatedMedia", json!({ "features": features })).await;
     }
 
-    /// As on paper, until [`Self::is_seen_on`].
-    pub async fn is_printed(&self) {
+    /// Switches to the print layout, until [`Self::set_screen`].
+    pub async fn set_print_media(&self) {
         self.debugger("Emulation.setEmulatedMedia", json!({ "media": "print" })).await;
     }
 
-    /// A picture of the whole page, below the build's folder, for people to look at.
+    /// Saves a picture of the whole page below the build folder, for people to look at.
     pub async fn picture(&self, name: &str) {
         let shot = self.debugger("Page.captureScreenshot", json!({ "captureBeyondViewport": true })).await;
         let picture = BASE64_STANDARD.decode(shot["data"].as_str().unwrap()).unwrap();
@@ -209,22 +210,22 @@ impl Browser {
     pub async fn press(&self, keys: &[char]) {
         let press = |key: &char| [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })];
         let actions: Vec<_> = keys.iter().flat_map(press).collect();
-        self.say("actions", json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": actions }] })).await;
+        self.post("actions", json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": actions }] })).await;
     }
 
-    pub async fn types(&self, text: &str) {
+    pub async fn type_text(&self, text: &str) {
         self.press(&text.chars().collect::<Vec<_>>()).await;
     }
 
-    /// Goes on with Tab until it is at what has this selector. Whatever it comes by must show that it has the focus.
-    pub async fn tabs_to(&self, selector: &str) {
+    /// Presses Tab until the element with this selector has the focus. Each element on the way must show its focus.
+    pub async fn tab_to(&self, selector: &str) {
         for _ in 0..80 {
             self.press(&[TAB]).await;
-            let at = self.hear("element/active").await;
+            let at = self.get("element/active").await;
             let at = at[ELEMENT].as_str().unwrap();
-            let outline = self.hear(&format!("element/{at}/css/outline-style")).await;
-            let width = self.hear(&format!("element/{at}/css/outline-width")).await;
-            let tag = self.hear(&format!("element/{at}/name")).await;
+            let outline = self.get(&format!("element/{at}/css/outline-style")).await;
+            let width = self.get(&format!("element/{at}/css/outline-width")).await;
+            let tag = self.get(&format!("element/{at}/name")).await;
             if tag != "body" && tag != "html" {
                 assert!(outline != "none" && width != "0px", "{tag} does not show its focus: {outline} {width}");
             }
@@ -236,17 +237,17 @@ impl Browser {
         panic!("Tab does not come to {selector}");
     }
 
-    /// That nothing reaches beyond the screen's side.
-    pub async fn fits(&self, what: &str) {
+    /// Checks that nothing extends beyond the side of the screen.
+    pub async fn assert_fits(&self, what: &str) {
         let wide = "[document.documentElement.scrollWidth, innerWidth, \
                     [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
                     .map(e => e.outerHTML.slice(0, 120)).slice(0, 5)]";
-        let told = self.value(wide).await;
-        assert!(told[0].as_u64() <= told[1].as_u64(), "{what} is too wide: {told:#}");
+        let reply = self.value(wide).await;
+        assert!(reply[0].as_u64() <= reply[1].as_u64(), "{what} is too wide: {reply:#}");
     }
 
-    /// That axe-core finds nothing that keeps anybody from using the page. Said loudly where it is not there.
-    pub async fn is_accessible(&self, what: &str) {
+    /// Checks that axe-core finds no barrier. Prints a message if axe-core is not installed.
+    pub async fn assert_accessible(&self, what: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/node_modules/axe-core/axe.min.js");
         let Ok(axe) = std::fs::read_to_string(file) else {
             return eprintln!("skipped: no axe-core (npm ci --prefix tests/page)");
@@ -262,7 +263,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // In peace, if it still hears.
+        // Ends the session regularly if the driver still responds.
         let request = format!("DELETE {} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", self.session);
         if let Ok(mut wire) = std::net::TcpStream::connect(("127.0.0.1", self.port)) {
             let _ = wire.set_read_timeout(Some(Duration::from_secs(10)));
@@ -273,7 +274,7 @@ impl Drop for Browser {
     }
 }
 
-/// Whether an answer has come up to its end.
+/// Whether an answer is complete.
 fn is_whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer).to_ascii_lowercase();
     let Some(head) = text.find("\r\n\r\n") else { return false };

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants said, and hides nothing of what it hears.
+//! A client that sends exactly the bytes that a test wants, and shows everything it receives.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::wire::{self, Fields, Framing, Head, Wire};
 
 /// Sends each request on a connection of its own.
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Writes these bytes and waits for what comes of it.
+    /// Writes these bytes and returns the exchange.
     pub async fn raw(self, bytes: &[u8]) -> Exchange {
         let mut exchange = Exchange::new(self.connect().await, false);
         exchange.write(bytes).await;
@@ -49,11 +49,11 @@ impl Client {
     }
 
     pub async fn try_connect(self) -> io::Result<TcpStream> {
-        timeout(PATIENCE, TcpStream::connect(self.address)).await.expect("connecting takes too long")
+        timeout(TEST_TIMEOUT, TcpStream::connect(self.address)).await.expect("connecting takes too long")
     }
 }
 
-/// A request that is being put together.
+/// A request under construction.
 #[derive(Clone, Debug)]
 pub struct Request {
     client: Client,
@@ -89,13 +89,13 @@ impl Request {
         self.field("Content-Type", "application/json").body(body)
     }
 
-    /// Sends the body as one chunk, without saying its length first.
+    /// Sends the body as one chunk, without a Content-Length.
     pub fn chunked(mut self) -> Self {
         self.chunked = true;
         self
     }
 
-    /// The request as it goes over the wire.
+    /// The request's bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head();
         if self.chunked {
@@ -108,7 +108,7 @@ impl Request {
         bytes
     }
 
-    /// The request up to its body.
+    /// The request's head.
     pub fn head(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         if let Some(host) = &self.host {
@@ -126,7 +126,7 @@ impl Request {
         wire::bytes(&head)
     }
 
-    /// The whole response; that it is whole is part of every test.
+    /// Returns the response, which must be complete.
     pub async fn send(&self) -> Response {
         self.try_send().await.unwrap()
     }
@@ -169,32 +169,33 @@ impl Exchange {
         Self { wire: Wire::new(stream), head_only, framing: Framing::Ended, trailers: Fields::new() }
     }
 
-    /// More of the request, or the next one on this connection.
+    /// Sends more of the request, or the next request on this connection.
     pub async fn write(&mut self, bytes: &[u8]) {
-        // Who is refused early may have its connection closed while it still writes; what it then reads is the test.
-        let _ = timeout(PATIENCE, self.wire.write(bytes)).await.expect("the proxy does not read on");
+        // An early refusal may close the connection during the write; the test checks the bytes that are read
+        // afterwards.
+        let _ = timeout(TEST_TIMEOUT, self.wire.write(bytes)).await.expect("the proxy does not read on");
     }
 
-    /// Says that nothing more will be written.
+    /// Closes the sending side.
     pub async fn finish(&mut self) {
         let _ = self.wire.stream.shutdown().await;
     }
 
-    /// The next head, be it an interim one.
+    /// Returns the next head, interim ones included.
     pub async fn any_head(&mut self) -> io::Result<Head> {
-        let head = patient(self.wire.head()).await?.ok_or(io::ErrorKind::ConnectionReset)?;
+        let head = within_test_timeout(self.wire.head()).await?.ok_or(io::ErrorKind::ConnectionReset)?;
         let status = status(&head);
         let bodiless = self.head_only || status < 200 || status == 204 || status == 304;
         self.framing = if bodiless { Framing::Ended } else { head.framing(Framing::UntilClose) };
         Ok(head)
     }
 
-    /// The next piece of the body as it comes; `None` at its end.
+    /// Returns the next piece of the body as it arrives; `None` at its end.
     pub async fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
-        patient(self.wire.piece(&mut self.framing, &mut self.trailers)).await
+        within_test_timeout(self.wire.piece(&mut self.framing, &mut self.trailers)).await
     }
 
-    /// The final response, whole.
+    /// Returns the final response, complete.
     pub async fn try_response(&mut self) -> io::Result<Response> {
         let mut interim = Vec::new();
         let head = loop {
@@ -216,25 +217,25 @@ impl Exchange {
         self.try_response().await.unwrap()
     }
 
-    /// Waits until the other side closes; panics where it sends anything more.
-    pub async fn closed(&mut self) {
-        let rest = timeout(PATIENCE, self.wire.rest()).await.expect("the connection stays open");
+    /// Waits until the other side closes; panics if it sends any byte before.
+    pub async fn wait_until_closed(&mut self) {
+        let rest = timeout(TEST_TIMEOUT, self.wire.rest()).await.expect("the connection stays open");
         assert!(rest.is_empty(), "more has come: {:?}", wire::text(&rest));
     }
 }
 
-async fn patient<T>(read: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(PATIENCE, read).await.expect("no answer, and no end either")
+async fn within_test_timeout<T>(read: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(TEST_TIMEOUT, read).await.expect("no answer, and no end either")
 }
 
 fn status(head: &Head) -> u16 {
     let mut words = head.start.split(' ');
-    // A client that speaks HTTP/1.0 is answered in it.
+    // An HTTP/1.0 client gets an HTTP/1.0 response.
     assert!(matches!(words.next(), Some("HTTP/1.1" | "HTTP/1.0")), "{}", head.start);
     words.next().unwrap().parse().unwrap()
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     pub status: u16,
@@ -245,14 +246,14 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of a field that may stand here once.
+    /// The value of a field that may occur once.
     pub fn field(&self, name: &str) -> Option<&str> {
         let all = self.all(name);
-        assert!(all.len() < 2, "{name} stands here more than once: {all:?}");
+        assert!(all.len() < 2, "{name} occurs more than once: {all:?}");
         all.first().copied()
     }
 
-    /// The values of all lines of that name, in order.
+    /// The values of all lines with that name, in order.
     pub fn all(&self, name: &str) -> Vec<&str> {
         assert_eq!(name, name.to_ascii_lowercase());
         self.fields.iter().filter(|(found, _)| found == name).map(|(_, value)| &**value).collect()
@@ -262,8 +263,8 @@ impl Response {
         wire::text(&self.body)
     }
 
-    /// What Oncegate says it did.
-    pub fn told(&self) -> Option<&str> {
+    /// The value of `Oncegate-Status`.
+    pub fn oncegate_status(&self) -> Option<&str> {
         self.field("oncegate-status")
     }
 
@@ -271,20 +272,20 @@ impl Response {
         self.field("idempotent-replayed").is_some()
     }
 
-    /// A refusal's document.
+    /// The problem document.
     pub fn problem(&self) -> serde_json::Value {
         assert_eq!(self.field("content-type"), Some("application/problem+json"), "{self:?}");
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// The status, and the slug where Oncegate answers in its own name.
+    /// The status, and the problem's slug if the answer is Oncegate's own.
     pub fn outcome(&self) -> (u16, String) {
         let ours = self.field("content-type") == Some("application/problem+json");
         let slug = if ours { self.problem()["code"].as_str().unwrap().to_owned() } else { String::new() };
         (self.status, slug)
     }
 
-    /// What a replay of this response must be. Names are compared in alphabetical order, values of one name in theirs.
+    /// The expected replay of this response. Names are compared in alphabetical order, values of one name in theirs.
     pub fn replayed(&self) -> Self {
         let mut replay = self.comparable();
         for (name, value) in &mut replay.fields {
@@ -296,7 +297,7 @@ impl Response {
         replay.comparable()
     }
 
-    /// Without what differs from one answer to the next, and in an order that can be compared.
+    /// The response without the fields that differ between answers, in a comparable order.
     pub fn comparable(&self) -> Self {
         let mut response = self.clone();
         response.fields.retain(|(name, _)| !matches!(&**name, "connection" | "date" | "oncegate-original-date"));

@@ -1,4 +1,4 @@
-//! HTTP/2 on cleartext, by prior knowledge: a client, and a service.
+//! HTTP/2 in cleartext with prior knowledge: a client and a service.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ where
     sender
 }
 
-/// A service that speaks nothing else, answers `effect N`, and keeps what it got.
+/// A service that speaks only HTTP/2, answers `effect N`, and keeps its requests.
 pub struct H2Upstream {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -60,7 +60,7 @@ impl H2Upstream {
         upstream
     }
 
-    /// All it has got.
+    /// All requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -71,7 +71,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let (head, body) = request.into_parts();
-    // Of a request that breaks off there is nothing to answer.
+    // A broken request gets no answer.
     let Ok(body) = body.collect().await else { std::future::pending().await };
     let body = body.to_bytes();
     let number = {

@@ -1,4 +1,4 @@
-//! Somebody at the operators' listener, or at a shell.
+//! An operator at the admin listener or at a shell.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::client::{Client, Request};
-use super::{PATIENCE, Proxy, eventually};
+use super::{Proxy, TEST_TIMEOUT, eventually};
 
 /// An operator of one instance.
 #[derive(Clone, Copy)]
@@ -33,31 +33,31 @@ impl Operator {
         answer(self.request("DELETE", path)).await
     }
 
-    /// The keys that fit.
+    /// The keys that match.
     pub async fn keys(self, query: &str) -> Vec<Value> {
         let (status, page) = self.get(&format!("/api/v1/keys?{query}")).await;
         assert_eq!((status, &page["next_cursor"]), (200, &Value::Null), "{page}");
         page["keys"].as_array().unwrap().clone()
     }
 
-    /// The id of the only key of that name.
+    /// The id of the only key with that name.
     pub async fn id(self, key: &str) -> String {
         let keys = self.keys(&format!("key={key}")).await;
         assert_eq!(keys.len(), 1, "{keys:?}");
         keys[0]["id"].as_str().unwrap().to_owned()
     }
 
-    /// The same, once it is in that state.
+    /// Waits until the key has this state, and returns its id.
     pub async fn id_when(self, key: &str, state: &str) -> String {
         let there = async || self.keys(&format!("key={key}&state={state}")).await.pop();
-        eventually(PATIENCE, there).await["id"].as_str().unwrap().to_owned()
+        eventually(TEST_TIMEOUT, there).await["id"].as_str().unwrap().to_owned()
     }
 
     pub async fn resolve(self, id: &str, body: Value) -> (u16, Value) {
         self.post(&format!("/api/v1/keys/{id}/resolve"), body).await
     }
 
-    /// The log, the first line first: who, what, from what to what.
+    /// The audit log, oldest first: actor, action, state before, state after.
     pub async fn audit(self) -> Vec<[String; 4]> {
         let (status, log) = self.get("/api/v1/audit").await;
         assert_eq!(status, 200);
@@ -75,36 +75,36 @@ async fn answer(request: Request) -> (u16, Value) {
     (response.status, body)
 }
 
-/// What somebody knows of an outcome.
+/// The body of a decision that completes a key with this response.
 pub fn completed(status: u16, body: &str) -> Value {
     json!({ "outcome": "completed", "status": status, "headers": { "Content-Type": "text/plain" }, "body": body })
 }
 
-/// That it has not executed.
+/// The body of a decision that a key was not executed.
 pub fn not_executed(accept_risk: bool) -> Value {
     json!({ "outcome": "not_executed", "accept_risk": accept_risk })
 }
 
-/// What a command printed, and how it ended.
+/// A command's output and exit code.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-/// `oncegate keys …`, with nobody at the keyboard.
-pub async fn keys(file: &Path, arguments: &[&str]) -> Said {
+/// Runs `oncegate keys …` without a terminal.
+pub async fn keys(file: &Path, arguments: &[&str]) -> CommandOutput {
     oncegate("keys", file, arguments).await
 }
 
-/// Another command, in the same way.
-pub async fn oncegate(command: &str, file: &Path, arguments: &[&str]) -> Said {
+/// Runs another command in the same way.
+pub async fn oncegate(command: &str, file: &Path, arguments: &[&str]) -> CommandOutput {
     let name = command;
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.arg(name).args(arguments).arg("-c").arg(file).env_clear().env("USER", "bob").stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    Said {
+    CommandOutput {
         code: output.status.code().expect("no signal ended it"),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),

@@ -1,5 +1,5 @@
-//! A real PgBouncer in transaction mode before a test's PostgreSQL: on a free port, for this process alone, and never the
-//! one that its package may have started.
+//! A real PgBouncer in transaction mode in front of a test's PostgreSQL: on a free port, for this process alone, and
+//! never the package's own service.
 
 use std::fs;
 use std::io::Write;
@@ -13,16 +13,16 @@ use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
 use super::postgres::{Database, as_owner, owner};
-use super::{PATIENCE, eventually};
+use super::{TEST_TIMEOUT, eventually};
 
-/// A running PgBouncer. Its end is this value's end.
+/// A running PgBouncer. It ends when this value is dropped.
 pub struct Bouncer {
     port: u16,
-    /// Its standard input is a pipe that ends with this process, however that ends.
+    /// The guardian's standard input is a pipe that closes when this process ends in any way.
     guardian: Child,
 }
 
-/// Starts it, starts it anew for each line that it reads, and takes everything away when there are no more.
+/// Starts PgBouncer, restarts it for each line of input, and cleans up at the end of the input.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 program=$1 home=$2
@@ -33,14 +33,14 @@ kill -9 $pid
 rm -rf "$home"
 "#;
 
-/// The one before the cluster that the tests share; `None`, said loudly, where PgBouncer is not installed.
+/// The shared one in front of the tests' cluster; `None` with a message if PgBouncer is not installed.
 pub async fn shared(database: &Database) -> Option<&'static Bouncer> {
     static SHARED: OnceCell<Option<Bouncer>> = OnceCell::const_new();
     SHARED.get_or_init(|| Bouncer::before(database)).await.as_ref()
 }
 
 impl Bouncer {
-    /// One of one's own before a database's server; `None`, said loudly, where PgBouncer is not installed.
+    /// A separate one in front of a database's server; `None` with a message if PgBouncer is not installed.
     pub async fn before(database: &Database) -> Option<Self> {
         let Some(program) = program() else {
             eprintln!("skipped: pgbouncer is not installed (apt-get install pgbouncer)");
@@ -49,7 +49,7 @@ impl Bouncer {
         let home = tempfile::Builder::new().prefix("oncegate-pgbouncer-").tempdir().unwrap().keep();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (host, server) = database.address().split_once(':').unwrap();
-        // Round robin: two statements in a row find two sessions.
+        // Round robin: two consecutive statements run in two sessions.
         let ini = format!(
             "[databases]\n* = host={host} port={server} user=postgres\n\
              [pgbouncer]\npool_mode = transaction\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
@@ -75,12 +75,12 @@ impl Bouncer {
         Some(bouncer)
     }
 
-    /// The way to a database through it.
+    /// The database's address through PgBouncer.
     pub fn to(&self, database: &Database) -> Database {
         database.at(&format!("127.0.0.1:{}", self.port))
     }
 
-    /// Drops all its connections of a database, its clients' and the server's, and takes new ones.
+    /// Closes all connections of a database, the clients' and the server's, and accepts new ones.
     pub async fn drop_connections(&self, database: &Database) {
         let console = self.console().await.unwrap();
         console.batch_execute(&format!("KILL {}", database.name)).await.unwrap();
@@ -91,12 +91,12 @@ impl Bouncer {
     pub async fn restart(&mut self) {
         let console = self.console().await.unwrap();
         self.guardian.stdin.as_mut().unwrap().write_all(b"again\n").unwrap();
-        eventually(PATIENCE, async || console.is_closed().then_some(())).await;
+        eventually(TEST_TIMEOUT, async || console.is_closed().then_some(())).await;
         self.is_up().await;
     }
 
     async fn is_up(&self) {
-        eventually(PATIENCE, async || self.console().await.ok()).await;
+        eventually(TEST_TIMEOUT, async || self.console().await.ok()).await;
     }
 
     async fn console(&self) -> Result<Client, tokio_postgres::Error> {

@@ -1,5 +1,4 @@
-//! A real PostgreSQL for the tests, with its default durability: started once for each test process, and never longer
-//! alive than that.
+//! A real PostgreSQL for the tests, with its default durability: started once for each test process, and ended with it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,12 +10,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use oncegate::store::{self, Location, Settings};
+use oncegate::store::{self, StoreLocation, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-/// A migrated database of the shared cluster, nobody else's. It goes with the cluster.
+/// A new migrated database in the shared cluster. It is deleted with the cluster.
 pub async fn database() -> Database {
     static TEMPLATE: OnceCell<Database> = OnceCell::const_new();
     let migrated = || async {
@@ -28,7 +27,7 @@ pub async fn database() -> Database {
     shared().await.create(&template.name).await
 }
 
-/// A database of the shared cluster without our schema.
+/// A new database without Oncegate's schema in the shared cluster.
 pub async fn empty_database() -> Database {
     shared().await.empty_database().await
 }
@@ -38,10 +37,10 @@ async fn shared() -> &'static Cluster {
     tokio::task::spawn_blocking(|| CLUSTER.get_or_init(|| Cluster::start(""))).await.unwrap()
 }
 
-/// How the tests use a PostgreSQL store.
-pub fn settings(url: &str) -> Settings {
-    Settings {
-        location: Location::Postgres(url.to_owned()),
+/// The store's settings in tests.
+pub fn settings(url: &str) -> StoreSettings {
+    StoreSettings {
+        location: StoreLocation::Postgres(url.to_owned()),
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,
@@ -56,39 +55,40 @@ pub struct Database {
 }
 
 impl Database {
-    /// Where its server listens.
+    /// The server's address.
     pub fn address(&self) -> &str {
         self.url.split(['@', '/']).nth(3).unwrap()
     }
 
-    /// The same behind another address, or behind several.
+    /// The same database behind another address, or several.
     pub fn at(&self, addresses: &str) -> Self {
         Self { url: self.url.replace(self.address(), addresses), name: self.name.clone() }
     }
 
-    /// A connection of the test's own, beside whatever the store has.
+    /// A connection of the test's own, beside the store's.
     pub async fn client(&self) -> Client {
         connect(&self.url).await
     }
 }
 
-/// A cluster of one's own, for tests that crash it; most want [`database`]. Its end is this value's end.
+/// A cluster for tests that crash it; most tests use [`database`]. It ends when this value is dropped.
 pub struct Cluster {
     port: u16,
     home: PathBuf,
     options: String,
-    /// Its standard input is a pipe that ends with this process, however that ends.
+    /// The guardian's standard input is a pipe that closes when this process ends in any way.
     guardian: Child,
 }
 
-/// How the guardian makes a cluster's data.
+/// The command that creates an empty cluster's data.
 const EMPTY: &str =
     r#""$bin/initdb" --no-sync --username=postgres --auth=trust --encoding=UTF8 --locale=C --pgdata="$home/data""#;
 
-/// Makes the cluster, starts it, says so, and waits for its standard input to end: then it takes everything down and
-/// away; one that was frozen too. Interrupts go to it too, when they go to the whole terminal, and are none of its business.
+/// Creates the cluster, starts it, reports that, and waits for the end of its standard input; then it stops and deletes
+/// the cluster, a frozen one too. It ignores interrupts, which the terminal sends to the whole process group.
 ///
-/// Making is not synced: what does not outlive this process need not outlive the machine. What the tests write is.
+/// The creation is not synced: the data does not outlive this process, so it need not survive a power cut. The tests'
+/// own writes are synced.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 bin=$1 home=$2 options=$3 make=$4
@@ -109,7 +109,7 @@ impl Cluster {
         Self::made_by(EMPTY, options)
     }
 
-    /// Makes a standby of it that follows it from now on, asynchronously.
+    /// Creates an asynchronous standby of this cluster.
     pub fn standby(&self) -> Self {
         let copy = format!(
             r#""$bin/pg_basebackup" --no-sync -c fast -X stream -R -h 127.0.0.1 -p {} -U postgres -D "$home/data""#,
@@ -119,7 +119,7 @@ impl Cluster {
     }
 
     fn made_by(make: &str, options: &str) -> Self {
-        // Between looking for a port and taking it somebody else may be faster.
+        // Another process may take the port between its choice and its use.
         (0..5).find_map(|_| Self::try_start(make, options)).expect("of five ports one is still free when it is taken")
     }
 
@@ -156,7 +156,7 @@ impl Cluster {
         }
     }
 
-    /// A database without our schema.
+    /// A new database without Oncegate's schema.
     pub async fn empty_database(&self) -> Database {
         self.create("template0").await
     }
@@ -170,9 +170,9 @@ impl Cluster {
         self.control(&["stop", "-m", "immediate"]);
     }
 
-    /// Stops all of its processes where they are: connections stand, and nothing comes over them.
+    /// Stops all its processes: connections stay open, and nothing arrives over them.
     pub fn freeze(&self) {
-        // The first one makes the others: once it stands, there will be no more of them.
+        // The first process starts the others: once it is stopped, no new ones appear.
         let first = self.postmaster();
         kill_process(first, Signal::STOP).unwrap();
         for process in children(first) {
@@ -180,7 +180,7 @@ impl Cluster {
         }
     }
 
-    /// Lets them go on.
+    /// Continues all its processes.
     pub fn thaw(&self) {
         let first = self.postmaster();
         for process in children(first).into_iter().chain([first]) {
@@ -193,31 +193,31 @@ impl Cluster {
         Pid::from_raw(file.lines().next().unwrap().parse().unwrap()).unwrap()
     }
 
-    /// Starts it again on its port, and waits until it has recovered.
+    /// Starts it again on its port, and waits until the recovery is done.
     pub fn restart(&self) {
         self.control(&["start", "-w", "-l", &self.home.join("log").to_string_lossy(), "-o", &self.options]);
     }
 
-    /// Kills its first process with signal 9, which takes the others with it.
+    /// Kills the first process with signal 9, which ends the others too.
     pub fn kill9(&self) {
         let pid = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
         let pid = Pid::from_raw(pid.lines().next().unwrap().parse().unwrap()).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
     }
 
-    /// Makes a primary of a standby, and waits until it is one.
+    /// Promotes a standby, and waits until it is the primary.
     pub fn promote(&self) {
         self.control(&["promote", "-w"]);
     }
 
-    /// Changes its configuration, for the sessions that are there too.
+    /// Changes its configuration, also for existing sessions.
     pub async fn configure(&self, setting: &str) {
         let client = connect(&self.url("postgres")).await;
         client.batch_execute(&format!("alter system set {setting}")).await.unwrap();
         client.batch_execute("select pg_reload_conf()").await.unwrap();
     }
 
-    /// The same database, here. With another's address before it, it is a list of hosts.
+    /// The same database on this server. With another address before it, it is a list of hosts.
     pub fn same(&self, database: &Database) -> Database {
         Database { url: self.url(&database.name), name: database.name.clone() }
     }
@@ -256,11 +256,11 @@ impl Drop for Cluster {
     }
 }
 
-/// The processes whose parent this is.
+/// The child processes of this one.
 fn children(parent: Pid) -> Vec<Pid> {
     let is_child = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in brackets may have anything in it; state and parent follow it.
+        // The name in brackets may contain any character; state and parent follow it.
         let parent_of = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()?;
         (parent.as_raw_nonzero().get() == parent_of).then_some(())
     };
@@ -274,7 +274,7 @@ async fn connect(url: &str) -> Client {
     client
 }
 
-/// Who the server runs as: it refuses root.
+/// The user that the server runs as: it refuses root.
 pub fn owner() -> Option<(u32, u32)> {
     let id = |flags: &[&str]| -> Option<u32> {
         let output = Command::new("id").args(flags).output().unwrap();
@@ -294,9 +294,9 @@ pub(super) fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
     command
 }
 
-/// `$PG_BIN`, or what `pg_config` says, or the newest of Debian's.
+/// `$PG_BIN`, else the folder of `pg_config`, else the newest of Debian's.
 pub fn binaries() -> PathBuf {
-    let told = std::env::var_os("PG_BIN").map(PathBuf::from);
+    let configured = std::env::var_os("PG_BIN").map(PathBuf::from);
     let asked = || {
         let output = Command::new("pg_config").arg("--bindir").output().ok()?;
         Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
@@ -306,7 +306,8 @@ pub fn binaries() -> PathBuf {
         let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
         Some(versions.max_by_key(version)?.join("bin"))
     };
-    told.into_iter()
+    configured
+        .into_iter()
         .chain(asked())
         .chain(newest())
         .find(|bin| bin.join("initdb").exists())

@@ -1,4 +1,4 @@
-//! The real binary, as a process of its own.
+//! The real binary in a process of its own.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -14,19 +14,19 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::client::{Client, Request};
 
-/// A running proxy. It is killed when this is dropped.
+/// A running proxy. It is killed when this value is dropped.
 pub struct Proxy {
-    /// Where clients connect.
+    /// The address for clients.
     pub listen: SocketAddr,
-    /// Where operators connect.
+    /// The address of the admin listener.
     pub admin: SocketAddr,
     process: Process,
 }
 
-/// The configuration of a proxy that is to be started, as often as one likes.
+/// A proxy's configuration, from which any number of proxies can be started.
 #[derive(Clone)]
 pub struct Setup {
     store_url: String,
@@ -43,14 +43,14 @@ pub struct Setup {
     written: Option<String>,
 }
 
-/// How a proxy ended that could not start.
+/// The end of a proxy that could not start.
 #[derive(Debug)]
 pub struct Ended {
     /// The exit code.
     pub code: i32,
-    /// All it said on standard error.
-    pub said: String,
-    /// The file that it was given.
+    /// Its standard error.
+    pub stderr: String,
+    /// Its configuration file.
     pub file: PathBuf,
 }
 
@@ -72,8 +72,8 @@ impl Proxy {
         }
     }
 
-    /// By a file that somebody else has written; what a test must know better is said by the environment.
-    pub fn by_file(text: &str, store_url: &str, upstream: SocketAddr) -> Setup {
+    /// From a file written elsewhere; the test's addresses are set through the environment.
+    pub fn from_file_text(text: &str, store_url: &str, upstream: SocketAddr) -> Setup {
         let setup = Setup { written: Some(text.to_owned()), ..Self::on(store_url) };
         setup
             .environment("ONCEGATE_LISTEN", "127.0.0.1:0")
@@ -90,65 +90,65 @@ impl Proxy {
         self.client().post(path)
     }
 
-    /// Asks the operators' listener whether requests should be sent here.
+    /// Reads the readiness probe of the admin listener.
     pub async fn readyz(&self) -> (u16, Value) {
         let response = Client { address: self.admin }.get("/readyz").send().await;
         (response.status, serde_json::from_slice(&response.body).unwrap())
     }
 
-    /// All it has written so far.
-    pub fn said(&self) -> String {
-        self.process.said.borrow().join("\n")
+    /// All log lines so far, as text.
+    pub fn output(&self) -> String {
+        self.process.stderr.borrow().join("\n")
     }
 
-    /// What it has logged so far.
+    /// All JSON log lines so far.
     pub fn logged(&self) -> Vec<Value> {
-        self.process.said.borrow().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        self.process.stderr.borrow().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits for a line whose message has these words.
-    pub async fn logs(&self, words: &str) -> Value {
-        let mut said = self.process.said.subscribe();
+    /// Waits for a log line whose message has these words.
+    pub async fn wait_for_log(&self, words: &str) -> Value {
+        let mut stderr = self.process.stderr.subscribe();
         let found = |lines: &Vec<String>| lines.iter().find_map(|line| message(line, words));
-        let waited = timeout(PATIENCE, said.wait_for(|lines| found(lines).is_some())).await;
+        let waited = timeout(TEST_TIMEOUT, stderr.wait_for(|lines| found(lines).is_some())).await;
         let lines = waited.unwrap_or_else(|_| panic!("{words:?} is never logged")).unwrap();
         found(&lines).unwrap()
     }
 
-    /// Waits until that has been logged so many times.
-    pub async fn logs_times(&self, words: &str, times: usize) {
-        let mut said = self.process.said.subscribe();
+    /// Waits for this many such lines.
+    pub async fn wait_for_logs(&self, words: &str, times: usize) {
+        let mut stderr = self.process.stderr.subscribe();
         let enough = |lines: &Vec<String>| lines.iter().filter_map(|line| message(line, words)).count() >= times;
-        let waited = timeout(PATIENCE, said.wait_for(enough)).await;
+        let waited = timeout(TEST_TIMEOUT, stderr.wait_for(enough)).await;
         assert!(waited.is_ok(), "{words:?} is not logged {times} times");
     }
 
-    /// The file it was started with, and reads again.
+    /// The configuration file, which it also reloads.
     pub fn file(&self) -> PathBuf {
         self.process.file()
     }
 
-    /// The kernel's number of the thread that it was started with.
+    /// The thread id of its first thread.
     pub fn first_thread(&self) -> i32 {
         self.process.pid.as_raw_nonzero().get()
     }
 
-    /// The kernel's numbers of its threads whose name begins so.
+    /// The thread ids of its threads whose name has this prefix.
     pub fn threads(&self, name: &str) -> Vec<i32> {
         let tasks = format!("/proc/{}/task", self.process.pid.as_raw_nonzero());
-        // One may end while this looks.
+        // A thread may end meanwhile.
         let called = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
         let named = |task: &std::fs::DirEntry| called(task).is_ok_and(|called| called.starts_with(name));
         let tasks = std::fs::read_dir(tasks).unwrap().map(Result::unwrap).filter(named);
         tasks.map(|task| task.file_name().into_string().unwrap().parse().unwrap()).collect()
     }
 
-    /// Whether it still runs, as far as is known.
+    /// Whether it has not been seen to end.
     pub fn is_alive(&self) -> bool {
         self.process.exit.borrow().is_none()
     }
 
-    /// Ends it as a power cut does.
+    /// Kills it as a power cut does.
     pub async fn kill9(&self) {
         self.signal(Signal::KILL);
         self.process.ended().await;
@@ -159,7 +159,7 @@ impl Proxy {
     }
 
     /// From now on each write to a file fails.
-    pub fn loses_its_disk(&self) {
+    pub fn fail_file_writes(&self) {
         let limit = Rlimit { current: Some(1), maximum: Some(1) };
         prlimit(Some(self.process.pid), Resource::Fsize, limit).unwrap();
     }
@@ -169,13 +169,13 @@ impl Proxy {
         self.process.pid
     }
 
-    /// Asks it to drain, and returns its exit code.
+    /// Drains it, and returns its exit code.
     pub async fn stop(&self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.ended().await
     }
 
-    /// Waits for its end, and returns its exit code; `None` where a signal ended it.
+    /// Waits for its exit, and returns its exit code; `None` after a signal.
     pub async fn ended(&self) -> Option<i32> {
         self.process.ended().await
     }
@@ -186,12 +186,12 @@ impl Setup {
         self.top(&format!("upstream = \"http://{address}\""))
     }
 
-    /// Another way to the store.
+    /// Another URL of the store.
     pub fn through(self, store_url: &str) -> Self {
         Self { store_url: store_url.to_owned(), ..self }
     }
 
-    /// A variable of its environment.
+    /// An environment variable.
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
@@ -215,7 +215,7 @@ impl Setup {
         self
     }
 
-    /// Another log than the loud one in JSON; it must tell when the proxy is ready.
+    /// Another log setting instead of the verbose JSON one; it must log when the proxy is ready.
     pub fn log(self, filter: &str, format: &str) -> Self {
         Self { log: (filter.to_owned(), format.to_owned()), ..self }
     }
@@ -232,7 +232,7 @@ impl Setup {
         self
     }
 
-    /// A `[[routes]]` with these lines. Without any there is the one that the proxy has of its own.
+    /// A `[[routes]]` with these lines. Without any, the built-in route applies.
     pub fn route(mut self, lines: &str) -> Self {
         self.routes.push(lines.to_owned());
         self
@@ -244,7 +244,7 @@ impl Setup {
         self
     }
 
-    /// Leases that run out soon, and are looked after as often.
+    /// Short leases, with equally short heartbeats and sweeps.
     pub fn short_leases(self) -> Self {
         self.store("lease = { heartbeat = \"200ms\", expiry = \"1s\" }").store("sweep_every = \"200ms\"")
     }
@@ -272,49 +272,49 @@ impl Setup {
         text
     }
 
-    /// Starts it by way of another program, whose arguments end with what it is to become.
+    /// Starts it through another program, whose arguments end with the command of the proxy.
     pub fn under(self, wrapper: Vec<OsString>) -> Self {
         Self { wrapper, ..self }
     }
 
-    /// Starts it and waits until it takes requests.
+    /// Starts it and waits until it accepts requests.
     pub async fn start(&self) -> Proxy {
         self.try_start()
             .await
             .unwrap_or_else(|ended| panic!("the proxy does not start: {ended:#?} with\n{}", self.text()))
     }
 
-    /// Starts it and waits until it takes requests, or has ended; with its exit code, or `None` where a signal ended it.
+    /// Starts it and waits until it accepts requests or has ended; an error is its exit code, or `None` after a signal.
     pub async fn try_start(&self) -> Result<Proxy, Option<i32>> {
         let process = Process::start(&self.text(), &self.wrapper, &self.environment);
-        let mut said = process.said.subscribe();
+        let mut stderr = process.stderr.subscribe();
         let ready = |lines: &Vec<String>| {
             lines.iter().find_map(|line| message(line, "ready").or_else(|| in_text(line, " ready ")))
         };
         tokio::select! {
-            _ = said.wait_for(|lines| ready(lines).is_some()) => {}
+            _ = stderr.wait_for(|lines| ready(lines).is_some()) => {}
             code = process.ended() => return Err(code),
         }
-        let line = ready(&process.said.borrow()).unwrap();
+        let line = ready(&process.stderr.borrow()).unwrap();
         let address = |field: &str| line[field].as_str().unwrap().parse().unwrap();
         Ok(Proxy { listen: address("listen"), admin: address("admin"), process })
     }
 
-    /// Starts it although it must not come up.
+    /// Starts it and waits for its exit; it must not start up.
     pub async fn fails(&self) -> Ended {
         ended(Process::start(&self.text(), &[], &self.environment)).await
     }
 }
 
-/// Starts a proxy with this file although it must not come up.
+/// Starts a proxy with this file and waits for its exit; it must not start up.
 pub async fn fails(text: &str) -> Ended {
     ended(Process::start(text, &[], &[])).await
 }
 
 async fn ended(process: Process) -> Ended {
     let code = process.ended().await.expect("it was ended by a signal");
-    let said = process.said.borrow().join("\n");
-    Ended { code, said, file: process.file() }
+    let stderr = process.stderr.borrow().join("\n");
+    Ended { code, stderr, file: process.file() }
 }
 
 fn message(line: &str, words: &str) -> Option<Value> {
@@ -322,17 +322,17 @@ fn message(line: &str, words: &str) -> Option<Value> {
     line["message"].as_str()?.contains(words).then_some(line)
 }
 
-/// What stands as `name=value` in a line of text with these words.
+/// The value of `name=value` in a text log line with these words.
 fn in_text(line: &str, words: &str) -> Option<Value> {
     let (_, fields) = line.split_once(words)?;
     let pairs = fields.split(' ').filter_map(|pair| pair.split_once('='));
     Some(pairs.map(|(name, value)| (name.to_owned(), Value::from(value))).collect())
 }
 
-/// A child process whose every word is kept, and which never outlives its test.
+/// A child process whose output is kept, and which is killed at the end of its test.
 struct Process {
     pid: Pid,
-    said: Arc<watch::Sender<Vec<String>>>,
+    stderr: Arc<watch::Sender<Vec<String>>>,
     exit: watch::Receiver<Option<Option<i32>>>,
     waiting: Option<JoinHandle<()>>,
     folder: TempDir,
@@ -344,24 +344,24 @@ impl Process {
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, config).unwrap();
         let mut child = spawn(&file, wrapper, environment);
-        let said = Arc::new(watch::Sender::new(Vec::new()));
+        let stderr = Arc::new(watch::Sender::new(Vec::new()));
         let (exited, exit) = watch::channel(None);
         let pid = Pid::from_child(&child);
         let listening = {
-            let (lines, said) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&said));
+            let (lines, stderr) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&stderr));
             thread::spawn(move || {
                 for line in lines.map_while(Result::ok) {
-                    said.send_modify(|all| all.push(line));
+                    stderr.send_modify(|all| all.push(line));
                 }
             })
         };
         let waiting = thread::spawn(move || {
             let status = child.wait().unwrap();
-            // Its last words first.
+            // Reads its last lines first.
             listening.join().unwrap();
             exited.send_replace(Some(status.code()));
         });
-        Self { pid, said, exit, waiting: Some(waiting), folder }
+        Self { pid, stderr, exit, waiting: Some(waiting), folder }
     }
 
     fn file(&self) -> PathBuf {
@@ -370,20 +370,20 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         if self.exit.borrow().is_none() {
-            // It may end this very moment; that is as good.
+            // It may have just ended, which is as good.
             let _ = kill_process(self.pid, signal);
         }
     }
 
     async fn ended(&self) -> Option<i32> {
         let mut exit = self.exit.clone();
-        let ended = timeout(PATIENCE, exit.wait_for(Option::is_some)).await.expect("the proxy does not end");
+        let ended = timeout(TEST_TIMEOUT, exit.wait_for(Option::is_some)).await.expect("the proxy does not end");
         ended.unwrap().unwrap()
     }
 }
 
 fn spawn(file: &Path, wrapper: &[OsString], environment: &[(String, String)]) -> Child {
-    // A write over the limit is to fail, as on a bad disk, and not to end the process: see `loses_its_disk`.
+    // A write over the limit must fail as on a bad disk, and not end the process: see `fail_file_writes`.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
     command.args(wrapper).arg(env!("CARGO_BIN_EXE_oncegate"));
@@ -403,7 +403,7 @@ impl Drop for Process {
         self.signal(Signal::KILL);
         self.waiting.take().map(JoinHandle::join);
         if thread::panicking() {
-            eprintln!("what the proxy said:\n{}", self.said.borrow().join("\n"));
+            eprintln!("what the proxy said:\n{}", self.stderr.borrow().join("\n"));
         }
     }
 }

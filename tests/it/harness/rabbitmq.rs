@@ -1,5 +1,5 @@
-//! A real RabbitMQ for the tests: on free ports, with a name, a cookie, a port mapper and a home of its own, started when
-//! the first test of a process needs it, and never longer alive than that process.
+//! A real RabbitMQ for the tests: on free ports, with its own name, cookie, port mapper and home, started when the
+//! first test of a process needs it, and ended with that process.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -15,17 +15,17 @@ use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 
-use super::{PATIENCE, eventually};
+use super::{TEST_TIMEOUT, eventually};
 
-/// A running broker. Its end is this value's end.
+/// A running broker. It ends when this value is dropped.
 pub struct Broker {
     port: u16,
-    /// Its standard input is a pipe that ends with this process, however that ends.
+    /// The guardian's standard input is a pipe that closes when this process ends in any way.
     guardian: Child,
 }
 
-/// Starts the port mapper and the broker, each in a group of its own; kills the broker for each `kill` that it reads,
-/// starts it for each `start`, and takes everything away when there is no more.
+/// Starts the port mapper and the broker, each in its own process group; kills the broker for each line `kill`, starts
+/// it for each line `start`, and cleans up at the end of the input.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 server=$1 home=$2
@@ -42,10 +42,10 @@ wait $epmd
 rm -rf "$home"
 "#;
 
-/// Erlang starts within seconds, on a busy machine within a minute.
+/// Erlang starts within seconds, and within a minute on a busy machine.
 const START_MAX: Duration = Duration::from_secs(120);
 
-/// The one that tests share; `None`, said loudly, where RabbitMQ is not installed.
+/// The shared broker; `None` with a message if RabbitMQ is not installed.
 pub async fn shared() -> Option<&'static Broker> {
     static SHARED: OnceLock<Option<Broker>> = OnceLock::new();
     let broker = tokio::task::spawn_blocking(|| SHARED.get_or_init(Broker::launch)).await.unwrap().as_ref()?;
@@ -54,7 +54,7 @@ pub async fn shared() -> Option<&'static Broker> {
 }
 
 impl Broker {
-    /// One of a test's own.
+    /// A separate broker for one test.
     pub async fn start() -> Option<Self> {
         let broker = tokio::task::spawn_blocking(Self::launch).await.unwrap()?;
         broker.is_up().await;
@@ -104,13 +104,13 @@ impl Broker {
         self.guardian.stdin.as_mut().unwrap().write_all(b"kill\n").unwrap();
     }
 
-    /// Starts it again, and waits until it lets clients in.
+    /// Starts it again, and waits until it accepts clients.
     pub async fn restart(&mut self) {
         self.guardian.stdin.as_mut().unwrap().write_all(b"start\n").unwrap();
         self.is_up().await;
     }
 
-    /// How a consumer is told of it.
+    /// The URL for a consumer's configuration.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}", self.port)
     }
@@ -119,7 +119,7 @@ impl Broker {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// A queue of a test's own, which outlives the broker.
+    /// A new durable queue.
     pub async fn queue(&self) -> Queue {
         self.queue_with(FieldTable::default()).await
     }
@@ -132,7 +132,7 @@ impl Broker {
         queue
     }
 
-    /// An exchange, and a queue that gets all that it is given.
+    /// A new exchange, and a queue bound to it that gets all its messages.
     pub async fn exchange(&self) -> (String, Queue) {
         let queue = self.queue().await;
         let name = format!("dead-of-{}", queue.name);
@@ -161,15 +161,15 @@ impl Drop for Broker {
     }
 }
 
-/// A queue, as publishers see it.
+/// A queue, with a publisher's channel.
 pub struct Queue {
     pub name: String,
     channel: Channel,
-    /// Kept, as its channels end with it.
+    /// Kept open, since its channels end with it.
     _connection: Connection,
 }
 
-/// A message that is to be published.
+/// A message to publish.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
     headers: FieldTable,
@@ -178,7 +178,7 @@ pub struct Message {
     persistent: bool,
 }
 
-/// The message that most tests send.
+/// The default message of these tests.
 pub fn message(key: &str) -> Message {
     Message { body: br#"{"amount":10}"#.to_vec(), persistent: true, ..Message::default() }
         .header("x-idempotency-key", key)
@@ -204,7 +204,7 @@ impl Message {
 }
 
 impl Queue {
-    /// One that may be there.
+    /// An existing or missing queue of that name.
     pub async fn at(broker: &Broker, name: &str) -> Self {
         let connection = broker.connect().await.unwrap();
         let channel = connection.create_channel().await.unwrap();
@@ -212,19 +212,19 @@ impl Queue {
         Self { name: name.to_owned(), channel, _connection: connection }
     }
 
-    /// Declares it, under a name that was known before.
+    /// Declares it under its name.
     pub async fn declare(&self) {
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
         self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
     }
 
-    /// Lets an exchange give it all that it gets.
+    /// Binds it to an exchange, so that it gets all its messages.
     pub async fn bind(&self, exchange: &str) {
         let (name, fields) = ((*self.name).into(), FieldTable::default());
         self.channel.queue_bind(name, exchange.into(), "".into(), Default::default(), fields).await.unwrap();
     }
 
-    /// Publishes them, and waits until the broker has them all.
+    /// Publishes messages, and waits until the broker has confirmed them all.
     pub async fn publish(&self, messages: impl IntoIterator<Item = Message>) {
         let mut confirmations = Vec::new();
         for message in messages {
@@ -245,49 +245,49 @@ impl Queue {
         }
     }
 
-    /// How many messages wait in it; those that somebody has in hand do not count.
+    /// The number of waiting messages, without unacknowledged ones.
     pub async fn waiting(&self) -> u32 {
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
         let queue = self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
         queue.message_count()
     }
 
-    /// How many consumers it has.
+    /// The number of its consumers.
     pub async fn consumers(&self) -> u32 {
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
         let queue = self.channel.queue_declare((*self.name).into(), options, FieldTable::default()).await.unwrap();
         queue.consumer_count()
     }
 
-    /// Waits until so many messages wait in it.
+    /// Waits until this many messages wait in it.
     pub async fn has_waiting(&self, count: u32) {
-        eventually(PATIENCE, async || (self.waiting().await == count).then_some(())).await;
+        eventually(TEST_TIMEOUT, async || (self.waiting().await == count).then_some(())).await;
     }
 
-    /// Takes the next message out of it.
+    /// Takes its next message.
     pub async fn next(&self) -> Delivery {
-        let taken = eventually(PATIENCE, async || {
+        let taken = eventually(TEST_TIMEOUT, async || {
             self.channel.basic_get((*self.name).into(), BasicGetOptions { no_ack: true }).await.unwrap()
         });
         taken.await.delivery
     }
 
-    /// Deletes it, messages and all.
+    /// Deletes it with its messages.
     pub async fn delete(&self) {
         self.channel.queue_delete((*self.name).into(), QueueDeleteOptions::default()).await.unwrap();
     }
 }
 
-/// What a dead letter says in a header of ours.
-pub fn told(letter: &Delivery, name: &str) -> Option<String> {
-    match letter.properties.headers().as_ref()?.inner().get(name)? {
+/// The value of an Oncegate header of a dead letter.
+pub fn dead_letter_header(dead_letter: &Delivery, name: &str) -> Option<String> {
+    match dead_letter.properties.headers().as_ref()?.inner().get(name)? {
         AMQPValue::LongString(text) => Some(text.to_string()),
         AMQPValue::LongInt(number) => Some(number.to_string()),
         other => panic!("{other:?}"),
     }
 }
 
-/// The broker's own script, not the one before it that becomes another user.
+/// The broker's own script, and not the wrapper that switches the user.
 fn server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let debian = PathBuf::from("/usr/lib/rabbitmq/bin");

@@ -1,4 +1,4 @@
-//! A wire between the proxy and what it talks to that can be cut, or go silent.
+//! A network link between the proxy and another server that can be cut or silenced.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use tokio::sync::watch;
 
 use super::{Setup, Store, World};
 
-/// Hands bytes on, both ways, as long as it is whole.
+/// Forwards bytes both ways while it is not cut or silenced.
 pub struct Relay {
-    /// Where to connect instead.
+    /// The address to connect to instead of the target.
     pub address: SocketAddr,
     state: Arc<watch::Sender<State>>,
     forgets: Arc<watch::Sender<()>>,
@@ -19,14 +19,14 @@ pub struct Relay {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Every connection is closed, and each new one at once.
+    /// Every connection is closed, and each new one too.
     Cut,
-    /// Nothing moves, and nobody is told.
+    /// No byte is forwarded, and no side is notified.
     Silent,
     Whole,
 }
 
-/// A proxy whose PostgreSQL is at the end of a wire that can be cut, and has half a second to answer.
+/// A proxy whose PostgreSQL is behind a relay and has half a second to answer.
 pub async fn remote(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
     let store = Store::postgres().await;
     let url = store.url();
@@ -61,12 +61,12 @@ impl Relay {
         self.state.send_replace(State::Silent);
     }
 
-    /// Takes in what comes over the connections that there are, and hands nothing on: nobody is told. New ones are whole.
-    pub fn forget(&self) {
+    /// Reads from the existing connections and forwards nothing, without notifying a side. New connections work.
+    pub fn drop_existing(&self) {
         self.forgets.send_replace(());
     }
 
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.state.send_replace(State::Whole);
     }
 }
@@ -74,13 +74,13 @@ impl Relay {
 async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>, kept: watch::Receiver<()>) {
     let mut cut = state.subscribe();
     let both = async {
-        // Where nobody listens, nobody is reached through it either.
+        // An unreachable target is unreachable through the relay too.
         let Ok(far) = TcpStream::connect(target).await else { return };
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::join!(
-            hand_on(near_read, far_write, state.subscribe(), kept.clone()),
-            hand_on(far_read, near_write, state.subscribe(), kept)
+            forward(near_read, far_write, state.subscribe(), kept.clone()),
+            forward(far_read, near_write, state.subscribe(), kept)
         );
     };
     tokio::select! {
@@ -89,7 +89,7 @@ async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<S
     }
 }
 
-async fn hand_on(
+async fn forward(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut state: watch::Receiver<State>,

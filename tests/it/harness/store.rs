@@ -1,4 +1,4 @@
-//! A store for one test.
+//! The store of a test's proxies.
 
 use std::path::PathBuf;
 
@@ -6,9 +6,9 @@ use rusqlite::OptionalExtension;
 use tempfile::TempDir;
 
 use super::postgres::{self, Database};
-use super::{PATIENCE, eventually};
+use super::{TEST_TIMEOUT, eventually};
 
-/// A store that nobody else has.
+/// A store for one test alone.
 pub enum Store {
     Postgres(Database),
     Sqlite(TempDir),
@@ -30,7 +30,7 @@ impl Store {
         }
     }
 
-    /// The state of each key; the embedded store must be nobody's at that moment.
+    /// The state of each key. No process may have the embedded store open at that moment.
     pub async fn states(&self) -> Vec<String> {
         let sql = "select state from keys order by key";
         match self {
@@ -46,17 +46,17 @@ impl Store {
         }
     }
 
-    /// The state of one key after its proxy has died. What recovery may make of the embedded store's files is left to the
-    /// next proxy: this looks at copies of them.
+    /// The state of one key after its proxy's death. The recovery of the embedded store's files is left to the next
+    /// proxy, so this reads copies of them.
     pub async fn state_after_death(&self, key: &str) -> Option<String> {
         let sql = "select state from keys where key = $1";
         match self {
             Self::Postgres(database) => {
                 let client = database.client().await;
-                // What was sent before the death may still be in work.
+                // Statements sent before the death may still be running.
                 let others = "select count(*) from pg_stat_activity \
                               where datname = current_database() and pid <> pg_backend_pid()";
-                eventually(PATIENCE, async || {
+                eventually(TEST_TIMEOUT, async || {
                     (client.query_one(others, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())
                 })
                 .await;
@@ -71,18 +71,18 @@ impl Store {
         }
     }
 
-    /// Waits until the sweepers have judged whatever a dead proxy left. Opening the embedded store has done so.
+    /// Waits until the sweepers have settled a dead proxy's attempts. Opening the embedded store does that itself.
     pub async fn nothing_in_flight(&self) {
         let Self::Postgres(database) = self else { return };
         let client = database.client().await;
         let running = "select count(*) from oncegate.keys where state = 'in_flight'";
-        eventually(PATIENCE, async || {
+        eventually(TEST_TIMEOUT, async || {
             (client.query_one(running, &[]).await.unwrap().get::<_, i64>(0) == 0).then_some(())
         })
         .await;
     }
 
-    /// An embedded store with the same files, as they are at this moment.
+    /// An embedded store with copies of the current files.
     pub fn copied(&self) -> Self {
         match self {
             Self::Sqlite(folder) => Self::Sqlite(copies(folder)),
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// The embedded store's file. It must be nobody's when it is opened.
+    /// The embedded store's file. No other process may have it open.
     pub fn sqlite_file(&self) -> PathBuf {
         match self {
             Self::Sqlite(folder) => file(folder),
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    /// Writes into it behind the proxy's back; the embedded store must be nobody's at that moment. `keys` is the table.
+    /// Changes the tables behind the proxy's back; no process may have the embedded store open. `keys` is the table.
     pub async fn tamper(&self, sql: &str) {
         match self {
             Self::Postgres(database) => {

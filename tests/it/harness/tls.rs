@@ -1,4 +1,4 @@
-//! Certificates of the tests' own, and TLS before a service and before a client that know nothing of it.
+//! Test certificates, and TLS termination in front of a cleartext service or client.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::client::Client;
 
-/// An authority that nobody else knows.
+/// A certificate authority for one test alone.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -28,7 +28,7 @@ pub struct Authority {
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
-pub struct Pair {
+pub struct CertifiedKeyFiles {
     pub certificate: String,
     pub key: String,
 }
@@ -46,7 +46,7 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// Its certificate, in a file.
+    /// Its certificate's file.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
@@ -55,27 +55,27 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A certificate for these names, be they addresses.
-    pub fn issues(&self, names: &[&str]) -> Pair {
-        self.signs(names, |_| ())
+    /// Issues a certificate for these names or addresses.
+    pub fn issue(&self, names: &[&str]) -> CertifiedKeyFiles {
+        self.sign(names, |_| ())
     }
 
-    /// One that is no longer valid.
-    pub fn issued_long_ago(&self, names: &[&str]) -> Pair {
-        self.signs(names, |params| params.not_after = date_time_ymd(2020, 1, 1))
+    /// Issues an expired one.
+    pub fn issue_expired(&self, names: &[&str]) -> CertifiedKeyFiles {
+        self.sign(names, |params| params.not_after = date_time_ymd(2020, 1, 1))
     }
 
-    /// One for a client of this name.
-    pub fn issues_to(&self, name: &str) -> Pair {
-        self.signs(&[], |params| params.distinguished_name.push(DnType::CommonName, name))
+    /// Issues one for a client of this name.
+    pub fn issue_to_client(&self, name: &str) -> CertifiedKeyFiles {
+        self.sign(&[], |params| params.distinguished_name.push(DnType::CommonName, name))
     }
 
-    fn signs(&self, names: &[&str], more: impl FnOnce(&mut CertificateParams)) -> Pair {
-        let mut params = of_names(names);
+    fn sign(&self, names: &[&str], more: impl FnOnce(&mut CertificateParams)) -> CertifiedKeyFiles {
+        let mut params = certificate_params(names);
         more(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        Pair { certificate: certificate.pem(), key: key.serialize_pem() }
+        CertifiedKeyFiles { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
     fn der(&self) -> CertificateDer<'static> {
@@ -83,18 +83,18 @@ impl Authority {
     }
 }
 
-fn of_names(names: &[&str]) -> CertificateParams {
+fn certificate_params(names: &[&str]) -> CertificateParams {
     CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
 }
 
-impl Pair {
-    /// Signed by itself.
-    pub fn of_nobody(names: &[&str]) -> Self {
+impl CertifiedKeyFiles {
+    /// A self-signed certificate.
+    pub fn self_signed(names: &[&str]) -> Self {
         let key = KeyPair::generate().unwrap();
-        Self { certificate: of_names(names).self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+        Self { certificate: certificate_params(names).self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
     }
 
-    /// Writes both into a folder, as one who renews them does. The key is for its owner's eyes.
+    /// Writes both into a folder, as a renewal does. Only the owner may read the key.
     pub fn write(&self, folder: &Path) -> (PathBuf, PathBuf) {
         let put = |name: &str, text: &str| {
             let (file, new) = (folder.join(name), folder.join(format!("{name}.new")));
@@ -107,12 +107,12 @@ impl Pair {
     }
 
     pub fn server(&self) -> Arc<ServerConfig> {
-        tls::server(self.certificate.as_bytes(), self.key.as_bytes()).unwrap()
+        tls::server_config(self.certificate.as_bytes(), self.key.as_bytes()).unwrap()
     }
 }
 
-/// How a client speaks TLS.
-pub struct Dial<'a> {
+/// A TLS client's settings.
+pub struct TlsClient<'a> {
     pub address: SocketAddr,
     pub authority: &'a Authority,
     pub name: &'static str,
@@ -120,7 +120,7 @@ pub struct Dial<'a> {
     pub version: &'static SupportedProtocolVersion,
 }
 
-impl<'a> Dial<'a> {
+impl<'a> TlsClient<'a> {
     /// With TLS 1.3 and HTTP/1.1, to `localhost`.
     pub fn new(address: SocketAddr, authority: &'a Authority) -> Self {
         Self { address, authority, name: "localhost", protocols: &["http/1.1"], version: &version::TLS13 }
@@ -138,10 +138,10 @@ impl<'a> Dial<'a> {
     pub async fn connect(&self) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from(self.name).unwrap();
-        timeout(PATIENCE, self.connector().connect(name, stream)).await.expect("the handshake takes too long")
+        timeout(TEST_TIMEOUT, self.connector().connect(name, stream)).await.expect("the handshake takes too long")
     }
 
-    /// A client that knows nothing of TLS: for each of its connections, one with TLS is made.
+    /// A cleartext client: each of its connections is forwarded over a TLS connection.
     pub async fn tunnel(&self) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
@@ -152,7 +152,7 @@ impl<'a> Dial<'a> {
                 let (connector, name) = (connector.clone(), name.clone());
                 tokio::spawn(async move {
                     let far = TcpStream::connect(address).await.unwrap();
-                    // Whoever is refused sees its connection end.
+                    // A refused client sees its connection end.
                     let Ok(mut far) = connector.connect(name, far).await else { return };
                     drop(copy_bidirectional(&mut near, &mut far).await);
                 });
@@ -162,43 +162,43 @@ impl<'a> Dial<'a> {
     }
 }
 
-/// What a service does with who connects.
+/// The service's behavior towards new connections.
 #[derive(Clone)]
-pub enum Door {
-    /// TLS, and behind it the service itself.
+pub enum FrontMode {
+    /// Terminates TLS and forwards to the service.
     Tls(Arc<ServerConfig>),
-    /// Nothing, ever.
+    /// Sends nothing, ever.
     Silent,
-    /// An answer in cleartext, whatever was said.
+    /// Answers in cleartext, whatever it receives.
     Cleartext,
 }
 
-/// TLS before a service.
-pub struct Front {
+/// A TLS front of a service.
+pub struct TlsFront {
     pub address: SocketAddr,
-    door: Arc<Mutex<Door>>,
+    mode: Arc<Mutex<FrontMode>>,
     opened: Arc<AtomicU32>,
 }
 
-impl Front {
-    pub async fn before(service: SocketAddr, door: Door) -> Self {
+impl TlsFront {
+    pub async fn before(service: SocketAddr, mode: FrontMode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let front =
-            Self { address: listener.local_addr().unwrap(), door: Arc::new(Mutex::new(door)), opened: Arc::default() };
-        let (door, opened) = (Arc::clone(&front.door), Arc::clone(&front.opened));
+            Self { address: listener.local_addr().unwrap(), mode: Arc::new(Mutex::new(mode)), opened: Arc::default() };
+        let (mode, opened) = (Arc::clone(&front.mode), Arc::clone(&front.opened));
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
-                let (door, opened) = (door.lock().unwrap().clone(), Arc::clone(&opened));
+                let (mode, opened) = (mode.lock().unwrap().clone(), Arc::clone(&opened));
                 tokio::spawn(async move {
-                    match door {
-                        Door::Tls(server) => {
+                    match mode {
+                        FrontMode::Tls(server) => {
                             let Ok(mut near) = TlsAcceptor::from(server).accept(near).await else { return };
                             opened.fetch_add(1, Ordering::Relaxed);
                             let mut far = TcpStream::connect(service).await.unwrap();
                             drop(copy_bidirectional(&mut near, &mut far).await);
                         }
-                        Door::Silent => std::future::pending().await,
-                        Door::Cleartext => {
+                        FrontMode::Silent => std::future::pending().await,
+                        FrontMode::Cleartext => {
                             drop(near.read(&mut [0; 1024]).await);
                             drop(near.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await);
                         }
@@ -209,12 +209,12 @@ impl Front {
         front
     }
 
-    /// For whoever comes from now on.
-    pub fn set(&self, door: Door) {
-        *self.door.lock().unwrap() = door;
+    /// Applies to new connections from now on.
+    pub fn set(&self, mode: FrontMode) {
+        *self.mode.lock().unwrap() = mode;
     }
 
-    /// How many handshakes came to a good end.
+    /// The number of completed handshakes.
     pub fn opened(&self) -> u32 {
         self.opened.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A service that does what a test tells it to, remembers each request, and counts.
+//! A service that answers as a test tells it, records each request, and counts.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 use super::client::Client;
 use super::wire::{self, Fields, Framing, Wire};
 
@@ -33,18 +33,18 @@ struct Script {
     usual: Answer,
 }
 
-/// What has come in.
+/// The service's record of connections and requests.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Connections that have been accepted.
+    /// The number of accepted connections.
     pub opened: usize,
-    /// Requests of which at least one byte has come.
+    /// The number of requests with at least one byte received.
     pub begun: usize,
-    /// Bytes of bodies that have come, whether or not the rest follows.
+    /// The number of body bytes received, of complete requests or not.
     pub body_bytes: usize,
-    /// Requests that have come whole: each is an execution.
+    /// The complete requests: each is an execution.
     pub executed: Vec<Call>,
-    /// Connections that have come to their end.
+    /// The number of ended connections.
     pub closed: usize,
 }
 
@@ -56,15 +56,15 @@ pub struct Call {
     pub fields: Fields,
     pub body: Vec<u8>,
     pub trailers: Fields,
-    /// When it had come whole.
+    /// The time at which it was complete.
     pub at: Instant,
 }
 
 impl Call {
-    /// The value of a field that may stand here once.
+    /// The value of a field that may occur once.
     pub fn field(&self, name: &str) -> Option<&str> {
         let all = self.all(name);
-        assert!(all.len() < 2, "{name} stands here more than once: {all:?}");
+        assert!(all.len() < 2, "{name} occurs more than once: {all:?}");
         all.first().copied()
     }
 
@@ -92,79 +92,79 @@ impl Upstream {
         upstream
     }
 
-    /// Where nobody listens, and no other test ever will.
-    pub async fn nowhere() -> SocketAddr {
+    /// An address on which nothing listens, now or later.
+    pub async fn unused_address() -> SocketAddr {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let address = Ipv4Addr::from(0x7F_40_00_00 + NUMBER.fetch_add(1, Ordering::Relaxed));
-        // Asked for once, so that the port is free.
+        // Listens once, to learn that the port is free.
         TcpListener::bind((address, 0)).await.unwrap().local_addr().unwrap()
     }
 
-    /// The answer to everything from now on.
-    pub fn answers(&self, answer: Answer) {
+    /// Sets the answer to all requests from now on.
+    pub fn answer_all(&self, answer: Answer) {
         self.inner.script.lock().unwrap().usual = answer;
     }
 
-    /// The answer to the next request that has none yet.
+    /// Sets the answer to the next request that has none yet.
     pub fn then(&self, answer: Answer) -> &Self {
         self.inner.script.lock().unwrap().next.push_back(answer);
         self
     }
 
-    /// How many requests have come of which at least a byte was seen.
+    /// The number of requests with at least one byte received.
     pub fn calls(&self) -> usize {
         self.inner.seen.borrow().begun
     }
 
-    /// The requests that have come whole.
+    /// The complete requests.
     pub fn executed(&self) -> Vec<Call> {
         self.inner.seen.borrow().executed.clone()
     }
 
-    /// The last of them.
+    /// The last complete request.
     pub fn last(&self) -> Call {
         self.executed().pop().expect("the service has got nothing")
     }
 
-    /// Waits until so many requests have come whole.
-    pub async fn has_executed(&self, count: usize) {
-        self.saw(|seen| seen.executed.len() >= count).await;
+    /// Waits until this many requests are complete.
+    pub async fn wait_for_executed(&self, count: usize) {
+        self.wait_until(|seen| seen.executed.len() >= count).await;
     }
 
-    /// The requests with this key that have come whole.
+    /// The number of complete requests with this key.
     pub fn executed_for(&self, key: &str) -> usize {
         let seen = self.inner.seen.borrow();
         seen.executed.iter().filter(|call| call.field("idempotency-key") == Some(key)).count()
     }
 
-    /// The place of the one request with this key among all that have come whole: the number that its answer says.
+    /// The position of the only request with this key among all complete ones: the number in its answer.
     pub fn number_of(&self, key: &str) -> usize {
         let executed = self.executed();
         let place = executed.iter().position(|call| call.field("idempotency-key") == Some(key));
         place.expect("it has come") + 1
     }
 
-    /// Waits until all that has been sent here by those who are gone has been read. This costs a call of its own.
-    pub async fn is_quiet(&self) {
-        // Connections are accepted in their order: when this one is answered, all before it have been seen.
+    /// Waits until everything that disconnected clients have sent is read. This counts as a request of its own.
+    pub async fn wait_until_all_read(&self) {
+        // Connections are accepted in order: when this one is answered, all earlier ones have been read.
         Client { address: self.address }.get("/quiet").send().await;
-        self.saw(|seen| seen.opened == seen.closed).await;
+        self.wait_until(|seen| seen.opened == seen.closed).await;
     }
 
-    /// What it has seen until now.
+    /// Reads the record so far.
     pub fn seen<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
         look(&self.inner.seen.borrow())
     }
 
-    /// Waits until it has seen something.
-    pub async fn saw(&self, what: impl FnMut(&Seen) -> bool) {
+    /// Waits until the record meets a condition.
+    pub async fn wait_until(&self, what: impl FnMut(&Seen) -> bool) {
         let mut seen = self.inner.seen.subscribe();
-        let waited = timeout(PATIENCE, seen.wait_for(what)).await;
+        let waited = timeout(TEST_TIMEOUT, seen.wait_for(what)).await;
         assert!(waited.is_ok(), "it does not come to the service: {:?}", self.inner.seen.borrow());
     }
 }
 
-/// Keeps an answer back until it is told.
+/// Holds an answer until it is released.
 #[derive(Clone, Debug, Default)]
 pub struct Hold(Arc<watch::Sender<bool>>);
 
@@ -181,7 +181,7 @@ impl Hold {
         let _ = self.0.subscribe().wait_for(|released| *released).await;
     }
 
-    /// Waits as long as there is somebody to answer.
+    /// Waits as long as the client stays connected.
     async fn wait_for(&self, wire: &Wire) -> std::io::Result<()> {
         let mut byte = [0];
         tokio::select! {
@@ -197,37 +197,37 @@ impl Hold {
     }
 }
 
-/// How the service answers.
+/// The service's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     status: u16,
     fields: Fields,
     content: Content,
-    /// The least length of a body that says which execution it is.
+    /// The minimum length of a body that names its execution.
     padding: usize,
     trailers: Fields,
-    before: Vec<Moment>,
+    before: Vec<AnswerTiming>,
     midway: Option<Hold>,
     cut_after: Option<usize>,
-    ending: Ending,
+    outcome: Ending,
 }
 
-/// When something happens that is not the answer itself.
+/// An event before or instead of the answer.
 #[derive(Clone, Debug)]
-enum Moment {
+enum AnswerTiming {
     /// The connection ends before the request is read.
     EndUnread,
-    /// The answer waits.
+    /// The answer waits for a release.
     Hold(Hold),
 }
 
 #[derive(Clone, Debug)]
 enum Content {
-    /// Says which execution it is, so that a second one shows.
+    /// Names its execution by number, so that a second one shows.
     Effect,
     Whole(Vec<u8>),
     Chunks(Vec<Vec<u8>>),
-    /// The whole answer, as bytes.
+    /// The complete answer, as bytes.
     Raw(Vec<u8>),
 }
 
@@ -256,31 +256,31 @@ impl Answer {
             before: Vec::new(),
             midway: None,
             cut_after: None,
-            ending: Ending::KeepAlive,
+            outcome: Ending::KeepAlive,
         }
     }
 
-    /// These bytes, and then the end of the connection.
+    /// Sends these bytes and closes the connection.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
-        Self { content: Content::Raw(bytes.into()), ending: Ending::Close, ..Self::status(200) }
+        Self { content: Content::Raw(bytes.into()), outcome: Ending::Close, ..Self::status(200) }
     }
 
-    /// No byte, and the end of the connection once the request has come whole.
+    /// Closes the connection without a byte once the request is complete.
     pub fn close() -> Self {
         Self::raw("")
     }
 
-    /// The connection is reset once the request has come whole.
+    /// Resets the connection once the request is complete.
     pub fn reset() -> Self {
-        Self { ending: Ending::Reset, ..Self::raw("") }
+        Self { outcome: Ending::Reset, ..Self::raw("") }
     }
 
-    /// The connection ends as soon as the first byte of the request has come.
+    /// Closes the connection at the first byte of the request.
     pub fn end_unread() -> Self {
-        Self { before: vec![Moment::EndUnread], ..Self::raw("") }
+        Self { before: vec![AnswerTiming::EndUnread], ..Self::raw("") }
     }
 
-    /// No answer ever.
+    /// Never answers.
     pub fn never() -> Self {
         Self::default().hold(&Hold::new())
     }
@@ -290,7 +290,7 @@ impl Answer {
         self
     }
 
-    /// Dots after `effect 1` up to so many bytes.
+    /// Pads the body after `effect 1` with dots up to this many bytes.
     pub fn padded(self, bytes: usize) -> Self {
         Self { padding: bytes, ..self }
     }
@@ -308,38 +308,38 @@ impl Answer {
         self
     }
 
-    /// Executes, and waits before it answers.
+    /// Executes, and waits for the release before it answers.
     pub fn hold(mut self, hold: &Hold) -> Self {
-        self.before.push(Moment::Hold(hold.clone()));
+        self.before.push(AnswerTiming::Hold(hold.clone()));
         self
     }
 
-    /// Sends the head and the first half of the body, and waits before the rest.
+    /// Sends the head and half of the body, and waits for the release before the rest.
     pub fn hold_midway(self, hold: &Hold) -> Self {
         Self { midway: Some(hold.clone()), ..self }
     }
 
-    /// Ends the connection after so many bytes of the body.
+    /// Closes the connection after this many bytes of the body.
     pub fn cut_after(self, bytes: usize) -> Self {
-        Self { cut_after: Some(bytes), ending: Ending::Close, ..self }
+        Self { cut_after: Some(bytes), outcome: Ending::Close, ..self }
     }
 
-    /// Ends the connection afterwards, without having said so.
+    /// Closes the connection afterwards, without having announced it.
     pub fn then_close(self) -> Self {
-        Self { ending: Ending::Close, ..self }
+        Self { outcome: Ending::Close, ..self }
     }
 
-    /// Keeps the connection afterwards, whatever has been said.
+    /// Keeps the connection open afterwards, whatever was announced.
     pub fn then_stay(self) -> Self {
-        Self { ending: Ending::KeepAlive, ..self }
+        Self { outcome: Ending::KeepAlive, ..self }
     }
 
     /// Resets the connection afterwards.
     pub fn then_reset(self) -> Self {
-        Self { ending: Ending::Reset, ..self }
+        Self { outcome: Ending::Reset, ..self }
     }
 
-    /// Head, and body in two halves.
+    /// The head, and the body in two halves.
     fn render(&self, number: usize, head_only: bool) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
         let chunk = |data: &[u8]| [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat();
         let (framing, mut halves) = match &self.content {
@@ -390,7 +390,7 @@ async fn serve(inner: Arc<Inner>, stream: TcpStream) {
     inner.seen.send_modify(|seen| seen.closed += 1);
 }
 
-/// One request and its answer; `None` where the connection ends with it.
+/// Serves one request; `None` if the connection ends with it.
 async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>> {
     if !wire.has_more().await? {
         return Ok(None);
@@ -400,7 +400,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         script.next.pop_front().unwrap_or_else(|| script.usual.clone())
     };
     inner.seen.send_modify(|seen| seen.begun += 1);
-    if answer.before.iter().any(|moment| matches!(moment, Moment::EndUnread)) {
+    if answer.before.iter().any(|moment| matches!(moment, AnswerTiming::EndUnread)) {
         return Ok(None);
     }
     let Some(head) = wire.head().await? else { return Ok(None) };
@@ -422,7 +422,7 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         number = seen.executed.len();
     });
     for moment in &answer.before {
-        if let Moment::Hold(hold) = moment {
+        if let AnswerTiming::Hold(hold) = moment {
             hold.wait_for(wire).await?;
         }
     }
@@ -437,11 +437,11 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         (None, Some(bytes)) => wire.write(&[first, second].concat()[..bytes]).await?,
         (None, None) => wire.write(&[first, second].concat()).await?,
     }
-    match answer.ending {
+    match answer.outcome {
         Ending::KeepAlive => Ok(Some(())),
         Ending::Close => {
             wire.stream.shutdown().await?;
-            // The other side reads on until it has seen the end; closing at once could reset what is still on its way.
+            // The other side reads until the end; closing at once could reset bytes still in transit.
             wire.rest().await;
             Ok(None)
         }

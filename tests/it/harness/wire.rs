@@ -1,30 +1,30 @@
-//! HTTP/1.1 as bytes: just enough to send exactly what a test says, and to see exactly what came.
+//! HTTP/1.1 as bytes: enough to send exactly a test's bytes, and to see exactly the bytes received.
 
 use std::io::{Error, ErrorKind, Result};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Field lines in the order in which they stand, names in lower case. Bytes over 0x7F are the characters of that number.
+/// Field lines in their order, names in lower case. Each byte over 0x7F is the character with that number.
 pub type Fields = Vec<(String, String)>;
 
-/// A connection, and what has been read of it and not been used.
+/// A connection, and the bytes that were read and not used yet.
 pub struct Wire {
     pub stream: TcpStream,
     unread: Vec<u8>,
 }
 
-/// A message up to its body.
+/// A message's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub start: String,
     pub fields: Fields,
 }
 
-/// Where a body ends.
+/// The end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// It has ended, or there is none.
+    /// It has ended, or there is no body.
     Ended,
     Length(usize),
     Chunked,
@@ -42,12 +42,12 @@ impl Wire {
         self.stream.flush().await
     }
 
-    /// Waits for the next byte without using it; false at the end of the stream.
+    /// Waits for the next byte without consuming it; false at the end of the stream.
     pub async fn has_more(&mut self) -> Result<bool> {
         Ok(!self.unread.is_empty() || self.fill().await? > 0)
     }
 
-    /// The next head; `None` where the stream ends before its first byte.
+    /// Returns the next head; `None` if the stream ends before its first byte.
     pub async fn head(&mut self) -> Result<Option<Head>> {
         if !self.has_more().await? {
             return Ok(None);
@@ -63,7 +63,7 @@ impl Wire {
         }
     }
 
-    /// The next piece of a body, as it comes; `None` at its end. Trailers are added to `trailers`.
+    /// Returns the next piece of a body as it arrives; `None` at its end. Trailers are added to `trailers`.
     pub async fn piece(&mut self, framing: &mut Framing, trailers: &mut Fields) -> Result<Option<Vec<u8>>> {
         match *framing {
             Framing::Ended => Ok(None),
@@ -106,7 +106,7 @@ impl Wire {
         }
     }
 
-    /// Everything up to the end of the stream, however it ends.
+    /// Returns all bytes until the stream ends in any way.
     pub async fn rest(&mut self) -> Vec<u8> {
         while self.fill().await.is_ok_and(|read| read > 0) {}
         std::mem::take(&mut self.unread)
@@ -142,7 +142,7 @@ impl Wire {
 }
 
 impl Head {
-    /// How the body of a request, or of a response that may have one, is framed.
+    /// The framing of a request's body, or of a response's if its status allows one.
     pub fn framing(&self, otherwise: Framing) -> Framing {
         if self.all("transfer-encoding").next().is_some() {
             return Framing::Chunked;
@@ -160,12 +160,12 @@ fn field(line: &str) -> Result<(String, String)> {
     Ok((name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-/// Each byte as the character of its number, so that nothing is lost.
+/// Maps each byte to the character with its number, so that nothing is lost.
 pub fn text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// The way back from [`text`].
+/// The reverse of [`text`].
 pub fn bytes(text: &str) -> Vec<u8> {
     text.chars().map(|character| u8::try_from(u32::from(character)).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Connections to the service: kept where that is safe, and never so that one request gets another's answer.
+//! Connections to the service: reused where that is safe, and never so that one request gets another's answer.
 
 use std::net::Ipv4Addr;
 use std::thread::available_parallelism;
@@ -8,16 +8,16 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::harness::{Answer, PATIENCE, Store, World};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, World};
 
-/// Each of the proxy's threads keeps connections of its own, for the route and for what has none; which of them takes a
-/// request is chance.
+/// Each of the proxy's threads has its own connections, for the route and for unrouted requests; the thread that serves
+/// a request is random.
 fn workers() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
 #[tokio::test]
-async fn one_connection_serves_many_requests_whatever_the_answers_look_like() {
+async fn one_connection_serves_requests_with_all_kinds_of_answers() {
     let world = World::start(Store::sqlite()).await;
     let rounds = 10 * workers();
     let opened = || world.upstream.seen(|seen| seen.opened);
@@ -31,7 +31,7 @@ async fn one_connection_serves_many_requests_whatever_the_answers_look_like() {
         Answer::status(304),
         Answer::status(500),
     ] {
-        world.upstream.answers(answer.clone());
+        world.upstream.answer_all(answer.clone());
         for number in 0..rounds {
             world.get("/page").send().await;
             world.post("/pay").body("x").send().await;
@@ -43,7 +43,7 @@ async fn one_connection_serves_many_requests_whatever_the_answers_look_like() {
 }
 
 #[tokio::test]
-async fn what_follows_a_response_unasked_is_nobodys_answer() {
+async fn bytes_after_a_response_answer_no_request() {
     let stolen = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen";
     let world = World::start(Store::sqlite()).await;
     for (number, first) in [
@@ -66,7 +66,7 @@ async fn what_follows_a_response_unasked_is_nobodys_answer() {
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_to_its_end_takes_its_connection_with_it() {
+async fn an_unread_response_closes_its_connection() {
     let world = World::start(Store::sqlite()).await;
     let body = "first ".repeat(1_000_000);
     for number in 0..2 * workers() {
@@ -79,7 +79,7 @@ async fn a_response_that_nobody_reads_to_its_end_takes_its_connection_with_it() 
     }
 }
 
-/// A service that answers each request as soon as it has seen the head, and reads the body then.
+/// A service that answers each request as soon as it has read the head, and reads the body afterwards.
 async fn answer_early(listener: TcpListener, body_came: oneshot::Sender<()>) {
     let (mut stream, _) = listener.accept().await.unwrap();
     let (mut seen, mut answered, mut body_came) = (Vec::new(), 0, Some(body_came));
@@ -103,7 +103,7 @@ async fn answer_early(listener: TcpListener, body_came: oneshot::Sender<()>) {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_before_the_body_has_gone_is_told_at_once_and_the_connection_serves_again() {
+async fn an_early_answer_is_passed_on_at_once_and_its_connection_is_reused() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (told, body_came) = oneshot::channel();
@@ -112,26 +112,29 @@ async fn an_answer_that_comes_before_the_body_has_gone_is_told_at_once_and_the_c
         "name = \"early\"\npath = \"/early\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"http://{address}\""
     );
     let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
-    // Both requests over one connection, and so on one of the proxy's threads.
+    // Both requests use one connection, and so one of the proxy's threads.
     let upload = world.proxy.client().request("PUT", "/early").body(vec![b'x'; 20]).chunked();
     let mut exchange = upload.open_head().await;
     exchange.write(b"5\r\nhello\r\n").await;
-    let head = timeout(PATIENCE, exchange.any_head()).await.expect("it is told before the body has come").unwrap();
+    let head = timeout(TEST_TIMEOUT, exchange.any_head())
+        .await
+        .expect("the answer comes before the body is complete")
+        .unwrap();
     assert!(head.start.contains(" 200 "), "{}", head.start);
     assert_eq!(exchange.piece().await.unwrap().unwrap(), b"early");
     exchange.write(b"0\r\n\r\n").await;
-    timeout(PATIENCE, body_came).await.expect("the rest goes though the answer has come").unwrap();
+    timeout(TEST_TIMEOUT, body_came).await.expect("the rest goes though the answer has come").unwrap();
     exchange.write(&world.proxy.client().request("PUT", "/early").body("again").bytes()).await;
     assert_eq!(exchange.response().await.text(), "early");
-    timeout(PATIENCE, service).await.expect("both have come over one connection").unwrap();
+    timeout(TEST_TIMEOUT, service).await.expect("both have come over one connection").unwrap();
 }
 
 #[tokio::test]
-async fn an_upload_goes_on_while_nobody_reads_its_answer() {
+async fn an_upload_continues_while_its_answer_is_unread() {
     const LARGE: usize = 32 * 1024 * 1024;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let upstream = format!("http://{}", listener.local_addr().unwrap());
-    // Once it has seen the head it says more than all buffers on the way hold, whatever becomes of the body.
+    // After the head, the service sends more than all buffers on the way hold, before it reads the body.
     let service = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let (mut reading, mut writing) = stream.into_split();
@@ -152,15 +155,15 @@ async fn an_upload_goes_on_while_nobody_reads_its_answer() {
         format!("name = \"both\"\npath = \"/both\"\nmethods = [\"PUT\"]\nmode = \"off\"\nupstream = \"{upstream}\"");
     let world = World::with(Store::sqlite(), |setup| setup.route(&route)).await;
     let upload = world.proxy.client().request("PUT", "/both").body(vec![b'x'; LARGE]);
-    // Sent whole before a byte of the answer is read.
-    let mut exchange = timeout(PATIENCE, upload.open()).await.expect("the upload stalls").unwrap();
-    let response = timeout(PATIENCE, exchange.response()).await.expect("the answer comes whole");
+    // The upload is sent completely before a byte of the answer is read.
+    let mut exchange = timeout(TEST_TIMEOUT, upload.open()).await.expect("the upload stalls").unwrap();
+    let response = timeout(TEST_TIMEOUT, exchange.response()).await.expect("the answer comes whole");
     assert_eq!(response.body.len(), LARGE);
-    timeout(PATIENCE, service).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, service).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_length_that_not_everybody_reads_alike_is_said_anew_both_ways() {
+async fn an_unusual_content_length_is_normalized_both_ways() {
     let world = World::start(Store::sqlite()).await;
     let text = "HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\nhello";
     world.upstream.then(Answer::raw(text));

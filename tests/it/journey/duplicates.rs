@@ -1,4 +1,4 @@
-//! The same request again while its first attempt is running.
+//! Duplicates while the first attempt is running.
 
 use tokio::task::JoinSet;
 
@@ -10,16 +10,16 @@ fn retry_after(response: &Response) -> u64 {
     seconds
 }
 
-on_both_stores!(a_duplicate_is_told_to_come_back_later);
-async fn a_duplicate_is_told_to_come_back_later(store: Store) {
+on_both_stores!(a_duplicate_gets_409_with_retry_after);
+async fn a_duplicate_gets_409_with_retry_after(store: Store) {
     let world = World::start(store).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let duplicate = world.pay("k-1").send().await;
     assert_eq!(duplicate.outcome(), (409, "in-flight".to_owned()));
-    assert_eq!((duplicate.told(), duplicate.field("cache-control")), (Some("in-flight"), Some("no-store")));
+    assert_eq!((duplicate.oncegate_status(), duplicate.field("cache-control")), (Some("in-flight"), Some("no-store")));
     assert_eq!(duplicate.field("idempotency-key-expires"), None);
     assert!(!duplicate.is_replay());
     assert!(retry_after(&duplicate) <= 30, "never past the attempt's own deadline");
@@ -29,17 +29,17 @@ async fn a_duplicate_is_told_to_come_back_later(store: Store) {
     assert!(problem["title"].is_string() && problem["detail"].is_string());
     hold.release();
     let first = first.await.unwrap().unwrap();
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.upstream.calls(), 1);
 }
 
-on_both_stores!(of_fifty_at_once_one_is_executed);
-async fn of_fifty_at_once_one_is_executed(store: Store) {
+on_both_stores!(one_of_fifty_simultaneous_requests_is_executed);
+async fn one_of_fifty_simultaneous_requests_is_executed(store: Store) {
     const CLIENTS: usize = 50;
     let world = World::start(store).await;
     let hold = Hold::new();
-    world.upstream.answers(Answer::status(201).hold(&hold));
+    world.upstream.answer_all(Answer::status(201).hold(&hold));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let request = world.pay("k-1");
@@ -52,13 +52,13 @@ async fn of_fifty_at_once_one_is_executed(store: Store) {
     }
     hold.release();
     let first = clients.join_next().await.unwrap().unwrap();
-    assert_eq!((first.status, first.told()), (201, Some("executed")));
+    assert_eq!((first.status, first.oncegate_status()), (201, Some("executed")));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.upstream.calls(), 1);
 }
 
-on_both_stores!(of_fifty_at_once_each_gets_the_one_answer_or_is_told_to_wait);
-async fn of_fifty_at_once_each_gets_the_one_answer_or_is_told_to_wait(store: Store) {
+on_both_stores!(fifty_simultaneous_requests_get_the_one_answer_or_409);
+async fn fifty_simultaneous_requests_get_the_one_answer_or_409(store: Store) {
     let world = World::start(store).await;
     let mut clients = JoinSet::new();
     for _ in 0..50 {
@@ -68,25 +68,25 @@ async fn of_fifty_at_once_each_gets_the_one_answer_or_is_told_to_wait(store: Sto
     let mut executed = 0;
     while let Some(answer) = clients.join_next().await {
         let answer = answer.unwrap();
-        match answer.told().unwrap() {
+        match answer.oncegate_status().unwrap() {
             "executed" => executed += 1,
             "in-flight" => assert_eq!(answer.status, 409),
-            told => assert_eq!((told, &*answer.text()), ("replayed", "effect 1")),
+            oncegate_status => assert_eq!((oncegate_status, &*answer.text()), ("replayed", "effect 1")),
         }
     }
     assert_eq!((executed, world.upstream.calls()), (1, 1));
 }
 
 #[tokio::test]
-async fn other_keys_do_not_wait_for_one_that_runs() {
+async fn a_running_key_does_not_delay_other_keys() {
     let world = World::start(Store::sqlite()).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let slow = world.pay("slow").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     for number in 0..10 {
-        assert_eq!(world.pay(&format!("k-{number}")).send().await.told(), Some("executed"));
+        assert_eq!(world.pay(&format!("k-{number}")).send().await.oncegate_status(), Some("executed"));
     }
     hold.release();
-    assert_eq!(slow.await.unwrap().unwrap().told(), Some("executed"));
+    assert_eq!(slow.await.unwrap().unwrap().oncegate_status(), Some("executed"));
 }

@@ -1,4 +1,4 @@
-//! Fields that end here, and fields that are added, whether a request is guarded or not.
+//! Fields that the proxy removes and adds, for guarded and unguarded requests.
 
 use crate::harness::{Answer, Request, Store, World};
 
@@ -17,7 +17,7 @@ fn both(world: &World) -> [Request; 2] {
 }
 
 #[tokio::test]
-async fn what_concerns_one_hop_is_not_sent_to_the_service() {
+async fn hop_by_hop_request_fields_are_not_forwarded() {
     let world = World::start(Store::sqlite()).await;
     for request in both(&world) {
         let request = HOP_BY_HOP.iter().fold(request, |request, (name, value)| request.field(name, value));
@@ -33,13 +33,13 @@ async fn what_concerns_one_hop_is_not_sent_to_the_service() {
 }
 
 #[tokio::test]
-async fn what_concerned_one_hop_of_a_response_is_neither_passed_on_nor_stored() {
+async fn hop_by_hop_response_fields_are_neither_passed_on_nor_stored() {
     let world = World::start(Store::sqlite()).await;
     let answer =
         [("Connection", "X-Named"), ("Keep-Alive", "timeout=5"), ("Proxy-Authenticate", "Basic"), ("Upgrade", "h2c")]
             .iter()
             .fold(Answer::status(200), |answer, (name, value)| answer.field(name, value));
-    world.upstream.answers(answer.field("X-Named", "1").field("X-Kept", "1"));
+    world.upstream.answer_all(answer.field("X-Named", "1").field("X-Kept", "1"));
     let [guarded, unguarded] = both(&world);
     for request in [&guarded, &guarded, &unguarded] {
         let response = request.send().await;
@@ -51,7 +51,7 @@ async fn what_concerned_one_hop_of_a_response_is_neither_passed_on_nor_stored() 
 }
 
 #[tokio::test]
-async fn the_service_is_told_who_asked_for_what_and_on_which_way() {
+async fn the_service_gets_forwarded_and_via_fields() {
     let world = World::start(Store::sqlite()).await;
     for request in both(&world) {
         request.send().await;
@@ -68,7 +68,7 @@ async fn the_service_is_told_who_asked_for_what_and_on_which_way() {
 }
 
 #[tokio::test]
-async fn what_a_trusted_proxy_says_of_earlier_hops_is_kept() {
+async fn forwarded_fields_of_a_trusted_proxy_are_kept() {
     let world = World::start(Store::sqlite()).await;
     let earlier = |request: Request| {
         request
@@ -93,7 +93,7 @@ async fn what_a_trusted_proxy_says_of_earlier_hops_is_kept() {
 }
 
 #[tokio::test]
-async fn what_anybody_else_says_of_earlier_hops_is_not_believed() {
+async fn forwarded_fields_of_an_untrusted_peer_are_replaced() {
     let world = World::with(Store::sqlite(), |setup| setup.top("trusted_proxies = [\"192.0.2.0/24\"]")).await;
     for request in both(&world) {
         let request = request.field("X-Forwarded-For", "203.0.113.9").field("X-Forwarded-Proto", "https");
@@ -117,11 +117,11 @@ async fn the_authority_of_an_absolute_target_replaces_host() {
         assert_eq!((call.field("host"), &*call.target), (Some("other.example:81"), "/pay?a=b"));
     }
     let same = world.post("/pay?a=b").key("k-1").body("x").send().await;
-    assert_eq!(same.told(), Some("replayed"), "the target's form is no part of the request");
+    assert_eq!(same.oncegate_status(), Some("replayed"), "the target's form is no part of the request");
 }
 
 #[tokio::test]
-async fn trailers_of_a_request_go_nowhere() {
+async fn request_trailers_are_not_forwarded() {
     let world = World::start(Store::sqlite()).await;
     for key in ["Idempotency-Key: k-1\r\n", ""] {
         let request = format!(

@@ -1,13 +1,13 @@
-//! A key that nobody has seen: the request is executed, and its response stored.
+//! First attempts: the request is executed, and its response stored.
 
 use crate::harness::{Answer, Store, World, on_both_stores};
 
 on_both_stores!(a_first_attempt_is_executed_and_stored);
 async fn a_first_attempt_is_executed_and_stored(store: Store) {
     let world = World::start(store).await;
-    world.upstream.answers(Answer::status(201).field("Location", "/payments/1").body("paid"));
+    world.upstream.answer_all(Answer::status(201).field("Location", "/payments/1").body("paid"));
     let first = world.pay("k-1").send().await;
-    assert_eq!((first.status, &*first.text(), first.told()), (201, "paid", Some("executed")));
+    assert_eq!((first.status, &*first.text(), first.oncegate_status()), (201, "paid", Some("executed")));
     assert_eq!(first.field("location"), Some("/payments/1"));
     assert!(!first.is_replay());
     let again = world.pay("k-1").send().await;
@@ -48,7 +48,7 @@ async fn the_service_gets_the_attempts_number_and_token() {
 }
 
 #[tokio::test]
-async fn a_client_cannot_speak_in_the_proxys_name() {
+async fn a_clients_oncegate_fields_are_removed() {
     let world = World::start(Store::sqlite()).await;
     let forged = |request: crate::harness::Request| {
         request
@@ -69,21 +69,21 @@ async fn a_client_cannot_speak_in_the_proxys_name() {
 }
 
 #[tokio::test]
-async fn a_guarded_request_asks_for_a_body_that_every_later_caller_can_read() {
+async fn a_guarded_request_asks_for_an_unencoded_response() {
     let world = World::start(Store::sqlite()).await;
     world.pay("k-1").field("Accept-Encoding", "gzip, br").send().await;
     assert_eq!(world.upstream.last().all("accept-encoding"), ["identity"]);
     world.get("/payments").field("Accept-Encoding", "gzip, br").send().await;
-    assert_eq!(world.upstream.last().all("accept-encoding"), ["gzip, br"], "nobody replays what is not guarded");
+    assert_eq!(world.upstream.last().all("accept-encoding"), ["gzip, br"], "an unguarded response is not replayed");
 }
 
 #[tokio::test]
 async fn a_patch_is_guarded_too_and_a_put_is_not() {
     let world = World::start(Store::sqlite()).await;
     let send = |method: &'static str| world.proxy.client().request(method, "/pay").key("k-1").body("x");
-    assert_eq!(send("PATCH").send().await.told(), Some("executed"));
-    assert_eq!(send("PATCH").send().await.told(), Some("replayed"));
-    assert_eq!(send("PUT").send().await.told(), None);
-    assert_eq!(send("PUT").send().await.told(), None);
+    assert_eq!(send("PATCH").send().await.oncegate_status(), Some("executed"));
+    assert_eq!(send("PATCH").send().await.oncegate_status(), Some("replayed"));
+    assert_eq!(send("PUT").send().await.oncegate_status(), None);
+    assert_eq!(send("PUT").send().await.oncegate_status(), None);
     assert_eq!(world.upstream.calls(), 3);
 }

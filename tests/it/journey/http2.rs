@@ -1,4 +1,4 @@
-//! The same journeys over HTTP/2, cleartext by prior knowledge.
+//! The same requests over HTTP/2, in cleartext with prior knowledge.
 
 use std::future::poll_fn;
 
@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::harness::{Answer, Hold, PATIENCE, Store, World, eventually, on_both_stores};
+use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 
 const BODY: &str = r#"{"amount":10,"currency":"EUR"}"#;
 
@@ -27,7 +27,7 @@ where
     sender
 }
 
-/// What [`World::pay`] sends, for HTTP/2.
+/// The request of [`World::pay`] over HTTP/2.
 fn pay<B>(key: &str, body: B) -> Request<B> {
     Request::post("http://shop.example/pay")
         .header("idempotency-key", key)
@@ -37,12 +37,12 @@ fn pay<B>(key: &str, body: B) -> Request<B> {
         .unwrap()
 }
 
-fn told(response: &Response<Incoming>) -> &str {
+fn oncegate_status(response: &Response<Incoming>) -> &str {
     response.headers()["oncegate-status"].to_str().unwrap()
 }
 
 async fn read(response: Response<Incoming>) -> (Bytes, HeaderMap) {
-    let body = timeout(PATIENCE, response.into_body().collect()).await.unwrap().unwrap();
+    let body = timeout(TEST_TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
     let trailers = body.trailers().cloned().unwrap_or_default();
     (body.to_bytes(), trailers)
 }
@@ -50,19 +50,19 @@ async fn read(response: Response<Incoming>) -> (Bytes, HeaderMap) {
 on_both_stores!(a_retry_is_replayed_whichever_protocol_either_came_in);
 async fn a_retry_is_replayed_whichever_protocol_either_came_in(store: Store) {
     let world = World::start(store).await;
-    world.upstream.answers(Answer::status(201).chunks(&["pa", "id"]).trailer("X-Checksum", "7"));
+    world.upstream.answer_all(Answer::status(201).chunks(&["pa", "id"]).trailer("X-Checksum", "7"));
     let mut client = connect(&world).await;
     for expected in ["executed", "replayed"] {
         let response = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
         assert_eq!(
-            (response.version(), response.status(), told(&response)),
+            (response.version(), response.status(), oncegate_status(&response)),
             (Version::HTTP_2, StatusCode::CREATED, expected)
         );
         let (body, trailers) = read(response).await;
         assert_eq!((&*body, trailers["x-checksum"].as_bytes()), (&b"paid"[..], &b"7"[..]));
     }
     let other = world.pay("k-1").field("TE", "trailers").send().await;
-    assert_eq!((other.told(), &*other.text(), other.trailers.len()), (Some("replayed"), "paid", 1));
+    assert_eq!((other.oncegate_status(), &*other.text(), other.trailers.len()), (Some("replayed"), "paid", 1));
     let call = world.upstream.last();
     assert_eq!((call.field("host"), call.field("x-forwarded-host")), (Some("shop.example"), Some("shop.example")));
     assert!(call.field("via").unwrap().starts_with("2"), "{:?}", call.field("via"));
@@ -78,24 +78,24 @@ async fn a_stream_that_is_reset_changes_nothing_for_its_attempt(store: Store) {
     let abandoned = client.send_request(pay("k-1", Full::from(BODY)));
     tokio::select! {
         _ = abandoned => panic!("the service has not answered yet"),
-        () = world.upstream.has_executed(1) => {}
+        () = world.upstream.wait_for_executed(1) => {}
     }
-    // The connection's next request comes after the reset, so that the reset has been seen when it is answered.
+    // The connection's next request is sent after the reset, so the reset has been seen when it is answered.
     let duplicate = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
-    assert_eq!((duplicate.status(), told(&duplicate)), (StatusCode::CONFLICT, "in-flight"));
+    assert_eq!((duplicate.status(), oncegate_status(&duplicate)), (StatusCode::CONFLICT, "in-flight"));
     hold.release();
-    let replay = eventually(PATIENCE, async || {
+    let replay = eventually(TEST_TIMEOUT, async || {
         Some(client.send_request(pay("k-1", Full::from(BODY))).await.unwrap())
             .filter(|answer| answer.status() != StatusCode::CONFLICT)
     });
     let replay = replay.await;
-    assert_eq!(told(&replay), "replayed");
+    assert_eq!(oncegate_status(&replay), "replayed");
     assert_eq!(read(replay).await.0, "effect 1");
     assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_body_whose_stream_is_reset_reserves_nothing() {
+async fn a_stream_reset_within_its_body_reserves_nothing() {
     let world = World::start(Store::sqlite()).await;
     let (pieces, mut body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(1);
     let body = StreamBody::new(futures_util::stream::poll_fn(move |context| body.poll_recv(context)));
@@ -105,37 +105,37 @@ async fn a_body_whose_stream_is_reset_reserves_nothing() {
     pieces.send(Err(std::io::Error::other("cut"))).await.unwrap();
     cut.await.expect_err("the stream is reset");
     assert_eq!(world.upstream.calls(), 0);
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 
 #[tokio::test]
-async fn many_requests_on_one_connection_do_not_wait_for_each_other() {
+async fn requests_on_one_connection_run_concurrently() {
     let world = World::start(Store::sqlite()).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let mut client = connect(&world).await;
     let slow = client.send_request(pay("slow", Full::from(BODY)));
     let slow = tokio::spawn(slow);
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     for number in 0..10 {
         poll_fn(|context| client.poll_ready(context)).await.unwrap();
         let response = client.send_request(pay(&format!("k-{number}"), Full::from(BODY))).await.unwrap();
-        assert_eq!(told(&response), "executed");
+        assert_eq!(oncegate_status(&response), "executed");
     }
     hold.release();
-    assert_eq!(told(&slow.await.unwrap().unwrap()), "executed");
+    assert_eq!(oncegate_status(&slow.await.unwrap().unwrap()), "executed");
 }
 
 #[tokio::test]
-async fn a_field_that_concerns_one_http_1_hop_is_not_passed_on() {
+async fn http_1_hop_by_hop_fields_are_not_passed_on() {
     let world = World::start(Store::sqlite()).await;
     world
         .upstream
-        .answers(Answer::status(200).field("Connection", "X-Named").field("X-Named", "1").field("Keep-Alive", "5"));
+        .answer_all(Answer::status(200).field("Connection", "X-Named").field("X-Named", "1").field("Keep-Alive", "5"));
     let mut client = connect(&world).await;
     for expected in ["executed", "replayed"] {
         let response = client.send_request(pay("k-1", Full::from(BODY))).await.unwrap();
-        assert_eq!(told(&response), expected);
+        assert_eq!(oncegate_status(&response), expected);
         for name in ["connection", "x-named", "keep-alive", "transfer-encoding"] {
             assert!(!response.headers().contains_key(name), "{name}");
         }
@@ -143,7 +143,7 @@ async fn a_field_that_concerns_one_http_1_hop_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn what_is_refused_over_http_1_is_refused_over_http_2() {
+async fn requests_refused_over_http_1_are_refused_over_http_2() {
     let world = World::start(Store::sqlite()).await;
     let mut client = connect(&world).await;
     let with = |method: &str, field: (&'static str, &str)| {

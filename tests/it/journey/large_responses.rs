@@ -1,4 +1,4 @@
-//! Responses over the route's limit: the first caller gets them whole, and nobody executes again.
+//! Responses over the route's limit: the first caller gets them complete, and no retry executes again.
 
 use crate::harness::{Answer, Hold, Store, World, on_both_stores};
 
@@ -10,7 +10,7 @@ fn large() -> Vec<u8> {
 
 async fn is_not_kept(world: &World, key: &str) {
     let retry = world.pay(key).send().await;
-    assert_eq!((retry.outcome(), retry.told()), ((409, "response-not-kept".to_owned()), Some("replayed")));
+    assert_eq!((retry.outcome(), retry.oncegate_status()), ((409, "response-not-kept".to_owned()), Some("replayed")));
     assert_eq!(retry.problem()["retry"], "reconcile");
     assert_eq!(world.pay(key).body("else").send().await.outcome(), (422, "key-reused".to_owned()));
 }
@@ -20,21 +20,21 @@ async fn a_response_too_large_to_keep_goes_to_the_first_caller_whole(store: Stor
     let world = World::guarding(store, LIMIT).await;
     world.upstream.then(Answer::status(200).field("X-A", "1").body(large()));
     let first = world.pay("k-1").send().await;
-    assert_eq!((first.status, first.told(), first.field("x-a")), (200, Some("executed"), Some("1")));
+    assert_eq!((first.status, first.oncegate_status(), first.field("x-a")), (200, Some("executed"), Some("1")));
     assert!(first.body == large(), "every byte of it");
     is_not_kept(&world, "k-1").await;
     assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_large_response_in_chunks_is_handed_on_with_its_trailers() {
+async fn a_large_chunked_response_is_passed_on_with_its_trailers() {
     let world = World::guarding(Store::sqlite(), LIMIT).await;
     let chunk = "x".repeat(40_000);
     let answer = Answer::status(200).chunks(&[&chunk, &chunk, &chunk]);
-    // A response that streams cannot announce trailers that its own sender has not announced.
+    // A streamed response announces only the trailers that its sender announced.
     world.upstream.then(answer.field("Trailer", "X-Checksum").trailer("X-Checksum", "7"));
     let first = world.pay("k-1").field("TE", "trailers").send().await;
-    assert_eq!((first.body.len(), first.told()), (120_000, Some("executed")));
+    assert_eq!((first.body.len(), first.oncegate_status()), (120_000, Some("executed")));
     assert_eq!(first.trailers, [("x-checksum".to_owned(), "7".to_owned())]);
     is_not_kept(&world, "k-1").await;
 }
@@ -68,10 +68,10 @@ on_both_stores!(a_large_response_that_breaks_off_is_cut_for_the_client_too);
 async fn a_large_response_that_breaks_off_is_cut_for_the_client_too(store: Store) {
     let world = World::guarding(store, LIMIT).await;
     world.upstream.then(Answer::status(200).body(large()).cut_after(200_000));
-    world.pay("k-1").try_send().await.expect_err("nobody takes a part for the whole");
+    world.pay("k-1").try_send().await.expect_err("an incomplete body is an error");
     let chunk = "x".repeat(40_000);
     world.upstream.then(Answer::status(200).chunks(&[&chunk, &chunk, &chunk]).cut_after(100_000));
-    world.pay("k-2").try_send().await.expect_err("nobody takes a part for the whole");
+    world.pay("k-2").try_send().await.expect_err("an incomplete body is an error");
     for key in ["k-1", "k-2"] {
         assert_eq!(world.pay(key).send().await.outcome(), (409, "outcome-unknown".to_owned()));
     }
@@ -79,13 +79,16 @@ async fn a_large_response_that_breaks_off_is_cut_for_the_client_too(store: Store
 }
 
 #[tokio::test]
-async fn a_large_response_that_is_released_or_unknown_by_its_status_is_so() {
+async fn a_large_response_is_released_or_unknown_by_its_status() {
     let world = World::guarding(Store::sqlite(), LIMIT).await;
-    for (status, told, then) in [(500, "released", (201, "")), (502, "unknown", (409, "outcome-unknown"))] {
+    for (status, oncegate_status, then) in [(500, "released", (201, "")), (502, "unknown", (409, "outcome-unknown"))] {
         let key = format!("k-{status}");
         world.upstream.then(Answer::status(status).body(large()));
         let first = world.pay(&key).send().await;
-        assert_eq!((first.status, first.told(), first.body.len()), (status, Some(told), large().len()));
+        assert_eq!(
+            (first.status, first.oncegate_status(), first.body.len()),
+            (status, Some(oncegate_status), large().len())
+        );
         assert_eq!(world.pay(&key).send().await.outcome(), (then.0, then.1.to_owned()));
     }
 }
@@ -99,7 +102,7 @@ async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
     first.any_head().await.unwrap();
     drop(first);
     hold.release();
-    crate::harness::eventually(crate::harness::PATIENCE, async || {
+    crate::harness::eventually(crate::harness::TEST_TIMEOUT, async || {
         let (status, slug) = world.pay("k-1").send().await.outcome();
         assert_eq!(status, 409);
         (slug != "in-flight").then(|| assert_eq!(slug, "response-not-kept"))
@@ -109,9 +112,9 @@ async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_longer_than_the_service_may_makes_nothing_unknown() {
+async fn a_client_that_reads_slower_than_the_upstream_timeout_makes_nothing_unknown() {
     let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\nupstream_timeout = \"1s\"")).await;
-    // More than all the buffers on the way hold.
+    // More than all buffers on the way hold.
     let huge = vec![7; 40 << 20];
     world.upstream.then(Answer::status(200).body(huge.clone()));
     let mut first = world.pay("k-1").open().await.unwrap();

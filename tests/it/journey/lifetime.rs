@@ -1,51 +1,54 @@
-//! How long a key is remembered.
+//! The time for which a key is remembered.
 
-use crate::harness::{Answer, PATIENCE, Store, World, eventually, on_both_stores};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 
-/// A world where keys live for a second, and nobody deletes them after.
+/// A world with a TTL of one second and no reaper.
 async fn brief(store: Store) -> World {
     World::with(store, |setup| setup.defaults("ttl = \"1s\"").store("reap_every = \"1h\"")).await
 }
 
-on_both_stores!(past_its_ttl_a_key_is_new);
-async fn past_its_ttl_a_key_is_new(store: Store) {
+on_both_stores!(a_key_past_its_ttl_is_executed_again);
+async fn a_key_past_its_ttl_is_executed_again(store: Store) {
     let world = brief(store).await;
     let first = world.pay("k-1").send().await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     let second =
-        eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|answer| !answer.is_replay())).await;
-    assert_eq!((second.told(), &*second.text()), (Some("executed"), "effect 2"));
+        eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|answer| !answer.is_replay()))
+            .await;
+    assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "a new life begins");
     assert_eq!(world.upstream.calls(), 2);
 }
 
-on_both_stores!(past_its_ttl_a_key_is_free_for_any_request);
-async fn past_its_ttl_a_key_is_free_for_any_request(store: Store) {
+on_both_stores!(a_key_past_its_ttl_is_free_for_a_different_request);
+async fn a_key_past_its_ttl_is_free_for_a_different_request(store: Store) {
     let world = brief(store).await;
     world.pay("k-1").send().await;
     let other = world.pay("k-1").body("something else");
     assert_eq!(other.send().await.status, 422);
-    let second = eventually(PATIENCE, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
-    assert_eq!(second.told(), Some("executed"));
+    let second =
+        eventually(TEST_TIMEOUT, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
+    assert_eq!(second.oncegate_status(), Some("executed"));
 }
 
-on_both_stores!(what_is_reaped_is_forgotten_and_what_is_unknown_is_not);
-async fn what_is_reaped_is_forgotten_and_what_is_unknown_is_not(store: Store) {
+on_both_stores!(reaping_forgets_completed_keys_and_keeps_unknown_ones);
+async fn reaping_forgets_completed_keys_and_keeps_unknown_ones(store: Store) {
     let world = World::with(store, |setup| setup.defaults("ttl = \"1s\"").store("reap_every = \"200ms\"")).await;
     world.upstream.then(Answer::close());
-    assert_eq!(world.pay("unknown").send().await.told(), Some("unknown"));
-    assert_eq!(world.pay("completed").send().await.told(), Some("executed"));
-    let again =
-        eventually(PATIENCE, async || Some(world.pay("completed").send().await).filter(|answer| !answer.is_replay()))
-            .await;
-    assert_eq!(again.told(), Some("executed"));
+    assert_eq!(world.pay("unknown").send().await.oncegate_status(), Some("unknown"));
+    assert_eq!(world.pay("completed").send().await.oncegate_status(), Some("executed"));
+    let again = eventually(TEST_TIMEOUT, async || {
+        Some(world.pay("completed").send().await).filter(|answer| !answer.is_replay())
+    })
+    .await;
+    assert_eq!(again.oncegate_status(), Some("executed"));
     assert_eq!(world.pay("unknown").send().await.outcome(), (409, "outcome-unknown".to_owned()));
 }
 
 on_both_stores!(a_restart_forgets_nothing);
 async fn a_restart_forgets_nothing(store: Store) {
     let mut world = World::start(store).await;
-    world.upstream.answers(Answer::status(201).field("X-A", "caf\u{e9}").body([0, 255, 10]));
+    world.upstream.answer_all(Answer::status(201).field("X-A", "caf\u{e9}").body([0, 255, 10]));
     let first = world.pay("k-1").field("Authorization", "Bearer a").send().await;
     world.crash_and_restart().await;
     let again = world.pay("k-1").field("Authorization", "Bearer a").send().await;
@@ -54,14 +57,15 @@ async fn a_restart_forgets_nothing(store: Store) {
     assert_eq!(world.upstream.calls(), 1);
 }
 
-on_both_stores!(what_is_released_is_forgotten_after_its_ttl_too);
-async fn what_is_released_is_forgotten_after_its_ttl_too(store: Store) {
+on_both_stores!(a_released_key_is_forgotten_after_its_ttl);
+async fn a_released_key_is_forgotten_after_its_ttl(store: Store) {
     let world = brief(store).await;
     world.upstream.then(Answer::status(500));
-    assert_eq!(world.pay("k-1").send().await.told(), Some("released"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("released"));
     let other = world.pay("k-1").body("something else");
     assert_eq!(other.send().await.status, 422);
-    let second = eventually(PATIENCE, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
-    assert_eq!(second.told(), Some("executed"));
+    let second =
+        eventually(TEST_TIMEOUT, async || Some(other.send().await).filter(|answer| answer.status != 422)).await;
+    assert_eq!(second.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "a new life begins");
 }

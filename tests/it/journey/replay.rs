@@ -1,4 +1,4 @@
-//! A retry of a completed request: the stored response again.
+//! Retries of completed requests: the stored response is replayed.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ on_both_stores!(a_replay_has_the_status_the_fields_and_the_bytes_of_the_original
 async fn a_replay_has_the_status_the_fields_and_the_bytes_of_the_original(store: Store) {
     let world = World::start(store).await;
     let every_byte: Vec<u8> = (0..=255).collect();
-    world.upstream.answers(
+    world.upstream.answer_all(
         Answer::status(207)
             .field("Content-Type", "application/octet-stream")
             .field("Warning", "199 - one")
@@ -35,64 +35,64 @@ async fn the_fields_come_in_the_services_order_on_the_first_answer_and_on_replay
     for name in names {
         answer = answer.field(name, "1");
     }
-    world.upstream.answers(answer.field("Server-Timing", "db;dur=53").field("X-Zulu", "2"));
-    for told in ["executed", "replayed"] {
+    world.upstream.answer_all(answer.field("Server-Timing", "db;dur=53").field("X-Zulu", "2"));
+    for oncegate_status in ["executed", "replayed"] {
         let response = world.pay("k-1").send().await;
         let order: Vec<_> =
             response.fields.iter().map(|(name, _)| &**name).filter(|name| names.contains(name)).collect();
-        assert_eq!(response.told(), Some(told));
+        assert_eq!(response.oncegate_status(), Some(oncegate_status));
         let by_first_line: Vec<_> = names.into_iter().filter(|name| order.contains(name)).collect();
         let mut seen = order.clone();
         seen.dedup();
-        assert_eq!(seen, by_first_line, "{told}: {order:?}");
+        assert_eq!(seen, by_first_line, "{oncegate_status}: {order:?}");
     }
 }
 
-on_both_stores!(trailers_are_replayed_to_those_who_want_them);
-async fn trailers_are_replayed_to_those_who_want_them(store: Store) {
+on_both_stores!(trailers_are_replayed_to_clients_that_accept_them);
+async fn trailers_are_replayed_to_clients_that_accept_them(store: Store) {
     let world = World::start(store).await;
     world
         .upstream
-        .answers(Answer::status(200).chunks(&["pa", "id"]).trailer("X-Checksum", "7").trailer("X-Signed", "yes"));
-    for told in ["executed", "replayed"] {
+        .answer_all(Answer::status(200).chunks(&["pa", "id"]).trailer("X-Checksum", "7").trailer("X-Signed", "yes"));
+    for oncegate_status in ["executed", "replayed"] {
         let response = world.pay("k-1").field("TE", "trailers").send().await;
-        assert_eq!((response.told(), &*response.text()), (Some(told), "paid"));
+        assert_eq!((response.oncegate_status(), &*response.text()), (Some(oncegate_status), "paid"));
         let mut trailers = response.trailers.clone();
         trailers.sort();
         assert_eq!(
             trailers,
             [("x-checksum".to_owned(), "7".to_owned()), ("x-signed".to_owned(), "yes".to_owned())],
-            "{told}"
+            "{oncegate_status}"
         );
     }
     let without = world.pay("k-1").send().await;
-    assert_eq!((without.told(), &*without.text(), without.trailers.len()), (Some("replayed"), "paid", 0));
+    assert_eq!((without.oncegate_status(), &*without.text(), without.trailers.len()), (Some("replayed"), "paid", 0));
 }
 
 #[tokio::test]
-async fn cookies_are_for_the_first_caller_alone() {
+async fn cookies_are_sent_with_the_first_answer_only() {
     let world = World::start(Store::sqlite()).await;
-    world.upstream.answers(Answer::status(200).field("Set-Cookie", "a=1").field("Set-Cookie", "b=2"));
+    world.upstream.answer_all(Answer::status(200).field("Set-Cookie", "a=1").field("Set-Cookie", "b=2"));
     assert_eq!(world.pay("k-1").send().await.all("set-cookie"), ["a=1", "b=2"]);
     let again = world.pay("k-1").send().await;
     assert!(again.is_replay() && again.all("set-cookie").is_empty());
 }
 
 #[tokio::test]
-async fn what_a_route_says_to_drop_is_not_kept() {
+async fn dropped_response_fields_are_not_stored() {
     let world = World::guarding(Store::sqlite(), "replay = { drop_headers = [\"X-Once\"] }").await;
-    world.upstream.answers(Answer::status(200).field("X-Once", "1").field("Set-Cookie", "a=1"));
+    world.upstream.answer_all(Answer::status(200).field("X-Once", "1").field("Set-Cookie", "a=1"));
     assert_eq!(world.pay("k-1").send().await.field("x-once"), Some("1"));
     let again = world.pay("k-1").send().await;
     assert_eq!((again.field("x-once"), again.field("set-cookie")), (None, Some("a=1")));
 }
 
 #[tokio::test]
-async fn what_concerned_that_moment_is_not_replayed() {
+async fn momentary_response_fields_are_not_replayed() {
     let world = World::start(Store::sqlite()).await;
     let passing = ["age", "alt-svc", "server-timing", "ratelimit", "ratelimit-remaining", "traceparent"];
     let answer = passing.iter().fold(Answer::status(200).field("X-Kept", "1"), |answer, name| answer.field(name, "1"));
-    world.upstream.answers(answer);
+    world.upstream.answer_all(answer);
     let first = world.pay("k-1").send().await;
     let again = world.pay("k-1").send().await;
     assert_eq!(again.field("x-kept"), Some("1"));
@@ -107,16 +107,16 @@ async fn the_key_is_echoed_as_it_was_received() {
     assert_eq!(world.pay("\"k-1\"").send().await.field("idempotency-key"), Some("\"k-1\""));
     let again = world.pay("k-1").send().await;
     assert_eq!(
-        (again.field("idempotency-key"), again.told()),
+        (again.field("idempotency-key"), again.oncegate_status()),
         (Some("k-1"), Some("replayed")),
         "both spell the same key"
     );
     let other = world.pay("k-1").body("else").send().await;
-    assert_eq!((other.field("idempotency-key"), other.told()), (Some("k-1"), Some("mismatch")));
+    assert_eq!((other.field("idempotency-key"), other.oncegate_status()), (Some("k-1"), Some("mismatch")));
 }
 
-on_both_stores!(every_answer_says_until_when_it_can_be_had_again);
-async fn every_answer_says_until_when_it_can_be_had_again(store: Store) {
+on_both_stores!(every_stored_answer_has_its_expiry_time);
+async fn every_stored_answer_has_its_expiry_time(store: Store) {
     let world = World::guarding(store, "ttl = \"2h\"").await;
     let before = SystemTime::now();
     let first = world.pay("k-1").send().await;
@@ -129,7 +129,7 @@ async fn every_answer_says_until_when_it_can_be_had_again(store: Store) {
 }
 
 #[tokio::test]
-async fn a_replay_tells_when_the_original_was_made_where_the_service_said_so() {
+async fn a_replay_keeps_the_services_date_as_the_original_date() {
     let world = World::start(Store::sqlite()).await;
     let then = "Sun, 06 Nov 1994 08:49:37 GMT";
     world.upstream.then(Answer::status(200).field("Date", then));
@@ -144,9 +144,9 @@ async fn a_replay_tells_when_the_original_was_made_where_the_service_said_so() {
 }
 
 #[tokio::test]
-async fn the_service_cannot_speak_in_the_proxys_name() {
+async fn the_services_oncegate_fields_are_removed() {
     let world = World::start(Store::sqlite()).await;
-    world.upstream.answers(
+    world.upstream.answer_all(
         Answer::status(200)
             .field("Idempotent-Replayed", "true")
             .field("Oncegate-Status", "bypassed")
@@ -154,27 +154,27 @@ async fn the_service_cannot_speak_in_the_proxys_name() {
             .field("Oncegate-Original-Date", "never"),
     );
     let first = world.pay("k-1").send().await;
-    assert_eq!((first.told(), first.is_replay()), (Some("executed"), false));
+    assert_eq!((first.oncegate_status(), first.is_replay()), (Some("executed"), false));
     assert_ne!(first.field("idempotency-key-expires"), Some("never"));
     assert_eq!(first.field("oncegate-original-date"), None);
     let again = world.pay("k-1").send().await;
     assert_eq!(again.comparable(), first.replayed());
     let unguarded = world.get("/").send().await;
-    assert_eq!((unguarded.told(), unguarded.is_replay()), (None, false));
+    assert_eq!((unguarded.oncegate_status(), unguarded.is_replay()), (None, false));
 }
 
 #[tokio::test]
-async fn the_services_word_about_the_key_is_for_the_proxy_alone() {
+async fn the_services_directives_are_not_passed_to_the_client() {
     let world = World::start(Store::sqlite()).await;
-    world.upstream.answers(Answer::status(200).field("Oncegate-Decision", "store").field("Oncegate-TTL", "1h"));
+    world.upstream.answer_all(Answer::status(200).field("Oncegate-Decision", "store").field("Oncegate-TTL", "1h"));
     let first = world.pay("k-1").send().await;
     assert_eq!((first.field("oncegate-decision"), first.field("oncegate-ttl")), (None, None));
 }
 
 #[tokio::test]
-async fn a_replay_has_a_length_even_where_the_original_came_in_chunks() {
+async fn a_replay_of_a_chunked_response_has_a_content_length() {
     let world = World::start(Store::sqlite()).await;
-    world.upstream.answers(Answer::status(200).chunks(&["pa", "id"]));
+    world.upstream.answer_all(Answer::status(200).chunks(&["pa", "id"]));
     world.pay("k-1").send().await;
     let again = world.pay("k-1").send().await;
     assert_eq!((again.field("content-length"), again.field("transfer-encoding")), (Some("4"), None));
@@ -192,15 +192,15 @@ async fn an_empty_response_is_replayed_empty(store: Store) {
 }
 
 #[tokio::test]
-async fn a_response_that_has_no_body_by_its_status_is_replayed_without_one() {
+async fn a_bodiless_status_is_replayed_without_a_body() {
     let world = World::start(Store::sqlite()).await;
     for status in [204, 304] {
         world.upstream.then(Answer::status(status).field("ETag", "\"1\""));
         let key = format!("k-{status}");
         let first = world.pay(&key).send().await;
         let again = world.pay(&key).send().await;
-        assert_eq!((first.status, first.told(), first.body.len()), (status, Some("executed"), 0));
-        assert_eq!((again.status, again.told(), again.body.len()), (status, Some("replayed"), 0));
+        assert_eq!((first.status, first.oncegate_status(), first.body.len()), (status, Some("executed"), 0));
+        assert_eq!((again.status, again.oncegate_status(), again.body.len()), (status, Some("replayed"), 0));
         assert_eq!(again.field("etag"), Some("\"1\""));
         if status == 204 {
             assert_eq!((first.field("content-length"), again.field("content-length")), (None, None));
@@ -221,11 +221,14 @@ async fn a_replay_leaves_the_connection_open_for_the_next_request() {
 }
 
 #[tokio::test]
-async fn pipelined_retries_are_answered_one_after_the_other() {
+async fn pipelined_retries_are_answered_in_order() {
     let world = World::start(Store::sqlite()).await;
     let [first, second] = ["k-1", "k-2"].map(|key| world.pay(key).bytes());
     let mut connection = world.proxy.client().raw(&[&*first, &*second, &*first].concat()).await;
     let answers = [connection.response().await, connection.response().await, connection.response().await];
-    assert_eq!(answers.each_ref().map(|answer| answer.told().unwrap()), ["executed", "executed", "replayed"]);
+    assert_eq!(
+        answers.each_ref().map(|answer| answer.oncegate_status().unwrap()),
+        ["executed", "executed", "replayed"]
+    );
     assert_eq!(answers[2].body, answers[0].body);
 }

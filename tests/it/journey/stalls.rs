@@ -1,18 +1,22 @@
-//! Bodies that stop coming. What is guarded is read whole before anything is sent on; here is what streams through.
+//! Stalled bodies. A guarded request is read completely before anything is forwarded; these tests are about streamed
+//! ones.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use framing_guard::FramingTimeouts;
 use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
-use oncegate::domain::attempt::InstanceId;
-use oncegate::downstream::{self, deal::Deal, framing::Limits};
-use oncegate::gate::meters::Meters;
-use oncegate::gate::tenure::Tenure;
-use oncegate::gate::watch::Watch;
-use oncegate::gate::{Gate, Shared};
-use oncegate::store::meters::StoreMeters;
+use oncegate::domain::ids::InstanceId;
+use oncegate::downstream::balancer::ConnectionBalancer;
+use oncegate::downstream::{self};
+use oncegate::gate::Gate;
+use oncegate::instance::Instance;
+use oncegate::instance::lease::InstanceLease;
+use oncegate::instance::metrics::Metrics;
+use oncegate::instance::observability::Observability;
+use oncegate::store::metrics::StoreMetrics;
 use oncegate::store::{self, Breaker, Store as _};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,7 +29,7 @@ use crate::harness::{Answer, Exchange, Hold, Proxy, Request, Setup, Store, Upstr
 
 const SOON: Duration = Duration::from_millis(200);
 
-/// A proxy within this process, as impatient as no setting could make it.
+/// A proxy within this process, with shorter timeouts than any setting allows.
 struct Impatient {
     client: Client,
     _store: Store,
@@ -40,15 +44,15 @@ impl Impatient {
         let gate = gate(&setup.route(&route("off", "off")).route(&route("seen", "observe"))).await;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let door = downstream::Door::default();
+        let door = downstream::DrainSignals::default();
         let closing = door.closing.clone();
-        let limits = Limits { body: SOON, ..Limits::default() };
-        let hand = Deal::among(1).remove(0);
-        tokio::spawn(downstream::serve(listener, hand, Arc::new(gate), limits, door));
+        let limits = FramingTimeouts { body: SOON, ..FramingTimeouts::default() };
+        let inbox = ConnectionBalancer::create_inboxes(1).remove(0);
+        tokio::spawn(downstream::serve(listener, inbox, Arc::new(gate), limits, door));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
 
-    /// Requests that nothing guards.
+    /// Unguarded requests.
     fn requests(&self) -> [Request; 4] {
         let client = self.client;
         [
@@ -59,7 +63,7 @@ impl Impatient {
         ]
     }
 
-    /// All but the last bytes of a request.
+    /// Sends all but the last bytes of a request.
     async fn stall(&self, request: &Request) -> Exchange {
         let bytes = request.bytes();
         self.client.raw(&bytes[..bytes.len() - 7]).await
@@ -70,45 +74,45 @@ async fn gate(setup: &Setup) -> Gate {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("oncegate.toml");
     std::fs::write(&file, setup.text()).unwrap();
-    let config = config::load(Some(&file), &Overrides::default(), &config::Process).unwrap();
-    let store = Breaker::around(store::open(&(&config.store).into()).await.unwrap());
-    Gate::new(Arc::new(Shared {
-        due: tokio::sync::Notify::new(),
-        unsent: Default::default(),
+    let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
+    let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
+    Gate::new(Arc::new(Instance {
+        delivery_due: tokio::sync::Notify::new(),
+        unsent_deliveries: Default::default(),
         salt: store.salt(),
-        tenure: Tenure::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
-        underway: Arc::default(),
-        waiters: Arc::default(),
+        instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
+        in_flight: Arc::default(),
+        wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
-        giving_up: CancellationToken::new(),
-        paces: Default::default(),
+        drain_expired: CancellationToken::new(),
+        latencies: Default::default(),
         config: Arc::new(config),
         breaker: store.clone(),
-        watch: Arc::new(Watch::new(Meters::new(&StoreMeters::default()), None)),
+        observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
         bypassed: Default::default(),
         store,
     }))
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_is_refused_and_never_passed_for_a_whole_one() {
+async fn a_stalled_body_is_refused_and_never_forwarded_as_complete() {
     let upstream = Upstream::start().await;
     let proxy = Impatient::before(&format!("http://{}", upstream.address)).await;
     for (number, request) in proxy.requests().iter().enumerate() {
         let mut exchange = proxy.stall(request).await;
         let refusal = exchange.response().await;
         assert_eq!(refusal.outcome(), (408, "request-timeout".to_owned()));
-        assert_eq!((refusal.field("connection"), refusal.told()), (Some("close"), None));
-        exchange.closed().await;
-        upstream.saw(|seen| seen.closed == number + 1).await;
+        assert_eq!((refusal.field("connection"), refusal.oncegate_status()), (Some("close"), None));
+        exchange.wait_until_closed().await;
+        upstream.wait_until(|seen| seen.closed == number + 1).await;
     }
     assert_eq!((upstream.calls(), upstream.executed().len()), (4, 0));
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_on_its_way_to_a_service_that_speaks_http_2_is_refused_too() {
+async fn a_stalled_body_to_an_http_2_service_is_refused() {
     let upstream = H2Upstream::start().await;
     let proxy = Impatient::before(&format!("h2c://{}", upstream.address)).await;
     for request in proxy.requests() {
@@ -119,7 +123,7 @@ async fn a_body_that_stalls_on_its_way_to_a_service_that_speaks_http_2_is_refuse
 }
 
 #[tokio::test]
-async fn a_body_that_stalls_after_its_answer_has_begun_cuts_the_connection() {
+async fn a_body_that_stalls_after_its_answer_began_closes_the_connection() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let proxy = Impatient::before(&format!("http://{}", listener.local_addr().unwrap())).await;
     let mut exchange = proxy.stall(&proxy.client.post("/both-ways").body("all of it").chunked()).await;
@@ -128,13 +132,13 @@ async fn a_body_that_stalls_after_its_answer_has_begun_cuts_the_connection() {
     service.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n").await.unwrap();
     assert!(exchange.any_head().await.unwrap().start.contains(" 200 "));
     assert_eq!(exchange.piece().await.unwrap().unwrap(), b"first");
-    exchange.piece().await.expect_err("nobody takes a part for the whole");
+    exchange.piece().await.expect_err("an incomplete body is an error");
     let rest = service.rest().await;
     assert!(!rest.ends_with(b"0\r\n\r\n"), "a part has been passed for the whole");
 }
 
 #[tokio::test]
-async fn a_body_that_keeps_coming_and_a_service_that_takes_its_time_are_waited_for() {
+async fn a_slow_body_and_a_slow_service_are_waited_for() {
     let upstream = Upstream::start().await;
     let proxy = Impatient::before(&format!("http://{}", upstream.address)).await;
     let hold = Hold::new();
@@ -144,7 +148,7 @@ async fn a_body_that_keeps_coming_and_a_service_that_takes_its_time_are_waited_f
         tokio::time::sleep(SOON / 3).await;
         exchange.write(&[*byte]).await;
     }
-    upstream.has_executed(1).await;
+    upstream.wait_for_executed(1).await;
     tokio::time::sleep(2 * SOON).await;
     hold.release();
     assert_eq!(exchange.response().await.status, 200);

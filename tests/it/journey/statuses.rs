@@ -1,14 +1,14 @@
-//! What the service's status says about an attempt.
+//! The meaning of the service's status for an attempt.
 
 use crate::harness::{Answer, Store, World, on_both_stores};
 
-/// Sends the same request twice; the service answers the first with this, and the second with 201.
+/// Sends the same request twice; the service answers the first with this answer, and the second with 201.
 async fn twice(world: &World, key: &str, answer: Answer) -> [(u16, String); 2] {
     world.upstream.then(answer);
     let mut seen = Vec::new();
     for _ in 0..2 {
         let response = world.pay(key).send().await;
-        seen.push((response.status, response.told().unwrap().to_owned()));
+        seen.push((response.status, response.oncegate_status().unwrap().to_owned()));
     }
     seen.try_into().unwrap()
 }
@@ -28,15 +28,18 @@ async fn a_status_is_stored_released_or_leaves_the_outcome_unknown(store: Store)
         let seen = twice(&world, &format!("released-{status}"), Answer::status(status)).await;
         assert_eq!(seen, outcomes((status, "released"), (201, "executed")));
     }
-    world.upstream.answers(Answer::status(201));
+    world.upstream.answer_all(Answer::status(201));
     for status in [502, 504] {
         let key = format!("unknown-{status}");
         world.upstream.then(Answer::status(status).body("from a gateway"));
         let first = world.pay(&key).send().await;
-        assert_eq!((first.status, first.told(), &*first.text()), (status, Some("unknown"), "from a gateway"));
+        assert_eq!(
+            (first.status, first.oncegate_status(), &*first.text()),
+            (status, Some("unknown"), "from a gateway")
+        );
         assert_eq!(first.field("idempotency-key-expires"), None);
         let again = world.pay(&key).send().await;
-        assert_eq!((again.outcome(), again.told()), ((409, "outcome-unknown".to_owned()), Some("unknown")));
+        assert_eq!((again.outcome(), again.oncegate_status()), ((409, "outcome-unknown".to_owned()), Some("unknown")));
         assert!(again.field("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
         assert_eq!(again.problem()["retry"], "reconcile");
     }
@@ -48,14 +51,14 @@ async fn a_released_response_is_the_services_own_and_has_no_expiry() {
     let world = World::start(Store::sqlite()).await;
     world.upstream.then(Answer::status(503).field("Retry-After", "7").field("X-Reason", "busy").body("busy"));
     let first = world.pay("k-1").send().await;
-    assert_eq!((first.status, &*first.text(), first.told()), (503, "busy", Some("released")));
+    assert_eq!((first.status, &*first.text(), first.oncegate_status()), (503, "busy", Some("released")));
     assert_eq!((first.field("retry-after"), first.field("x-reason")), (Some("7"), Some("busy")));
     assert_eq!(first.field("idempotency-key-expires"), None);
     assert_eq!(first.field("idempotency-key"), Some("k-1"));
 }
 
 #[tokio::test]
-async fn a_4xx_that_says_when_to_come_back_is_released() {
+async fn a_4xx_with_retry_after_is_released() {
     let world = World::start(Store::sqlite()).await;
     let seen = twice(&world, "k-1", Answer::status(409).field("Retry-After", "1")).await;
     assert_eq!(seen, outcomes((409, "released"), (201, "executed")));
@@ -64,12 +67,12 @@ async fn a_4xx_that_says_when_to_come_back_is_released() {
 }
 
 #[tokio::test]
-async fn a_list_that_the_route_writes_beats_the_default_ones() {
+async fn a_routes_status_list_overrides_the_default_ones() {
     let lists =
         "store_statuses = [\"2xx\", \"500\", \"409\"]\nrelease_statuses = [\"404\"]\nunknown_statuses = [\"5xx\"]";
     let world = World::guarding(Store::sqlite(), lists).await;
     let answer = |status| Answer::status(status).field("Retry-After", "1");
-    for (status, told, then) in [
+    for (status, oncegate_status, then) in [
         (500, "executed", "replayed"),
         (409, "executed", "replayed"),
         (404, "released", "executed"),
@@ -77,8 +80,8 @@ async fn a_list_that_the_route_writes_beats_the_default_ones() {
         (502, "unknown", "unknown"),
     ] {
         let seen = twice(&world, &format!("k-{status}"), answer(status)).await;
-        assert_eq!(seen.map(|(_, told)| told), [told, then], "{status}");
-        world.upstream.answers(Answer::default());
+        assert_eq!(seen.map(|(_, oncegate_status)| oncegate_status), [oncegate_status, then], "{status}");
+        world.upstream.answer_all(Answer::default());
     }
 }
 
@@ -86,8 +89,8 @@ on_both_stores!(the_attempt_after_a_released_one_has_a_number_and_a_token_of_its
 async fn the_attempt_after_a_released_one_has_a_number_and_a_token_of_its_own(store: Store) {
     let world = World::start(store).await;
     world.upstream.then(Answer::status(500)).then(Answer::status(503));
-    for told in ["released", "released", "executed", "replayed"] {
-        assert_eq!(world.pay("k-1").send().await.told(), Some(told));
+    for oncegate_status in ["released", "released", "executed", "replayed"] {
+        assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some(oncegate_status));
     }
     let calls = world.upstream.executed();
     let attempts: Vec<_> = calls.iter().map(|call| call.field("oncegate-attempt").unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Changing what becomes of a key.
+//! Operators' decisions about keys.
 
 use std::time::Duration;
 
@@ -8,17 +8,20 @@ use tokio::time::Instant;
 
 use super::{dead, unknown};
 use crate::harness::operator::{Operator, completed, not_executed};
-use crate::harness::{Answer, Hold, PATIENCE, Proxy, Store, Upstream, World, eventually, on_both_stores};
+use crate::harness::{Answer, Hold, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
-on_both_stores!(what_an_operator_says_a_lost_answer_was_is_what_the_retry_gets);
-async fn what_an_operator_says_a_lost_answer_was_is_what_the_retry_gets(store: Store) {
+on_both_stores!(a_retry_gets_the_response_that_an_operator_has_entered);
+async fn a_retry_gets_the_response_that_an_operator_has_entered(store: Store) {
     let world = World::start(store).await;
     let id = unknown(&world, "k-1").await;
     let operator = Operator::of(&world.proxy);
-    let (status, told) = operator.resolve(&id, completed(201, "charge 77")).await;
-    assert_eq!((status, &told["before"], &told["after"]), (200, &json!("unknown"), &json!("completed")), "{told}");
+    let (status, reply) = operator.resolve(&id, completed(201, "charge 77")).await;
+    assert_eq!((status, &reply["before"], &reply["after"]), (200, &json!("unknown"), &json!("completed")), "{reply}");
     let replay = world.pay("k-1").send().await;
-    assert_eq!((replay.status, replay.text(), replay.told()), (201, "charge 77".to_owned(), Some("replayed")));
+    assert_eq!(
+        (replay.status, replay.text(), replay.oncegate_status()),
+        (201, "charge 77".to_owned(), Some("replayed"))
+    );
     assert!(replay.is_replay());
     assert_eq!(replay.field("content-type"), Some("text/plain"));
     assert!(replay.field("idempotency-key-expires").is_some());
@@ -26,12 +29,12 @@ async fn what_an_operator_says_a_lost_answer_was_is_what_the_retry_gets(store: S
     assert_eq!(world.upstream.calls(), 1);
     let line = ["alice (claimed) at 127.0.0.1", "resolve", "unknown", "completed"].map(str::to_owned);
     assert_eq!(operator.audit().await, [line]);
-    // What is stored stays as it is.
-    let (status, told) = operator.resolve(&id, completed(200, "other")).await;
-    assert_eq!((status, &told["code"]), (409, &json!("wrong-state")));
+    // A stored response does not change.
+    let (status, reply) = operator.resolve(&id, completed(200, "other")).await;
+    assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")));
 }
 
-/// Nothing of an attempt is running any more some seconds after its start.
+/// An attempt is quiet some seconds after its start.
 const SOON_QUIET: &str = "upstream_timeout = \"1s\"\nreconcile = { after = \"1s\" }";
 
 on_both_stores!(not_executed_is_not_believed_before_the_attempt_is_quiet);
@@ -39,30 +42,30 @@ async fn not_executed_is_not_believed_before_the_attempt_is_quiet(store: Store) 
     let world = World::with(store, |setup| setup.short_leases().defaults(SOON_QUIET)).await;
     let id = unknown(&world, "k-1").await;
     let operator = Operator::of(&world.proxy);
-    let (status, told) = operator.resolve(&id, not_executed(false)).await;
-    assert_eq!((status, &told["code"]), (409, &json!("not-quiet")), "{told}");
-    assert!((1..=10_000).contains(&told["quiet_in_ms"].as_u64().unwrap()), "{told}");
+    let (status, reply) = operator.resolve(&id, not_executed(false)).await;
+    assert_eq!((status, &reply["code"]), (409, &json!("not-quiet")), "{reply}");
+    assert!((1..=10_000).contains(&reply["quiet_in_ms"].as_u64().unwrap()), "{reply}");
     assert_eq!(operator.get(&format!("/api/v1/keys/{id}")).await.1["quiet"], json!(false));
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     let quiet = async || (operator.get(&format!("/api/v1/keys/{id}")).await.1["quiet"] == true).then_some(());
-    eventually(PATIENCE, quiet).await;
-    let (status, told) = operator.resolve(&id, not_executed(false)).await;
-    assert_eq!((status, &told["after"]), (200, &json!("retryable")), "{told}");
+    eventually(TEST_TIMEOUT, quiet).await;
+    let (status, reply) = operator.resolve(&id, not_executed(false)).await;
+    assert_eq!((status, &reply["after"]), (200, &json!("retryable")), "{reply}");
     let next = world.pay("k-1").send().await;
-    assert_eq!(next.told(), Some("executed"));
+    assert_eq!(next.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("2"));
     assert_eq!(world.pay("k-1").send().await.comparable(), next.replayed());
 }
 
-on_both_stores!(who_accepts_the_risk_is_believed_at_once_and_noted);
-async fn who_accepts_the_risk_is_believed_at_once_and_noted(store: Store) {
+on_both_stores!(with_the_risk_accepted_not_executed_is_believed_at_once_and_noted);
+async fn with_the_risk_accepted_not_executed_is_believed_at_once_and_noted(store: Store) {
     let world = World::start(store).await;
     let id = unknown(&world, "k-1").await;
     let operator = Operator::of(&world.proxy);
     assert_eq!(operator.resolve(&id, not_executed(false)).await.0, 409);
     let body = json!({ "outcome": "not_executed", "accept_risk": true, "note": "the ledger has no charge" });
     assert_eq!(operator.resolve(&id, body).await.0, 200);
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("2"));
     let shown = operator.get(&format!("/api/v1/keys/{id}")).await.1;
     assert_eq!(shown["audit"][0]["note"], "accept_risk; the ledger has no charge");
@@ -75,9 +78,9 @@ async fn a_released_key_is_executed_again(store: Store) {
     let first = world.pay("k-1").send().await;
     let operator = Operator::of(&world.proxy);
     let id = operator.id("k-1").await;
-    // The beginning of an id will do for people.
-    let (status, told) = operator.post(&format!("/api/v1/keys/{}/release", &id[..8]), json!({})).await;
-    assert_eq!((status, &told["before"], &told["after"]), (200, &json!("completed"), &json!("retryable")), "{told}");
+    // The first digits of an id are enough.
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{}/release", &id[..8]), json!({})).await;
+    assert_eq!((status, &reply["before"], &reply["after"]), (200, &json!("completed"), &json!("retryable")), "{reply}");
     let second = world.pay("k-1").send().await;
     assert_eq!((first.text(), second.text()), ("effect 1".to_owned(), "effect 2".to_owned()));
     assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("2"));
@@ -86,15 +89,15 @@ async fn a_released_key_is_executed_again(store: Store) {
     assert_eq!(operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({})).await.0, 409);
 }
 
-on_both_stores!(a_dead_key_is_settled_or_given_back_to_be_asked_about);
-async fn a_dead_key_is_settled_or_given_back_to_be_asked_about(store: Store) {
+on_both_stores!(a_dead_key_is_settled_or_requeued);
+async fn a_dead_key_is_settled_or_requeued(store: Store) {
     let mut world = World::start(store).await;
     let id = dead(&mut world, "k-1").await;
     let operator = Operator::of(&world.proxy);
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(operator.post(&format!("/api/v1/keys/{id}/release"), json!({})).await.1["code"], "wrong-state");
-    let (status, told) = operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({})).await;
-    assert_eq!((status, &told["before"], &told["after"]), (200, &json!("dead"), &json!("unknown")));
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({})).await;
+    assert_eq!((status, &reply["before"], &reply["after"]), (200, &json!("dead"), &json!("unknown")));
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     let id = dead(&mut world, "k-2").await;
     let operator = Operator::of(&world.proxy);
@@ -106,29 +109,29 @@ async fn a_dead_key_is_settled_or_given_back_to_be_asked_about(store: Store) {
     assert_eq!(log, expected.map(|line| line.map(str::to_owned)));
 }
 
-on_both_stores!(what_is_purged_was_never_there_and_what_runs_stays);
-async fn what_is_purged_was_never_there_and_what_runs_stays(store: Store) {
+on_both_stores!(a_purged_key_starts_anew_and_a_running_one_cannot_be_purged);
+async fn a_purged_key_starts_anew_and_a_running_one_cannot_be_purged(store: Store) {
     let mut world = World::with(store, |setup| setup.short_leases()).await;
     let dead = dead(&mut world, "dead").await;
     let unknown = unknown(&world, "unknown").await;
     let operator = Operator::of(&world.proxy);
     assert_eq!(world.pay("completed").send().await.status, 201);
     world.upstream.then(Answer::status(500));
-    assert_eq!(world.pay("retryable").send().await.told(), Some("released"));
+    assert_eq!(world.pay("retryable").send().await.oncegate_status(), Some("released"));
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let running = world.pay("running").spawn();
-    world.upstream.has_executed(5).await;
+    world.upstream.wait_for_executed(5).await;
 
-    let (status, told) =
+    let (status, reply) =
         operator.delete(&format!("/api/v1/keys/{}?accept_risk=true", operator.id("running").await)).await;
-    assert_eq!((status, &told["code"], &told["state"]), (409, &json!("wrong-state"), &json!("in_flight")));
+    assert_eq!((status, &reply["code"], &reply["state"]), (409, &json!("wrong-state"), &json!("in_flight")));
     for (id, key) in [(dead, "dead"), (unknown, "unknown")] {
-        let (status, told) = operator.delete(&format!("/api/v1/keys/{id}")).await;
-        assert_eq!((status, &told["code"]), (409, &json!("wrong-state")), "{key}");
-        assert!(told["detail"].as_str().unwrap().contains("accept_risk"), "{told}");
-        let (status, told) = operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await;
-        assert_eq!((status, &told["after"], &told["instances_behind"]), (200, &json!("none"), &json!(0)), "{told}");
+        let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}")).await;
+        assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")), "{key}");
+        assert!(reply["detail"].as_str().unwrap().contains("accept_risk"), "{reply}");
+        let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await;
+        assert_eq!((status, &reply["after"], &reply["instances_behind"]), (200, &json!("none"), &json!(0)), "{reply}");
     }
     for key in ["completed", "retryable"] {
         let id = operator.id(key).await;
@@ -137,16 +140,16 @@ async fn what_is_purged_was_never_there_and_what_runs_stays(store: Store) {
         assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 404);
     }
     hold.release();
-    assert_eq!(running.await.unwrap().unwrap().told(), Some("executed"));
+    assert_eq!(running.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     for key in ["dead", "unknown", "completed", "retryable"] {
-        assert_eq!(world.pay(key).send().await.told(), Some("executed"), "{key}");
-        assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "{key} begins a new life");
+        assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"), "{key}");
+        assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"), "{key} starts anew");
     }
     assert_eq!(operator.audit().await.len(), 4);
 }
 
-on_both_stores!(many_keys_are_changed_once_their_count_was_told);
-async fn many_keys_are_changed_once_their_count_was_told(store: Store) {
+on_both_stores!(a_bulk_change_counts_its_keys_first);
+async fn a_bulk_change_counts_its_keys_first(store: Store) {
     let world = World::start(store).await;
     for number in 0..7 {
         unknown(&world, &format!("k-{number}")).await;
@@ -157,41 +160,41 @@ async fn many_keys_are_changed_once_their_count_was_told(store: Store) {
     let mut body = completed(200, "as the ledger has it");
     body["action"] = "resolve".into();
     body["filter"] = json!({ "state": "unknown" });
-    let (status, told) = operator.post(path, body.clone()).await;
-    assert_eq!((status, &told["count"], &told["changed"]), (200, &json!(7), &json!(0)), "{told}");
-    assert_eq!((&told["by_state"], &told["dry_run"]), (&json!({ "unknown": 7 }), &json!(true)));
-    assert_eq!(operator.keys("state=unknown").await.len(), 7, "it was only told");
+    let (status, reply) = operator.post(path, body.clone()).await;
+    assert_eq!((status, &reply["count"], &reply["changed"]), (200, &json!(7), &json!(0)), "{reply}");
+    assert_eq!((&reply["by_state"], &reply["dry_run"]), (&json!({ "unknown": 7 }), &json!(true)));
+    assert_eq!(operator.keys("state=unknown").await.len(), 7, "they were only counted");
     body["expect"] = 6.into();
-    let (status, told) = operator.post(path, body.clone()).await;
-    assert_eq!((status, &told["code"], &told["count"]), (409, &json!("more-than-expected"), &json!(7)));
+    let (status, reply) = operator.post(path, body.clone()).await;
+    assert_eq!((status, &reply["code"], &reply["count"]), (409, &json!("more-than-expected"), &json!(7)));
     assert_eq!(operator.audit().await.len(), 0);
     body["expect"] = 7.into();
-    let (status, told) = operator.post(path, body).await;
-    assert_eq!((status, &told["changed"], &told["refused"]), (200, &json!(7), &json!([])), "{told}");
+    let (status, reply) = operator.post(path, body).await;
+    assert_eq!((status, &reply["changed"], &reply["refused"]), (200, &json!(7), &json!([])), "{reply}");
     assert_eq!(operator.audit().await.len(), 7);
     assert_eq!(world.pay("k-3").send().await.text(), "as the ledger has it");
 
-    // By their ids, one of which is none, and one of which is not for it.
+    // One of these ids does not exist, and one key is in the wrong state.
     let unknown = unknown(&world, "left").await;
     let ids = json!([operator.id("other").await, unknown, "00".repeat(32)]);
     let body = json!({ "action": "release", "ids": ids, "expect": 2 });
-    let (status, told) = operator.post(path, body).await;
-    assert_eq!((status, &told["changed"], &told["refused_count"]), (200, &json!(1), &json!(2)), "{told}");
-    let codes: Vec<_> = told["refused"].as_array().unwrap().iter().map(|why| why["code"].as_str().unwrap()).collect();
+    let (status, reply) = operator.post(path, body).await;
+    assert_eq!((status, &reply["changed"], &reply["refused_count"]), (200, &json!(1), &json!(2)), "{reply}");
+    let codes: Vec<_> = reply["refused"].as_array().unwrap().iter().map(|why| why["code"].as_str().unwrap()).collect();
     assert_eq!(codes, ["no-such-key", "wrong-state"]);
-    // All that may be purged without a risk.
+    // All keys that may be purged without a risk.
     let body = json!({ "action": "purge", "all": true, "expect": 100 });
-    let told = operator.post(path, body).await.1;
+    let reply = operator.post(path, body).await.1;
     assert_eq!(
-        (&told["changed"], &told["by_state"]),
+        (&reply["changed"], &reply["by_state"]),
         (&json!(8), &json!({ "completed": 7, "retryable": 1 })),
-        "{told}"
+        "{reply}"
     );
     assert_eq!(operator.keys("").await.len(), 1);
 }
 
-on_both_stores!(a_condition_that_says_nothing_changes_nothing);
-async fn a_condition_that_says_nothing_changes_nothing(store: Store) {
+on_both_stores!(an_empty_condition_changes_nothing);
+async fn an_empty_condition_changes_nothing(store: Store) {
     let world = World::start(store).await;
     for key in ["k-1", "k-2"] {
         assert_eq!(world.pay(key).send().await.status, 201);
@@ -207,8 +210,8 @@ async fn a_condition_that_says_nothing_changes_nothing(store: Store) {
     ] {
         for action in ["release", "purge"] {
             let body = json!({ "action": action, "filter": filter, "expect": 9 });
-            let (status, told) = operator.post("/api/v1/keys/actions", body).await;
-            assert_eq!((status, &told["field"]), (400, &json!(field)), "{told}");
+            let (status, reply) = operator.post("/api/v1/keys/actions", body).await;
+            assert_eq!((status, &reply["field"]), (400, &json!(field)), "{reply}");
         }
     }
     assert_eq!(operator.audit().await.len(), 0);
@@ -217,19 +220,19 @@ async fn a_condition_that_says_nothing_changes_nothing(store: Store) {
     assert_eq!(operator.post("/api/v1/keys/actions", body).await.1["changed"], 2);
 }
 
-on_both_stores!(of_two_operators_at_once_one_decides_and_the_other_is_told);
-async fn of_two_operators_at_once_one_decides_and_the_other_is_told(store: Store) {
+on_both_stores!(one_of_two_simultaneous_operators_decides_and_the_other_is_refused);
+async fn one_of_two_simultaneous_operators_decides_and_the_other_is_refused(store: Store) {
     let world = World::start(store).await;
     let operator = Operator::of(&world.proxy);
     for round in 0..5 {
         let key = format!("k-{round}");
         let id = unknown(&world, &key).await;
-        let told: [(u16, Value); 2] =
+        let reply: [(u16, Value); 2] =
             tokio::join!(operator.resolve(&id, completed(200, "by hand")), operator.resolve(&id, not_executed(true)),)
                 .into();
-        let done: Vec<_> = told.iter().filter(|(status, _)| *status == 200).collect();
-        assert_eq!(done.len(), 1, "{told:?}");
-        let (_, lost) = told.iter().find(|(status, _)| *status == 409).unwrap();
+        let done: Vec<_> = reply.iter().filter(|(status, _)| *status == 200).collect();
+        assert_eq!(done.len(), 1, "{reply:?}");
+        let (_, lost) = reply.iter().find(|(status, _)| *status == 409).unwrap();
         assert!(["key-changed", "wrong-state", "key-held"].contains(&lost["code"].as_str().unwrap()), "{lost}");
         let shown = operator.get(&format!("/api/v1/keys/{id}")).await.1;
         assert_eq!(shown["state"], done[0].1["after"]);
@@ -237,7 +240,7 @@ async fn of_two_operators_at_once_one_decides_and_the_other_is_told(store: Store
     }
 }
 
-/// Two proxies before one service, on one PostgreSQL.
+/// Two proxies in front of one service, on one PostgreSQL.
 async fn pair() -> (Upstream, Proxy, Proxy, Store) {
     let store = Store::postgres().await;
     let upstream = Upstream::start().await;
@@ -247,7 +250,7 @@ async fn pair() -> (Upstream, Proxy, Proxy, Store) {
 }
 
 #[tokio::test]
-async fn whoever_answers_late_gets_what_an_operator_has_decided_meanwhile() {
+async fn a_late_answer_yields_to_a_stored_decision_and_completes_a_released_key() {
     let (upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
     for (key, decision, late) in
@@ -257,7 +260,7 @@ async fn whoever_answers_late_gets_what_an_operator_has_decided_meanwhile() {
         upstream.then(Answer::status(201).hold(&hold));
         let executed = upstream.executed().len();
         let first = one.post("/pay").key(key).body("x").spawn();
-        upstream.has_executed(executed + 1).await;
+        upstream.wait_for_executed(executed + 1).await;
         one.signal(Signal::STOP);
         let id = operator.id_when(key, "unknown").await;
         assert_eq!(operator.resolve(&id, decision.unwrap()).await.0, 200);
@@ -266,39 +269,39 @@ async fn whoever_answers_late_gets_what_an_operator_has_decided_meanwhile() {
         let first = first.await.unwrap().unwrap();
         assert_eq!(first.text(), late, "{first:?}");
         let replay = other.post("/pay").key(key).body("x").send().await;
-        assert_eq!((replay.text(), replay.told()), (late.to_owned(), Some("replayed")));
+        assert_eq!((replay.text(), replay.oncegate_status()), (late.to_owned(), Some("replayed")));
     }
     assert_eq!(upstream.calls(), 2, "nothing was executed twice");
 }
 
 #[tokio::test]
-async fn after_a_new_attempt_the_late_answer_of_the_old_one_is_dropped() {
+async fn an_old_attempts_late_answer_is_dropped_after_a_new_attempt() {
     let (upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
     let hold = Hold::new();
     upstream.then(Answer::status(201).hold(&hold));
     let first = one.post("/pay").key("k").body("x").spawn();
-    upstream.has_executed(1).await;
+    upstream.wait_for_executed(1).await;
     one.signal(Signal::STOP);
     let id = operator.id_when("k", "unknown").await;
     assert_eq!(operator.resolve(&id, not_executed(true)).await.0, 200);
     let second = other.post("/pay").key("k").body("x").send().await;
-    assert_eq!(second.told(), Some("executed"));
+    assert_eq!(second.oncegate_status(), Some("executed"));
     hold.release();
     one.signal(Signal::CONT);
     let first = first.await.unwrap().unwrap();
-    assert_eq!(first.text(), second.text(), "what is durable is told");
+    assert_eq!(first.text(), second.text(), "the stored response is sent");
     assert_eq!(other.post("/pay").key("k").body("x").send().await.text(), second.text());
 }
 
 #[tokio::test]
-async fn whoever_answers_after_a_purge_never_gets_what_the_key_was_used_for_since() {
+async fn a_late_answer_after_a_purge_never_gets_the_response_of_the_new_request() {
     let (upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
     let hold = Hold::new();
     upstream.then(Answer::status(201).hold(&hold));
     let first = one.post("/pay").key("k").body("x").spawn();
-    upstream.has_executed(1).await;
+    upstream.wait_for_executed(1).await;
     one.signal(Signal::STOP);
     let id = operator.id_when("k", "unknown").await;
     let purge = json!({ "accept_risk": true });
@@ -307,16 +310,16 @@ async fn whoever_answers_after_a_purge_never_gets_what_the_key_was_used_for_sinc
         200
     );
     let second = other.post("/pay").key("k").body("y").send().await;
-    assert_eq!((second.told(), second.text()), (Some("executed"), "effect 2".to_owned()));
+    assert_eq!((second.oncegate_status(), second.text()), (Some("executed"), "effect 2".to_owned()));
     hold.release();
     one.signal(Signal::CONT);
     let first = first.await.unwrap().unwrap();
-    assert_eq!((first.told(), first.text()), (Some("unstored"), "effect 1".to_owned()), "its own answer");
+    assert_eq!((first.oncegate_status(), first.text()), (Some("unstored"), "effect 1".to_owned()), "its own answer");
     assert!(!first.is_replay());
 }
 
 #[tokio::test]
-async fn a_purge_waits_for_every_living_instance_and_for_no_dead_one() {
+async fn a_purge_waits_for_live_instances_and_not_for_dead_ones() {
     let (_upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
     for (key, kill) in [("k-1", false), ("k-2", true)] {
@@ -326,14 +329,14 @@ async fn a_purge_waits_for_every_living_instance_and_for_no_dead_one() {
             one.kill9().await;
         }
         let begun = Instant::now();
-        let (status, told) = operator.delete(&format!("/api/v1/keys/{id}")).await;
-        assert_eq!((status, &told["instances_behind"]), (200, &json!(0)), "{told}");
+        let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}")).await;
+        assert_eq!((status, &reply["instances_behind"]), (200, &json!(0)), "{reply}");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
 }
 
-on_both_stores!(a_route_that_says_refuse_remembers_what_was_settled_by_hand);
-async fn a_route_that_says_refuse_remembers_what_was_settled_by_hand(store: Store) {
+on_both_stores!(a_route_that_refuses_late_retries_remembers_a_key_settled_by_an_operator);
+async fn a_route_that_refuses_late_retries_remembers_a_key_settled_by_an_operator(store: Store) {
     let lines = "ttl = \"1s\"\nafter_ttl = \"refuse\"\nremember = \"1h\"";
     let world = World::with(store, |setup| setup.defaults(lines).store("reap_every = \"200ms\"")).await;
     let id = unknown(&world, "k-1").await;
@@ -342,5 +345,5 @@ async fn a_route_that_says_refuse_remembers_what_was_settled_by_hand(store: Stor
     operator.id_when("k-1", "expired").await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (410, "key-expired".to_owned()));
     assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }

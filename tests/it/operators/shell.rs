@@ -1,13 +1,13 @@
-//! `oncegate keys`.
+//! The command `oncegate keys`.
 
 use serde_json::{Value, json};
 
 use super::unknown;
 use crate::harness::operator::{Operator, keys, oncegate};
-use crate::harness::{Answer, PATIENCE, Proxy, Store, Upstream, World, eventually, on_both_stores};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
-on_both_stores!(keys_are_seen_and_settled_through_a_running_instance);
-async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
+on_both_stores!(keys_are_listed_and_settled_through_a_running_instance);
+async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     let world = World::start(store).await;
     let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
     let here = |arguments: &[&str]| {
@@ -36,7 +36,7 @@ async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
     let shown = here(&["show", prefix]).await;
     assert!(shown.code == 0 && shown.out.contains("k-1") && shown.out.contains("quiet_at"), "{shown:?}");
 
-    // Several are asked about, and nobody is there to answer.
+    // Several keys need a confirmation, and there is no terminal.
     let asked = here(&["resolve", "--not-executed", "--accept-risk", "--state", "unknown"]).await;
     assert_eq!(asked.code, 2, "{asked:?}");
     assert!(asked.err.contains("3 keys (3 unknown)") && asked.err.contains("--yes"), "{asked:?}");
@@ -47,10 +47,10 @@ async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
     let done = here(&["resolve", prefix, "--completed", "201", "--header", header, "--body", "charge 7"]).await;
     assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
     let replay = world.pay("k-1").send().await;
-    assert_eq!((replay.text(), replay.told()), ("charge 7".to_owned(), Some("replayed")));
+    assert_eq!((replay.text(), replay.oncegate_status()), ("charge 7".to_owned(), Some("replayed")));
     let many = here(&["resolve", "--not-executed", "--accept-risk", "--state", "unknown", "--yes", "--json"]).await;
-    let told: Value = serde_json::from_str(&many.out).unwrap();
-    assert_eq!((many.code, &told["changed"]), (0, &json!(2)), "{many:?}");
+    let reply: Value = serde_json::from_str(&many.out).unwrap();
+    assert_eq!((many.code, &reply["changed"]), (0, &json!(2)), "{many:?}");
     let some = here(&["purge", prefix, &"0".repeat(64), "--yes"]).await;
     assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
@@ -60,8 +60,8 @@ async fn keys_are_seen_and_settled_through_a_running_instance(store: Store) {
     assert!(all.code == 0 && all.out.contains("changed 2 of 2"), "{all:?}");
 }
 
-on_both_stores!(where_no_instance_runs_the_same_is_done_on_the_store);
-async fn where_no_instance_runs_the_same_is_done_on_the_store(store: Store) {
+on_both_stores!(without_an_instance_the_commands_work_on_the_store);
+async fn without_an_instance_the_commands_work_on_the_store(store: Store) {
     let mut world = World::start(store).await;
     let id = unknown(&world, "k-1").await;
     assert_eq!(world.pay("k-2").send().await.status, 201);
@@ -80,13 +80,13 @@ async fn where_no_instance_runs_the_same_is_done_on_the_store(store: Store) {
     assert!(purged.code == 0 && purged.out.contains("changed 1 of 1"), "{purged:?}");
     world.proxy = world.setup.start().await;
     assert_eq!(world.pay("k-1").send().await.text(), "known");
-    assert_eq!(world.pay("k-2").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("executed"));
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
     assert_eq!(actors, ["bob (claimed) on the command line"; 2]);
 }
 
 #[tokio::test]
-async fn exit_codes_tell_what_went_wrong() {
+async fn exit_codes_name_the_kind_of_failure() {
     let world = World::start(Store::sqlite()).await;
     let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
     let nowhere = file.with_file_name("nowhere.toml");
@@ -106,30 +106,30 @@ async fn exit_codes_tell_what_went_wrong() {
         (&file, &["resolve", "abcdefab", "--not-executed", "--completed", "200"], 2, "cannot be used with"),
         (&file, &["resolve", "abcdefab", "--not-executed", "--body", "x"], 2, "cannot be used with"),
         (&file, &["purge", "--admin", &*admin], 2, "say which keys"),
-        (&file, &["purge", "--admin", &*admin, "abcdefab", "--route", "pay"], 2, "not both"),
-        (&file, &["purge", "--admin", &*admin, "--all", "--route", "pay"], 2, "not both"),
-        (&file, &["purge", "--admin", &*admin, "--all", "abcdefab"], 2, "not both"),
+        (&file, &["purge", "--admin", &*admin, "abcdefab", "--route", "pay"], 2, "only one of them"),
+        (&file, &["purge", "--admin", &*admin, "--all", "--route", "pay"], 2, "only one of them"),
+        (&file, &["purge", "--admin", &*admin, "--all", "abcdefab"], 2, "only one of them"),
         (&file, &["purge", "--admin", &*admin, "--key", "", "--yes"], 2, "--key"),
         (&file, &["release", "--admin", &*admin, "--route=", "--yes"], 2, "--route"),
         (&file, &["release", "--admin", &*admin, "--scope", "", "--yes"], 2, "--scope"),
         (&file, &["purge", "--admin", &*admin, "--older-than", "", "--yes"], 2, "--older-than"),
         (&file, &["list", "--admin", &*admin, "--key", ""], 2, "--key"),
-        (&file, &["show", "--admin", &*admin, "../drain"], 2, "is no id"),
+        (&file, &["show", "--admin", &*admin, "../drain"], 2, "is not an id"),
         (&file, &["show", "--admin", &*admin, "abc"], 2, "`ID`"),
         (&file, &["show", "--admin", &*admin, "abcdefab"], 1, "there is no key"),
         (&file, &["list", "--admin", "127.0.0.1:1"], 1, "nobody listens there"),
         (&nowhere, &["list"], 78, "upstreem"),
         (&elsewhere, &["list"], 69, "no such file"),
     ] {
-        let said = keys(file, arguments).await;
-        assert_eq!(said.code, code, "{arguments:?}: {said:?}");
-        assert!(said.err.contains(why), "{arguments:?}: {said:?}");
+        let output = keys(file, arguments).await;
+        assert_eq!(output.code, code, "{arguments:?}: {output:?}");
+        assert!(output.err.contains(why), "{arguments:?}: {output:?}");
     }
-    assert!(!missing.exists(), "looking makes no file");
+    assert!(!missing.exists(), "a look creates no file");
 }
 
-on_both_stores!(not_executed_is_not_believed_by_whoever_does_not_know_the_route);
-async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: Store) {
+on_both_stores!(not_executed_is_not_believed_without_the_routes_configuration);
+async fn not_executed_is_not_believed_without_the_routes_configuration(store: Store) {
     let route = "name = \"pay\"\npath = \"/pay\"\nreconcile = { after = \"1h\" }";
     let timeout = "upstream_timeout = \"1s\"";
     let world = World::with(store, |setup| setup.short_leases().defaults(timeout).route(route)).await;
@@ -139,20 +139,20 @@ async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: 
     let elsewhere = file.with_file_name("elsewhere.toml");
     let other = Proxy::on(&world.store.url()).upstream(world.upstream.address).short_leases();
     std::fs::write(&elsewhere, other.defaults("reconcile = { after = \"1s\" }").text()).unwrap();
-    // What that file says of other routes has passed, and is not what the proxies wait for.
+    // The quiet time by that file's other routes has passed, but the proxies may wait for longer.
     let answered = async || {
-        let said = keys(&elsewhere, &["resolve", &ids[0], "--not-executed"]).await;
-        (!said.err.contains("may still be running")).then_some(said)
+        let output = keys(&elsewhere, &["resolve", &ids[0], "--not-executed"]).await;
+        (!output.err.contains("may still be running")).then_some(output)
     };
-    let refused = eventually(PATIENCE, answered).await;
+    let refused = eventually(TEST_TIMEOUT, answered).await;
     assert_eq!(refused.code, 1, "{refused:?}");
-    for told in ["route `pay`", "-c", "--admin", "--accept-risk"] {
-        assert!(refused.err.contains(told), "{told}: {refused:?}");
+    for reply in ["route `pay`", "-c", "--admin", "--accept-risk"] {
+        assert!(refused.err.contains(reply), "{reply}: {refused:?}");
     }
     let many = keys(&elsewhere, &["resolve", "--not-executed", "--state", "unknown", "--yes", "--json"]).await;
-    let told: Value = serde_json::from_str(&many.out).unwrap();
-    assert_eq!((many.code, &told["count"], &told["refused_count"]), (1, &json!(0), &json!(2)), "{many:?}");
-    assert_eq!(told["refused"][0]["code"], "route-unknown");
+    let reply: Value = serde_json::from_str(&many.out).unwrap();
+    assert_eq!((many.code, &reply["count"], &reply["refused_count"]), (1, &json!(0), &json!(2)), "{many:?}");
+    assert_eq!(reply["refused"][0]["code"], "route-unknown");
     let shown: Value = serde_json::from_str(&keys(&elsewhere, &["show", &ids[0], "--json"]).await.out).unwrap();
     assert_eq!(
         (&shown["state"], &shown["quiet"], &shown["quiet_at"]),
@@ -160,7 +160,7 @@ async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: 
     );
     let known = keys(&file, &["resolve", &ids[0], "--not-executed"]).await;
     assert!(known.code == 1 && known.err.contains("may still be running"), "{known:?}");
-    // What does not hang on the route, and what somebody takes upon themselves.
+    // Decisions that do not depend on the route, and those with the risk accepted.
     let done = keys(&elsewhere, &["resolve", &ids[0], "--completed", "200"]).await;
     assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
     let done = keys(&elsewhere, &["resolve", &ids[1], "--not-executed", "--accept-risk"]).await;
@@ -170,7 +170,7 @@ async fn not_executed_is_not_believed_by_whoever_does_not_know_the_route(store: 
 }
 
 #[tokio::test]
-async fn an_instance_of_another_service_is_not_taken_for_the_configured_one() {
+async fn an_instance_of_another_service_is_refused() {
     let world = World::start(Store::sqlite()).await;
     assert_eq!(world.pay("k-1").send().await.status, 201);
     let (file, admin) = (world.proxy.file(), world.proxy.admin.to_string());
@@ -182,9 +182,12 @@ async fn an_instance_of_another_service_is_not_taken_for_the_configured_one() {
         ("keys", &["purge", "--all", "--yes"]),
         ("drain", &[]),
     ] {
-        let said = oncegate(command, &other, arguments).await;
-        assert_eq!(said.code, 1, "{command} {arguments:?}: {said:?}");
-        assert!(said.err.contains("`default`") && said.err.contains("`bank`"), "{command} {arguments:?}: {said:?}");
+        let output = oncegate(command, &other, arguments).await;
+        assert_eq!(output.code, 1, "{command} {arguments:?}: {output:?}");
+        assert!(
+            output.err.contains("`default`") && output.err.contains("`bank`"),
+            "{command} {arguments:?}: {output:?}"
+        );
     }
     let operator = Operator::of(&world.proxy);
     for (method, path) in [("GET", "/api/v1/keys"), ("GET", "/api/v1/drain"), ("POST", "/api/v1/drain")] {
@@ -203,7 +206,7 @@ async fn an_instance_of_another_service_is_not_taken_for_the_configured_one() {
 }
 
 #[tokio::test]
-async fn a_token_is_shown_to_no_stranger() {
+async fn a_token_is_not_sent_to_another_program() {
     let stranger = Upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("oncegate.toml");
@@ -213,13 +216,13 @@ async fn a_token_is_shown_to_no_stranger() {
     for answer in [r#"{"status":"alive"}"#, "alive", r#"{"name":"another"}"#] {
         for (command, arguments) in [("keys", &["list"][..]), ("drain", &[])] {
             stranger.then(Answer::status(200).body(answer));
-            let said = oncegate(command, &file, arguments).await;
-            assert_eq!(said.code, 1, "{command}: {said:?}");
-            assert!(said.err.contains("is no instance"), "{command}: {said:?}");
+            let output = oncegate(command, &file, arguments).await;
+            assert_eq!(output.code, 1, "{command}: {output:?}");
+            assert!(output.err.contains("is not an instance"), "{command}: {output:?}");
             asked += 1;
         }
     }
     let seen = stranger.executed();
-    assert_eq!(seen.len(), asked, "who is no instance is asked no more");
+    assert_eq!(seen.len(), asked, "another program gets no further request");
     assert!(seen.iter().all(|request| request.target == "/healthz" && request.field("authorization").is_none()));
 }

@@ -1,11 +1,11 @@
-//! No key does nothing unseen: each one that a configuration may have is written by some test that runs the binary.
+//! Every configuration key has a tested effect: some test that runs the binary sets it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oncegate::config::keys::{KeyDoc, Kind, TOP};
+use oncegate::config::key_docs::{KeyDoc, TOP, ValueKind};
 
-/// Keys that every test's file has, so that no chapter needs to write them.
+/// Keys that every test's file has, so that no test module needs to set them.
 const IN_EVERY_FILE: [&str; 4] = ["listen", "admin.listen", "telemetry.log", "telemetry.format"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -19,7 +19,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line writes the key: alone, or in its table's braces.
+/// Whether a line sets the key: by itself, or in an inline table.
 fn writes(line: &str, table: Option<&str>, name: &str) -> bool {
     let inside = match table {
         None => Some(line),
@@ -28,7 +28,7 @@ fn writes(line: &str, table: Option<&str>, name: &str) -> bool {
     inside.is_some_and(|line| assigned(line, name).is_some())
 }
 
-/// What follows `name =` in TOML that stands in a string of a line of Rust.
+/// The text after `name =`, in TOML within a string literal of a line of Rust.
 fn assigned<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.match_indices(name).find_map(|(at, _)| {
         let word = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
@@ -42,7 +42,7 @@ fn assigned<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Every key that is no table, with the inline table it is written in, if it is in one.
+/// Every key that is no table, with the inline table that it is in, if any.
 fn all(
     keys: &'static [KeyDoc],
     path: &str,
@@ -52,10 +52,10 @@ fn all(
     for key in keys {
         let here = format!("{path}{}", key.name);
         match key.kind {
-            Kind::Tables(inner) => all(inner, &format!("{here}."), None, found),
+            ValueKind::Tables(inner) => all(inner, &format!("{here}."), None, found),
             // The same keys as in a route.
-            Kind::Table(_) if here == "defaults" => {}
-            Kind::Table(inner) => {
+            ValueKind::Table(_) if here == "defaults" => {}
+            ValueKind::Table(inner) => {
                 let inline = !path.is_empty();
                 all(inner, &format!("{here}."), inline.then_some(key.name), found);
             }
@@ -65,7 +65,7 @@ fn all(
 }
 
 #[test]
-fn each_key_is_written_by_some_chapter() {
+fn each_configuration_key_is_used_by_some_test_module() {
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it"), &mut files);
     files.retain(|file| !file.ends_with("every_key.rs"));
@@ -84,7 +84,7 @@ fn each_key_is_written_by_some_chapter() {
 }
 
 #[test]
-fn a_key_is_seen_where_it_is_written_and_nowhere_else() {
+fn a_configuration_key_is_found_only_where_it_is_assigned() {
     assert!(writes(r#"setup.top("secret = 7")"#, None, "secret"));
     assert!(writes(r#""ttl = \"1s\"\nafter_ttl = \"refuse\"""#, None, "after_ttl"));
     assert!(writes(r#""key = {{ required = true, body = \"/k\" }}""#, Some("key"), "body"));

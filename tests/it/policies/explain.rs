@@ -1,4 +1,4 @@
-//! `oncegate explain`: what the proxy makes of a request, before anybody sends it.
+//! `oncegate explain`: the proxy's view of a request, without sending it.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::harness::proxy::Setup;
 use crate::harness::{Store, World, on_both_stores, route};
 
-/// Runs it with this configuration.
+/// Runs `oncegate explain` with this configuration.
 fn explain(setup: &Setup, arguments: &[&str]) -> String {
     let folder: TempDir = tempfile::tempdir().unwrap();
     let file = folder.path().join("oncegate.toml");
@@ -58,8 +58,8 @@ async fn stored(world: World) -> Vec<String> {
     }
 }
 
-on_both_stores!(its_fingerprint_is_the_one_that_is_stored);
-async fn its_fingerprint_is_the_one_that_is_stored(store: Store) {
+on_both_stores!(explain_prints_the_fingerprint_that_the_store_has);
+async fn explain_prints_the_fingerprint_that_the_store_has(store: Store) {
     let secret = "secret = \"a secret of some length\"";
     let world =
         World::with(store, |setup| setup.top(secret).route(&route("pay", ROUTE)).route(&route("plain", ""))).await;
@@ -69,11 +69,12 @@ async fn its_fingerprint_is_the_one_that_is_stored(store: Store) {
         json(&world.setup, &["POST", "/plain", "-H", "Idempotency-Key: k-3"]),
     ];
     let pay = world.post("/pay?x=%31").key("k-1").field("x-tenant", "a").json(BODY);
-    assert_eq!(pay.field("Authorization", "Bearer top-secret").send().await.told(), Some("executed"));
-    assert_eq!(world.post("/plain").key("k-2").body("x").send().await.told(), Some("executed"));
-    assert_eq!(world.post("/plain").key("k-3").send().await.told(), Some("executed"));
-    let told: Vec<_> = explained.iter().map(|one| one["fingerprint"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(told, stored(world).await);
+    assert_eq!(pay.field("Authorization", "Bearer top-secret").send().await.oncegate_status(), Some("executed"));
+    assert_eq!(world.post("/plain").key("k-2").body("x").send().await.oncegate_status(), Some("executed"));
+    assert_eq!(world.post("/plain").key("k-3").send().await.oncegate_status(), Some("executed"));
+    let explained_request: Vec<_> =
+        explained.iter().map(|one| one["fingerprint"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(explained_request, stored(world).await);
 }
 
 fn setup() -> Setup {
@@ -85,36 +86,42 @@ fn setup() -> Setup {
 }
 
 #[test]
-fn it_tells_what_a_request_is_to_the_proxy() {
-    let told = json(&setup(), &[&["POST", "/pay?x=1", "-d", BODY], &ASKED[..]].concat());
-    assert_eq!((&told["route"], &told["key"], &told["space"]), (&"pay".into(), &"k-1".into(), &"POST /pay".into()));
-    assert_eq!(told["canonical_body"], r#"{"a":"A","b":1}"#);
-    assert_eq!(told["fingerprint"].as_str().unwrap().len(), 64);
-    let scope = told["scope"].as_str().unwrap();
+fn explain_prints_the_route_key_scope_and_fingerprint() {
+    let explained_request = json(&setup(), &[&["POST", "/pay?x=1", "-d", BODY], &ASKED[..]].concat());
+    assert_eq!(
+        (&explained_request["route"], &explained_request["key"], &explained_request["space"]),
+        (&"pay".into(), &"k-1".into(), &"POST /pay".into())
+    );
+    assert_eq!(explained_request["canonical_body"], r#"{"a":"A","b":1}"#);
+    assert_eq!(explained_request["fingerprint"].as_str().unwrap().len(), 64);
+    let scope = explained_request["scope"].as_str().unwrap();
     assert!(scope.contains("authorization") && scope.contains("header:x-api-key"), "{scope}");
-    assert!(!told.to_string().contains("top-secret"), "a credential is never printed");
+    assert!(!explained_request.to_string().contains("top-secret"), "a credential is never printed");
 }
 
 #[test]
-fn it_tells_the_same_in_words() {
+fn explain_prints_the_same_as_text() {
     let arguments = [&["POST", "/pay?x=1", "--data", BODY], &ASKED[..]].concat();
-    let (words, told) = (explain(&setup(), &arguments), json(&setup(), &arguments));
+    let (words, explained_request) = (explain(&setup(), &arguments), json(&setup(), &arguments));
     for (label, value) in [("route", "pay"), ("mode", "enforce"), ("key", "k-1"), ("space", "POST /pay")] {
         let line = words.lines().find(|line| line.split_whitespace().next() == Some(label)).unwrap();
         assert_eq!(line[label.len()..].trim(), value);
     }
-    assert!(words.contains(told["fingerprint"].as_str().unwrap()) && words.contains(r#"{"a":"A","b":1}"#), "{words}");
+    assert!(
+        words.contains(explained_request["fingerprint"].as_str().unwrap()) && words.contains(r#"{"a":"A","b":1}"#),
+        "{words}"
+    );
     assert!(!words.contains("top-secret"), "{words}");
 }
 
 #[test]
-fn a_body_may_lie_in_a_file() {
+fn explain_reads_a_body_from_a_file() {
     let arguments = |data: &'static str| [&["POST", "/pay", "-d", data], &ASKED[..]].concat();
     assert_eq!(json(&setup(), &arguments(BODY)), json(&setup(), &arguments("@body")));
 }
 
 #[test]
-fn it_tells_what_is_not_guarded_and_what_is_refused() {
+fn explain_names_unguarded_and_refused_requests() {
     let none = json(&setup(), &["GET", "/pay"]);
     assert_eq!((&none["route"], &none["fingerprint"]), (&Value::Null, &Value::Null));
     assert!(explain(&setup(), &["GET", "/pay"]).contains("unguarded"));
@@ -127,7 +134,7 @@ fn it_tells_what_is_not_guarded_and_what_is_refused() {
 }
 
 #[test]
-fn what_a_request_needs_not_differ_in_is_told_as_the_same() {
+fn explain_compares_equivalent_requests_as_equal() {
     let of = |target: &str, body: &str| {
         let arguments = [&["POST", target, "-d", body], &ASKED[..]].concat();
         json(&setup(), &arguments)["fingerprint"].as_str().unwrap().to_owned()
@@ -139,7 +146,7 @@ fn what_a_request_needs_not_differ_in_is_told_as_the_same() {
 }
 
 #[test]
-fn it_refuses_what_the_proxy_would_refuse_and_nothing_else() {
+fn explain_refuses_exactly_the_requests_that_the_proxy_refuses() {
     let lines = "max_age = \"1h\"\nmax_request_body = \"8B\"";
     let setup = crate::harness::Proxy::on("memory:")
         .top("upstream = \"http://localhost:1\"")

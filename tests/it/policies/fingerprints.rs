@@ -1,12 +1,12 @@
-//! What makes a retry the same request, as the route says.
+//! Fingerprint settings: the parts of a request in which a retry must be equal.
 
 use crate::harness::{Request, Store, World, on_both_stores, route};
 
 const OLD: &str = "an old secret of 32 bytes, or so";
 const NEW: &str = "the new secret that comes after";
 
-async fn told(request: Request) -> String {
-    request.send().await.told().unwrap().to_owned()
+async fn oncegate_status(request: Request) -> String {
+    request.send().await.oncegate_status().unwrap().to_owned()
 }
 
 /// A world whose route `/pay` has this fingerprint.
@@ -19,9 +19,9 @@ fn typed(world: &World, kind: &str, body: &str) -> Request {
 }
 
 #[tokio::test]
-async fn a_form_is_its_pairs_in_their_order() {
+async fn a_form_is_compared_as_ordered_pairs() {
     let world = printed("").await;
-    let form = |body: &str| told(typed(&world, "application/x-www-form-urlencoded; charset=UTF-8", body));
+    let form = |body: &str| oncegate_status(typed(&world, "application/x-www-form-urlencoded; charset=UTF-8", body));
     assert_eq!(form("a=1&b=x+y&b=%C3%A9&c=").await, "executed");
     assert_eq!(form("a=%31&b=x%20y&b=%c3%a9&c=").await, "replayed");
     for other in ["a=1&b=%C3%A9&b=x+y&c=", "a=1&b=x+y&b=%C3%A9", "a=1&b=x+y&b=%C3%A9&c=&c=", "a=1%26b=x+y&b=%C3%A9&c="]
@@ -31,7 +31,7 @@ async fn a_form_is_its_pairs_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_multipart_form_is_its_parts() {
+async fn a_multipart_form_is_compared_by_its_parts() {
     let world = printed("").await;
     let form = |boundary: &str, parts: &[(&str, &str, &str)]| {
         let mut body = String::new();
@@ -40,7 +40,7 @@ async fn a_multipart_form_is_its_parts() {
             body.push_str(&format!("Content-Type: {kind}\r\n\r\n{value}\r\n"));
         }
         body.push_str(&format!("--{boundary}--\r\n"));
-        told(typed(&world, &format!("multipart/form-data; boundary=\"{boundary}\""), &body))
+        oncegate_status(typed(&world, &format!("multipart/form-data; boundary=\"{boundary}\""), &body))
     };
     let (name, file) =
         (("name=\"a\"", "text/plain", "1"), ("name=\"f\"; filename=\"a.png\"", "image/png", "\u{1}\r\n-"));
@@ -59,9 +59,9 @@ async fn a_multipart_form_is_its_parts() {
 }
 
 #[tokio::test]
-async fn what_is_excluded_does_not_count() {
+async fn excluded_values_do_not_count() {
     let world = printed(r#"exclude = ["/sent_at", "/items/*/seen"]"#).await;
-    let send = |body: &str| told(world.post("/pay").key("k-1").json(body));
+    let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body));
     assert_eq!(send(r#"{"sent_at":1,"items":[{"sku":"a","seen":1},{"sku":"b"}]}"#).await, "executed");
     assert_eq!(send(r#"{"sent_at":2,"items":[{"sku":"a"},{"sku":"b","seen":[]}]}"#).await, "replayed");
     assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"c"}]}"#).await, "mismatch");
@@ -69,9 +69,9 @@ async fn what_is_excluded_does_not_count() {
 }
 
 #[tokio::test]
-async fn where_something_is_included_nothing_else_counts() {
+async fn with_included_values_nothing_else_counts() {
     let world = printed(r#"include = ["/amount", "/items/*/sku"]"#).await;
-    let send = |body: &str| told(world.post("/pay").key("k-1").json(body));
+    let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body));
     assert_eq!(send(r#"{"amount":1,"items":[{"sku":"a"},{"sku":"b"}],"note":"x"}"#).await, "executed");
     assert_eq!(send(r#"{"items":[{"sku":"a","n":1},{"sku":"b"}],"amount":1.0}"#).await, "replayed");
     assert_eq!(send(r#"{"items":[{"sku":"b"},{"sku":"a"}],"amount":1}"#).await, "mismatch");
@@ -80,10 +80,10 @@ async fn where_something_is_included_nothing_else_counts() {
 }
 
 #[tokio::test]
-async fn fields_that_are_named_count() {
+async fn listed_header_fields_count() {
     let world = printed(r#"headers = ["X-Tenant"]"#).await;
     let send = |tenants: &[&str]| {
-        told(tenants.iter().fold(world.pay("k-1"), |request, tenant| request.field("X-Tenant", tenant)))
+        oncegate_status(tenants.iter().fold(world.pay("k-1"), |request, tenant| request.field("X-Tenant", tenant)))
     };
     assert_eq!(send(&["a", "b"]).await, "executed");
     assert_eq!(send(&["a", "b"]).await, "replayed");
@@ -91,22 +91,22 @@ async fn fields_that_are_named_count() {
         assert_eq!(send(other).await, "mismatch", "{other:?}");
     }
     assert_eq!(
-        told(world.pay("k-1").field("x-tenant", "a").field("X-TENANT", "b").field("X-Other", "1")).await,
+        oncegate_status(world.pay("k-1").field("x-tenant", "a").field("X-TENANT", "b").field("X-Other", "1")).await,
         "replayed"
     );
 }
 
 #[tokio::test]
-async fn a_query_that_does_not_count_may_differ() {
+async fn an_ignored_query_may_differ() {
     let world = printed("query = false").await;
-    let send = |target: &str| told(world.post(target).key("k-1").body("x"));
+    let send = |target: &str| oncegate_status(world.post(target).key("k-1").body("x"));
     assert_eq!(send("/pay?try=1").await, "executed");
     assert_eq!(send("/pay?try=2").await, "replayed");
     assert_eq!(send("/pay").await, "replayed");
 }
 
 #[tokio::test]
-async fn a_body_takes_part_as_the_route_says() {
+async fn a_body_counts_by_the_routes_setting() {
     let (json, spaced, other) = (r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1.0 }"#, r#"{"a":2,"b":2}"#);
     for (rule, kind, same, differs) in [
         ("auto", "application/vnd.shop.v1+json", vec![json, spaced], vec![other]),
@@ -121,18 +121,18 @@ async fn a_body_takes_part_as_the_route_says() {
         let world = printed(&format!("body = \"{rule}\"")).await;
         for (number, body) in same.iter().enumerate() {
             let expected = if number == 0 { "executed" } else { "replayed" };
-            assert_eq!(told(typed(&world, kind, body)).await, expected, "{rule} {kind}: {body}");
+            assert_eq!(oncegate_status(typed(&world, kind, body)).await, expected, "{rule} {kind}: {body}");
         }
         for body in differs {
-            assert_eq!(told(typed(&world, kind, body)).await, "mismatch", "{rule} {kind}: {body}");
+            assert_eq!(oncegate_status(typed(&world, kind, body)).await, "mismatch", "{rule} {kind}: {body}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_packed_is_compared_as_it_is() {
+async fn a_compressed_body_is_compared_byte_by_byte() {
     let world = printed("").await;
-    let send = |body: &str| told(world.post("/pay").key("k-1").json(body).field("Content-Encoding", "br"));
+    let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body).field("Content-Encoding", "br"));
     assert_eq!(send(r#"{"a":1}"#).await, "executed");
     assert_eq!(send(r#"{"a": 1}"#).await, "mismatch", "nothing is unpacked, and nothing read into it");
     assert_eq!(send(r#"{"a":1}"#).await, "replayed");
@@ -145,7 +145,7 @@ async fn a_retry_is_compared_by_the_recipe_of_its_first_attempt(store: Store) {
         setup.route(&with(r#"fingerprint = { include = ["/a", "/at"], exclude = ["/at"] }"#))
     })
     .await;
-    let send = |world: &World, key: &str, body: &str| told(world.post("/pay").key(key).json(body));
+    let send = |world: &World, key: &str, body: &str| oncegate_status(world.post("/pay").key(key).json(body));
     assert_eq!(send(&world, "old", r#"{"a":1,"at":1}"#).await, "executed");
     world.restart_as(|setup| setup.route(&with(r#"fingerprint = { body = "raw" }"#))).await;
     assert_eq!(send(&world, "old", r#"{ "at": 2, "a": 1 }"#).await, "replayed");
@@ -160,40 +160,44 @@ async fn a_retry_is_compared_by_the_recipe_of_its_first_attempt(store: Store) {
     assert_eq!(world.upstream.calls(), 2);
 }
 
-on_both_stores!(secrets_are_changed_without_a_key_being_lost);
-async fn secrets_are_changed_without_a_key_being_lost(store: Store) {
+on_both_stores!(a_secret_rotation_loses_no_key);
+async fn a_secret_rotation_loses_no_key(store: Store) {
     let mut world = World::with(store, |setup| setup.top(&format!("secret = {OLD:?}"))).await;
     let first = world.pay("old").send().await;
     assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
     world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}\nprevious_secrets = [{OLD:?}]"))).await;
     assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
-    assert_eq!(told(world.pay("old").body("other")).await, "mismatch");
-    assert_eq!(told(world.pay("new")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("old").body("other")).await, "mismatch");
+    assert_eq!(oncegate_status(world.pay("new")).await, "executed");
     world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
-    assert_eq!(told(world.pay("new")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("new")).await, "replayed");
     let gone = world.pay("old").send().await;
-    assert_eq!((gone.outcome(), gone.is_replay()), ((422, "key-reused".to_owned()), false), "nobody can compare");
+    assert_eq!(
+        (gone.outcome(), gone.is_replay()),
+        ((422, "key-reused".to_owned()), false),
+        "the fingerprints cannot be compared"
+    );
     assert_eq!(world.upstream.calls(), 2);
 }
 
-on_both_stores!(without_its_secret_a_key_is_closed);
-async fn without_its_secret_a_key_is_closed(store: Store) {
+on_both_stores!(a_key_without_its_secret_is_refused);
+async fn a_key_without_its_secret_is_refused(store: Store) {
     let mut world = World::with(store, |setup| setup.top(&format!("secret = {OLD:?}"))).await;
-    assert_eq!(told(world.pay("k-1")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
     world.restart_as(|setup| setup).await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (422, "key-reused".to_owned()));
     world.restart_as(|setup| setup.top(&format!("secret = {OLD:?}"))).await;
-    assert_eq!(told(world.pay("k-1")).await, "replayed", "and open again with it");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "replayed", "and open again with it");
     assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_secret_that_is_introduced_leaves_earlier_keys_as_they_are() {
+async fn a_newly_configured_secret_keeps_earlier_keys_valid() {
     let mut world = World::start(Store::sqlite()).await;
-    assert_eq!(told(world.pay("k-1")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
     world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
-    assert_eq!(told(world.pay("k-1")).await, "replayed");
-    assert_eq!(told(world.pay("k-2")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("k-2")).await, "executed");
     assert_eq!(world.proxy.stop().await, Some(0));
     let store = rusqlite::Connection::open(world.store.sqlite_file()).unwrap();
     let mut rows = store.prepare("select recipe, fingerprint from keys order by key").unwrap();
@@ -201,5 +205,5 @@ async fn a_secret_that_is_introduced_leaves_earlier_keys_as_they_are() {
         rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect();
     assert_eq!(rows[0].0, "1");
     assert!(rows[1].0.starts_with("1 hmac="), "{}", rows[1].0);
-    assert_ne!(rows[0].1, rows[1].1, "the same request, and nobody can see it");
+    assert_ne!(rows[0].1, rows[1].1, "equal requests have different fingerprints in the store");
 }

@@ -1,6 +1,6 @@
-//! The key as the service sees it.
+//! The key that the service gets.
 
-use oncegate::domain::key::{Key, Limits, Syntax};
+use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
 
 use crate::harness::{Store, World};
 
@@ -8,10 +8,10 @@ async fn forwarding(forward_key: &str, more: &str) -> World {
     World::guarding(Store::sqlite(), &format!("forward_key = \"{forward_key}\"\n{more}")).await
 }
 
-/// The key's field as the service got it, and as the client got it back.
+/// The key's field in the service's request and in the client's answer.
 async fn seen(world: &World, key: &str) -> (Option<String>, Option<String>) {
     let answer = world.pay(key).send().await;
-    assert_eq!(answer.told(), Some("executed"));
+    assert_eq!(answer.oncegate_status(), Some("executed"));
     let again = world.pay(key).send().await;
     assert_eq!(again.comparable(), answer.replayed());
     let seen = world.upstream.last().field("idempotency-key").map(str::to_owned);
@@ -23,7 +23,7 @@ fn both(seen: &str, echoed: &str) -> (Option<String>, Option<String>) {
 }
 
 #[tokio::test]
-async fn it_is_the_clients_own_unless_the_route_says_otherwise() {
+async fn the_forwarded_key_is_the_clients_by_default() {
     for world in [World::guarding(Store::sqlite(), "").await, forwarding("same", "").await] {
         for key in ["k-1", "\"k-2\"; v=1", r#""a\"b\\c""#] {
             assert_eq!(seen(&world, key).await, both(key, key));
@@ -32,18 +32,18 @@ async fn it_is_the_clients_own_unless_the_route_says_otherwise() {
 }
 
 #[tokio::test]
-async fn it_may_be_left_out() {
+async fn the_forwarded_key_may_be_omitted() {
     let world = forwarding("none", "").await;
     assert_eq!(seen(&world, "k-1").await, (None, Some("k-1".to_owned())));
     let world = forwarding("none", "key = { header = \"X-Key\" }").await;
     let answer = world.pay("other").field("X-Key", "k-1").send().await;
-    assert_eq!((answer.told(), answer.field("x-key")), (Some("executed"), Some("k-1")));
+    assert_eq!((answer.oncegate_status(), answer.field("x-key")), (Some("executed"), Some("k-1")));
     let call = world.upstream.last();
     assert_eq!((call.field("x-key"), call.field("idempotency-key")), (None, Some("other")));
 }
 
 #[tokio::test]
-async fn it_may_be_derived_for_a_step_in_the_clients_spelling() {
+async fn the_forwarded_key_may_be_derived_in_the_clients_syntax() {
     let world = forwarding("derive:charge", "").await;
     assert_eq!(seen(&world, "k-1").await, both("k-1:charge", "k-1"));
     assert_eq!(seen(&world, "\"k-2\"").await, both("\"k-2:charge\"", "\"k-2\""));
@@ -53,10 +53,10 @@ async fn it_may_be_derived_for_a_step_in_the_clients_spelling() {
 }
 
 #[tokio::test]
-async fn a_key_that_came_elsewhere_is_derived_into_its_usual_field() {
+async fn a_key_from_a_query_or_body_is_derived_into_the_header() {
     let world = forwarding("derive:charge", "key = { body = \"/id\" }").await;
     let answer = world.post("/pay").json(r#"{"id":"k-1"}"#).send().await;
-    assert_eq!((answer.told(), answer.field("idempotency-key")), (Some("executed"), None));
+    assert_eq!((answer.oncegate_status(), answer.field("idempotency-key")), (Some("executed"), None));
     let call = world.upstream.last();
     assert_eq!((call.field("idempotency-key"), &*call.body), (Some("k-1:charge"), &br#"{"id":"k-1"}"#[..]));
 }
@@ -65,15 +65,15 @@ async fn a_key_that_came_elsewhere_is_derived_into_its_usual_field() {
 async fn each_attempt_carries_the_same_derived_key() {
     let world = forwarding("derive:charge", "").await;
     world.upstream.then(crate::harness::Answer::status(500));
-    assert_eq!(world.pay("k-1").send().await.told(), Some("released"));
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("released"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
     let keys: Vec<_> =
         world.upstream.executed().iter().map(|call| call.field("idempotency-key").unwrap().to_owned()).collect();
     assert_eq!(keys, ["k-1:charge", "k-1:charge"]);
 }
 
 #[tokio::test]
-async fn a_derived_key_of_the_longest_kind_comes_whole_and_well_formed() {
+async fn the_longest_derived_key_is_complete_and_well_formed() {
     let step = "x".repeat(64);
     let world = forwarding(&format!("derive:{step}"), "key = { max_length = 1024 }").await;
     let bare = "k".repeat(1_024);
@@ -84,8 +84,8 @@ async fn a_derived_key_of_the_longest_kind_comes_whole_and_well_formed() {
     let (derived, _) = seen(&world, &quoted).await;
     let derived = derived.unwrap();
     assert_eq!(derived, format!("\"{escaped}:{step}\""));
-    // What the service takes for its own key is what a proxy before it would, too.
-    let limits = Limits { length_min: 1, length_max: 2_048 };
-    let key = Key::parse(derived.as_bytes(), Syntax::SfString, limits).unwrap();
+    // The service's proxy accepts as a key what the service does.
+    let limits = KeyLimits { length_min: 1, length_max: 2_048 };
+    let key = Key::parse(derived.as_bytes(), KeySyntax::SfString, limits).unwrap();
     assert_eq!(key.as_bytes(), format!("{quotes}:{step}").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Where a key may be, and what it may look like.
+//! Key locations and key syntaxes.
 
 use crate::harness::{Request, Response, Store, World, on_both_stores};
 
@@ -7,8 +7,8 @@ async fn keyed(store: Store, key: &str) -> World {
     World::guarding(store, key).await
 }
 
-async fn told(request: Request) -> String {
-    request.send().await.told().unwrap_or("nothing").to_owned()
+async fn oncegate_status(request: Request) -> String {
+    request.send().await.oncegate_status().unwrap_or("nothing").to_owned()
 }
 
 fn is(response: &Response, status: u16, slug: &str) {
@@ -19,36 +19,36 @@ on_both_stores!(a_key_in_the_query_guards);
 async fn a_key_in_the_query_guards(store: Store) {
     let world = keyed(store, r#"key = { query = "k", required = true }"#).await;
     let first = world.post("/pay?a=1&k=k-1").body("x").send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.post("/pay?a=1&k=k-1").body("x").send().await.comparable(), first.replayed());
-    assert_eq!(told(world.post("/pay?a=2&k=k-1").body("x")).await, "mismatch");
-    assert_eq!(told(world.post("/pay?a=1&k=k-2").body("x")).await, "executed");
+    assert_eq!(oncegate_status(world.post("/pay?a=2&k=k-1").body("x")).await, "mismatch");
+    assert_eq!(oncegate_status(world.post("/pay?a=1&k=k-2").body("x")).await, "executed");
     assert_eq!(world.upstream.last().target, "/pay?a=1&k=k-2");
-    assert_eq!(told(world.post("/pay?a=1&k=k%2D3").body("x")).await, "executed");
-    assert_eq!(told(world.post("/pay?a=1&k=k-3").body("x")).await, "mismatch", "one key, and another query");
+    assert_eq!(oncegate_status(world.post("/pay?a=1&k=k%2D3").body("x")).await, "executed");
+    assert_eq!(oncegate_status(world.post("/pay?a=1&k=k-3").body("x")).await, "mismatch", "one key, and another query");
     is(&world.post("/pay?k=k-1&k=k-1").body("x").send().await, 400, "key-invalid");
     is(&world.post("/pay?k=").body("x").send().await, 400, "key-invalid");
     is(&world.post("/pay?kk=1").body("x").send().await, 400, "key-missing");
 }
 
 #[tokio::test]
-async fn a_place_that_is_written_replaces_the_header() {
+async fn a_configured_key_location_replaces_the_header() {
     for place in ["query = \"k\"", "form = \"k\"", "body = \"/k\""] {
         let world = keyed(Store::sqlite(), &format!("key = {{ {place}, required = true }}")).await;
         is(&world.pay("k-1").send().await, 400, "key-missing");
         assert_eq!(world.upstream.calls(), 0);
     }
     let world = keyed(Store::sqlite(), r#"key = { query = "k" }"#).await;
-    assert_eq!(told(world.pay("k-1")).await, "nothing", "to this route it is no key");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "nothing", "to this route it is no key");
     assert_eq!(world.upstream.last().field("idempotency-key"), Some("k-1"));
 }
 
 #[tokio::test]
-async fn of_two_places_that_are_written_the_header_counts_first() {
+async fn of_two_key_locations_the_header_takes_precedence() {
     let world = keyed(Store::sqlite(), r#"key = { header = "Idempotency-Key", query = "k", body = "/k" }"#).await;
     let send = |target: &str, header: Option<&str>, body: &str| {
         let request = world.post(target).json(body);
-        told(match header {
+        oncegate_status(match header {
             Some(key) => request.key(key),
             None => request,
         })
@@ -59,7 +59,7 @@ async fn of_two_places_that_are_written_the_header_counts_first() {
     assert_eq!(send("/pay?k=q", None, r#"{"k":"c"}"#).await, "mismatch");
     assert_eq!(send("/pay", None, r#"{"k":"b"}"#).await, "executed", "and now the body's");
     assert_eq!(send("/pay", None, r#"{"k":"b"}"#).await, "replayed");
-    assert_eq!(send("/pay", None, r#"{"k":"h"}"#).await, "mismatch", "wherever it stands, it is the same key");
+    assert_eq!(send("/pay", None, r#"{"k":"h"}"#).await, "mismatch", "it is the same key in every location");
 }
 
 on_both_stores!(a_key_in_a_form_guards);
@@ -67,10 +67,10 @@ async fn a_key_in_a_form_guards(store: Store) {
     let world = keyed(store, r#"key = { form = "the key", required = true }"#).await;
     let form = |body: &str| world.post("/pay").field("Content-Type", "application/x-www-form-urlencoded").body(body);
     let first = form("amount=1&the+key=k%2D1").send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().body, b"amount=1&the+key=k%2D1");
     assert_eq!(form("amount=1&the%20key=k-1").send().await.comparable(), first.replayed());
-    assert_eq!(told(form("amount=2&the+key=k-1")).await, "mismatch");
+    assert_eq!(oncegate_status(form("amount=2&the+key=k-1")).await, "mismatch");
     is(&form("the+key=a&the+key=b").send().await, 400, "key-invalid");
     is(&form("amount=1").send().await, 400, "key-missing");
     is(&world.post("/pay").json(r#"{"the key":"k-1"}"#).send().await, 400, "key-missing");
@@ -81,13 +81,17 @@ async fn a_key_in_a_json_body_guards(store: Store) {
     let world = keyed(store, r#"key = { body = "/order/ids/0", required = true }"#).await;
     let send = |body: &str| world.post("/pay").json(body);
     let first = send(r#"{"order":{"ids":["k-1","x"]},"amount":1}"#).send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     let again = send(r#"{ "amount": 1.0, "order": { "ids": ["k\u002d1", "x"] } }"#).send().await;
     assert_eq!(again.comparable(), first.replayed());
-    assert_eq!(told(send(r#"{"order":{"ids":["k-1","x"]},"amount":2}"#)).await, "mismatch");
-    assert_eq!(told(send(r#"{"order":{"ids":[17]}}"#)).await, "executed");
-    assert_eq!(told(send(r#"{"order":{"ids":[17]}}"#)).await, "replayed");
-    assert_eq!(told(send(r#"{"order":{"ids":["17"]}}"#)).await, "mismatch", "the key 17, in another request");
+    assert_eq!(oncegate_status(send(r#"{"order":{"ids":["k-1","x"]},"amount":2}"#)).await, "mismatch");
+    assert_eq!(oncegate_status(send(r#"{"order":{"ids":[17]}}"#)).await, "executed");
+    assert_eq!(oncegate_status(send(r#"{"order":{"ids":[17]}}"#)).await, "replayed");
+    assert_eq!(
+        oncegate_status(send(r#"{"order":{"ids":["17"]}}"#)).await,
+        "mismatch",
+        "the key 17, in another request"
+    );
     for no_key in ["{}", "[]", "true", "null", "\"\"", "\"a b\"", "\"a,b\"", "\"\\u00e9\""] {
         is(&send(&format!("{{\"order\":{{\"ids\":[{no_key}]}}}}")).send().await, 400, "key-invalid");
     }
@@ -98,7 +102,7 @@ async fn a_key_in_a_json_body_guards(store: Store) {
 }
 
 #[tokio::test]
-async fn a_body_without_its_key_passes_whole_and_unguarded() {
+async fn a_body_without_a_key_passes_complete_and_unguarded() {
     let world = keyed(Store::sqlite(), r#"key = { body = "/k", required = false }"#).await;
     let bodies = [format!("{{\"a\": \"{}\" }}", "x".repeat(300_000)).into_bytes(), vec![0, 255, 13, 10], Vec::new()];
     for body in bodies {
@@ -106,19 +110,22 @@ async fn a_body_without_its_key_passes_whole_and_unguarded() {
         {
             let calls = world.upstream.calls();
             let response = request.send().await;
-            assert_eq!((response.status, response.told(), response.field("idempotency-key")), (201, None, None));
+            assert_eq!(
+                (response.status, response.oncegate_status(), response.field("idempotency-key")),
+                (201, None, None)
+            );
             assert!(world.upstream.last().body == body && world.upstream.calls() == calls + 1);
             assert_eq!(world.upstream.last().field("oncegate-reservation"), None);
         }
     }
 }
 
-on_both_stores!(the_keys_field_may_have_another_name);
-async fn the_keys_field_may_have_another_name(store: Store) {
+on_both_stores!(the_key_field_may_have_another_name);
+async fn the_key_field_may_have_another_name(store: Store) {
     let world = keyed(store, r#"key = { header = "X-Request-Id", required = true }"#).await;
     let request = || world.post("/pay").field("x-request-id", "k-1").body("x");
     let first = request().send().await;
-    assert_eq!((first.told(), first.field("x-request-id")), (Some("executed"), Some("k-1")));
+    assert_eq!((first.oncegate_status(), first.field("x-request-id")), (Some("executed"), Some("k-1")));
     assert_eq!(first.field("idempotency-key"), None);
     assert_eq!(world.upstream.last().field("x-request-id"), Some("k-1"));
     assert_eq!(request().send().await.comparable(), first.replayed());
@@ -128,33 +135,33 @@ async fn the_keys_field_may_have_another_name(store: Store) {
 }
 
 #[tokio::test]
-async fn a_quoted_key_and_a_bare_one_are_the_same_where_both_may_be_sent() {
+async fn quoted_and_bare_keys_are_equal_where_both_are_allowed() {
     let world = keyed(Store::sqlite(), r#"key = { syntax = "ietf" }"#).await;
     let first = world.pay("k-1").send().await;
     assert_eq!(first.field("idempotency-key"), Some("k-1"));
     let quoted = world.pay("\"k-1\";v=1").send().await;
-    assert_eq!((quoted.told(), quoted.field("idempotency-key")), (Some("replayed"), Some("\"k-1\";v=1")));
+    assert_eq!((quoted.oncegate_status(), quoted.field("idempotency-key")), (Some("replayed"), Some("\"k-1\";v=1")));
     is(&world.pay("a b").send().await, 400, "key-invalid");
     is(&world.pay("\"k-1").send().await, 400, "key-invalid");
 }
 
 #[tokio::test]
-async fn a_route_may_take_quoted_keys_only() {
+async fn a_route_may_require_quoted_keys() {
     let world = keyed(Store::sqlite(), r#"key = { syntax = "sf-string" }"#).await;
-    assert_eq!(told(world.pay("\"a b\"")).await, "executed");
-    assert_eq!(told(world.pay("\"a b\"; x")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("\"a b\"")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("\"a b\"; x")).await, "replayed");
     for key in ["a", "?1", "17", "\"\"", "\"a\", \"b\"", "\"a\"b", ":YQ==:"] {
         is(&world.pay(key).send().await, 400, "key-invalid");
     }
 }
 
 #[tokio::test]
-async fn an_opaque_key_is_taken_as_it_comes() {
+async fn an_opaque_key_is_used_unchanged() {
     let world = keyed(Store::sqlite(), r#"key = { syntax = "opaque" }"#).await;
-    assert_eq!(told(world.pay("k 1")).await, "executed");
-    assert_eq!(told(world.pay("k 1")).await, "replayed");
-    assert_eq!(told(world.pay("\"k 1\"")).await, "executed", "its quotes count");
-    assert_eq!(told(world.pay("\"k 1")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k 1")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k 1")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("\"k 1\"")).await, "executed", "its quotes count");
+    assert_eq!(oncegate_status(world.pay("\"k 1")).await, "executed");
     assert_eq!(world.pay("\"k 1").send().await.field("idempotency-key"), Some("\"k 1"));
     for key in ["", "a,b", "a\tb", "k\u{e9}y"] {
         is(&world.pay(key).send().await, 400, "key-invalid");
@@ -162,18 +169,18 @@ async fn an_opaque_key_is_taken_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_uuid_is_the_same_in_small_letters_and_in_capitals() {
+async fn a_uuid_key_is_case_insensitive() {
     let world = keyed(Store::sqlite(), r#"key = { syntax = "uuid" }"#).await;
-    assert_eq!(told(world.pay("8e03978e-40d5-43e8-bc93-6894a57f9324")).await, "executed");
-    assert_eq!(told(world.pay("8E03978E-40D5-43E8-BC93-6894A57F9324")).await, "replayed");
-    assert_eq!(told(world.pay("\"8e03978E-40d5-43e8-bc93-6894a57f9324\"")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("8e03978e-40d5-43e8-bc93-6894a57f9324")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("8E03978E-40D5-43E8-BC93-6894A57F9324")).await, "replayed");
+    assert_eq!(oncegate_status(world.pay("\"8e03978E-40d5-43e8-bc93-6894a57f9324\"")).await, "replayed");
     for key in ["k-1", "8e03978e40d543e8bc936894a57f9324", "{8e03978e-40d5-43e8-bc93-6894a57f9324}"] {
         is(&world.pay(key).send().await, 400, "key-invalid");
     }
 }
 
 #[tokio::test]
-async fn a_key_is_as_long_as_its_route_allows_quotes_left_out() {
+async fn a_keys_length_limit_excludes_its_quotes() {
     let world = keyed(Store::sqlite(), "key = { min_length = 4, max_length = 6 }").await;
     for (key, long_enough) in
         [("abc", false), ("\"abc\"", false), ("abcd", true), ("\"abcdef\"", true), ("abcdefg", false)]
@@ -182,9 +189,9 @@ async fn a_key_is_as_long_as_its_route_allows_quotes_left_out() {
         assert_eq!(response.status, if long_enough { 201 } else { 400 }, "{key}");
     }
     let world = World::start(Store::sqlite()).await;
-    assert_eq!(told(world.pay(&"k".repeat(255))).await, "executed");
+    assert_eq!(oncegate_status(world.pay(&"k".repeat(255))).await, "executed");
     is(&world.pay(&"k".repeat(256)).send().await, 400, "key-invalid");
     let world = keyed(Store::sqlite(), "key = { max_length = 1024 }").await;
-    assert_eq!(told(world.pay(&"k".repeat(1024))).await, "executed");
-    assert_eq!(told(world.pay(&"k".repeat(1024))).await, "replayed");
+    assert_eq!(oncegate_status(world.pay(&"k".repeat(1024))).await, "executed");
+    assert_eq!(oncegate_status(world.pay(&"k".repeat(1024))).await, "replayed");
 }

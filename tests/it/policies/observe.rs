@@ -1,25 +1,25 @@
-//! A route that looks on: it refuses, delays and alters nothing, and tells what it would have done.
+//! Routes in observe mode: they refuse, delay and alter nothing, and log the decision that enforcement would make.
 
 use crate::harness::{
-    Answer, Hold, PATIENCE, Request, Response, Store, Upstream, World, eventually, on_both_stores, route,
+    Answer, Hold, Request, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
 
-/// Sends a request, and returns what was answered and what is logged about it.
+/// Sends a request, and returns its answer and its log line.
 async fn observed(world: &World, request: Request) -> (Response, String) {
     let before = words(world).len();
     let response = request.send().await;
-    let seen = eventually(PATIENCE, async || words(world).get(before).cloned()).await;
+    let seen = eventually(TEST_TIMEOUT, async || words(world).get(before).cloned()).await;
     (response, seen)
 }
 
-/// What would have happened so far.
+/// The logged decisions so far.
 fn words(world: &World) -> Vec<String> {
     let lines = world.proxy.logged().into_iter().filter(|line| line["message"] == "observed");
     lines.map(|line| line["would"].as_str().unwrap().to_owned()).collect()
 }
 
 fn is_untouched(response: &Response) {
-    assert_eq!(response.told(), Some("observed"));
+    assert_eq!(response.oncegate_status(), Some("observed"));
     let ours: Vec<_> = response
         .fields
         .iter()
@@ -34,8 +34,8 @@ fn is_untouched(response: &Response) {
 
 const OBSERVE: &str = "mode = \"observe\"";
 
-on_both_stores!(every_request_passes_and_what_it_would_have_got_is_told);
-async fn every_request_passes_and_what_it_would_have_got_is_told(store: Store) {
+on_both_stores!(in_observe_mode_every_request_passes_and_the_decision_is_logged);
+async fn in_observe_mode_every_request_passes_and_the_decision_is_logged(store: Store) {
     let world = World::guarding(store, "mode = \"observe\"\nkey = { required = true }").await;
     let other = || world.pay("k-1").json(r#"{"amount":11}"#);
     for (number, (request, would)) in [
@@ -63,9 +63,9 @@ async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
-    // The first one's record is made beside its request.
-    let seen = eventually(PATIENCE, async || {
+    world.upstream.wait_for_executed(1).await;
+    // The first request's record is written concurrently with the request.
+    let seen = eventually(TEST_TIMEOUT, async || {
         let (response, seen) = observed(&world, world.pay("k-1")).await;
         is_untouched(&response);
         (seen == "in-flight").then_some(seen)
@@ -73,11 +73,11 @@ async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
     assert_eq!(seen.await, "in-flight");
     hold.release();
     is_untouched(&first.await.unwrap().unwrap());
-    eventually(PATIENCE, async || (observed(&world, world.pay("k-1")).await.1 == "replayed").then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (observed(&world, world.pay("k-1")).await.1 == "replayed").then_some(())).await;
 }
 
 #[tokio::test]
-async fn what_would_have_been_executed_again_is_told_as_that() {
+async fn a_request_that_enforcement_would_execute_again_is_logged_as_such() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     world.upstream.then(Answer::status(500)).then(Answer::status(502));
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
@@ -87,7 +87,7 @@ async fn what_would_have_been_executed_again_is_told_as_that() {
 }
 
 #[tokio::test]
-async fn what_is_larger_than_a_guarded_body_may_be_passes_too() {
+async fn in_observe_mode_a_body_over_the_limit_passes() {
     let world = World::guarding(Store::sqlite(), "mode = \"observe\"\nmax_request_body = \"1KiB\"").await;
     let large = "x".repeat(1_000_000);
     let (response, seen) = observed(&world, world.pay("k-1").body(large.clone())).await;
@@ -97,14 +97,14 @@ async fn what_is_larger_than_a_guarded_body_may_be_passes_too() {
 }
 
 #[tokio::test]
-async fn requests_reach_the_service_as_they_come_and_as_they_are() {
+async fn in_observe_mode_requests_stream_unchanged() {
     const PIECE: usize = 128 * 1024;
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     let upload = world.pay("k-1").field("Accept-Encoding", "gzip").body(vec![7; 4 * PIECE]);
     let mut exchange = upload.open_head().await;
     for pieces in 1..=4 {
         exchange.write(&[7; PIECE]).await;
-        world.upstream.saw(|seen| seen.body_bytes > (pieces - 1) * PIECE).await;
+        world.upstream.wait_until(|seen| seen.body_bytes > (pieces - 1) * PIECE).await;
     }
     is_untouched(&exchange.response().await);
     let call = world.upstream.last();
@@ -114,7 +114,7 @@ async fn requests_reach_the_service_as_they_come_and_as_they_are() {
 }
 
 #[tokio::test]
-async fn responses_are_seen_piece_by_piece_and_as_they_are() {
+async fn in_observe_mode_responses_stream_unchanged() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     let hold = Hold::new();
     let answer = Answer::status(418).field("Set-Cookie", "a=1").field("Age", "7").field("X-Request-Id", "x");
@@ -131,19 +131,19 @@ async fn responses_are_seen_piece_by_piece_and_as_they_are() {
     assert_eq!(exchange.piece().await.unwrap(), None);
 }
 
-on_both_stores!(a_route_that_is_then_enforced_begins_with_no_records);
-async fn a_route_that_is_then_enforced_begins_with_no_records(store: Store) {
+on_both_stores!(a_route_changed_to_enforce_starts_without_records);
+async fn a_route_changed_to_enforce_starts_without_records(store: Store) {
     let mut world = World::guarding(store, OBSERVE).await;
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "replayed");
     world.restart_as(|setup| setup.route(&route("pay", "mode = \"enforce\""))).await;
     let first = world.pay("k-1").send().await;
-    assert_eq!((first.told(), &*first.text()), (Some("executed"), "effect 3"));
+    assert_eq!((first.oncegate_status(), &*first.text()), (Some("executed"), "effect 3"));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
 }
 
 #[tokio::test]
-async fn what_the_service_says_of_its_response_counts_here_too() {
+async fn in_observe_mode_the_services_directives_count() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     let says = |status: u16, decision: &str| Answer::status(status).field("Oncegate-Decision", decision);
     for (status, decision, would) in
@@ -155,8 +155,8 @@ async fn what_the_service_says_of_its_response_counts_here_too() {
     }
 }
 
-on_both_stores!(the_next_attempt_after_one_that_was_released_is_remembered);
-async fn the_next_attempt_after_one_that_was_released_is_remembered(store: Store) {
+on_both_stores!(in_observe_mode_the_attempt_after_a_released_one_is_recorded);
+async fn in_observe_mode_the_attempt_after_a_released_one_is_recorded(store: Store) {
     let world = World::guarding(store, OBSERVE).await;
     world.upstream.then(Answer::status(500));
     for would in ["executed", "executed", "replayed"] {
@@ -167,7 +167,7 @@ async fn the_next_attempt_after_one_that_was_released_is_remembered(store: Store
 
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_has_executed_nothing() {
-    let nowhere = Upstream::nowhere().await;
+    let nowhere = Upstream::unused_address().await;
     let lines = format!("mode = \"observe\"\nupstream = \"http://{nowhere}\"");
     let world = World::guarding(Store::sqlite(), &lines).await;
     let empty = || world.post("/pay").key("k-1");
@@ -185,18 +185,18 @@ async fn a_service_that_cannot_be_reached_has_executed_nothing() {
 }
 
 #[tokio::test]
-async fn late_retries_and_old_requests_are_told_as_what_they_are() {
+async fn in_observe_mode_late_retries_and_old_requests_are_logged() {
     let lines = "mode = \"observe\"\nttl = \"1s\"\nafter_ttl = \"refuse\"\nmax_age = \"1h\"";
     let world = World::guarding(Store::sqlite(), lines).await;
     let old = world.pay("k-1").field("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
     assert_eq!(observed(&world, old).await.1, "request-too-old");
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
     let late = async || Some(observed(&world, world.pay("k-1")).await.1).filter(|would| would != "replayed");
-    assert_eq!(eventually(PATIENCE, late).await, "key-expired");
+    assert_eq!(eventually(TEST_TIMEOUT, late).await, "key-expired");
 }
 
 #[tokio::test]
-async fn a_retry_is_compared_by_the_recipe_of_what_was_seen_first() {
+async fn in_observe_mode_a_retry_is_compared_by_the_first_requests_recipe() {
     let mut world = World::guarding(Store::sqlite(), OBSERVE).await;
     assert_eq!(observed(&world, world.pay("k-1")).await.1, "executed");
     let raw = "mode = \"observe\"\nfingerprint = { body = \"raw\" }";

@@ -1,4 +1,4 @@
-//! Ways in and ways out: HTTP/2 on either side, sockets in the file system, streams of events, and real clients.
+//! Protocols on both sides: HTTP/2, Unix sockets, server-sent events, and real clients.
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ fn post(target: &str, key: Option<&str>) -> Request<Full<Bytes>> {
     request.body(Full::from("{\"amount\":1}")).unwrap()
 }
 
-on_both_stores!(a_hundred_streams_of_one_connection_are_executed_once_for_each_key);
-async fn a_hundred_streams_of_one_connection_are_executed_once_for_each_key(store: Store) {
+on_both_stores!(a_hundred_streams_on_one_connection_execute_each_key_once);
+async fn a_hundred_streams_on_one_connection_execute_each_key_once(store: Store) {
     let world = World::guarding(store, "in_flight = \"wait\"").await;
     let client = connect(&world).await;
     let mut streams = JoinSet::new();
@@ -33,16 +33,16 @@ async fn a_hundred_streams_of_one_connection_are_executed_once_for_each_key(stor
             client.ready().await.unwrap();
             let response = client.send_request(post("/pay", Some(&format!("k-{}", number % 10)))).await.unwrap();
             assert_eq!((response.version(), response.status()), (Version::HTTP_2, StatusCode::CREATED));
-            let told = response.headers()["oncegate-status"].to_str().unwrap().to_owned();
+            let oncegate_status = response.headers()["oncegate-status"].to_str().unwrap().to_owned();
             let body = response.into_body().collect().await.unwrap().to_bytes();
-            (number % 10, told, body)
+            (number % 10, oncegate_status, body)
         });
     }
     let mut answers = vec![Vec::new(); 10];
     let mut executed = 0;
     while let Some(stream) = streams.join_next().await {
-        let (key, told, body) = stream.unwrap();
-        executed += usize::from(told == "executed");
+        let (key, oncegate_status, body) = stream.unwrap();
+        executed += usize::from(oncegate_status == "executed");
         answers[key].push(body);
     }
     assert_eq!((executed, world.upstream.calls()), (10, 10));
@@ -50,7 +50,7 @@ async fn a_hundred_streams_of_one_connection_are_executed_once_for_each_key(stor
 }
 
 #[tokio::test]
-async fn a_user_before_the_host_does_not_lead_past_the_hosts_route() {
+async fn userinfo_in_the_authority_does_not_bypass_the_hosts_route() {
     let lines = "name = \"pay\"\npath = \"/pay\"\nhost = \"api.example\"\nkey = { required = true }";
     let world = World::with(Store::sqlite(), |setup| setup.route(lines)).await;
     let mut client = connect(&world).await;
@@ -66,10 +66,10 @@ async fn a_user_before_the_host_does_not_lead_past_the_hosts_route() {
 }
 
 #[tokio::test]
-async fn a_hundred_unguarded_streams_pass_at_the_same_time() {
+async fn a_hundred_unguarded_streams_pass_concurrently() {
     let world = World::guarding(Store::sqlite(), "").await;
     let hold = Hold::new();
-    world.upstream.answers(Answer::status(200).hold(&hold));
+    world.upstream.answer_all(Answer::status(200).hold(&hold));
     let client = connect(&world).await;
     let mut streams = JoinSet::new();
     for _ in 0..100 {
@@ -79,8 +79,8 @@ async fn a_hundred_unguarded_streams_pass_at_the_same_time() {
             client.send_request(post("/else", None)).await.unwrap()
         });
     }
-    // None is answered before all of them have come.
-    world.upstream.has_executed(100).await;
+    // The service answers none before all of them have arrived.
+    world.upstream.wait_for_executed(100).await;
     hold.release();
     while let Some(stream) = streams.join_next().await {
         let response = stream.unwrap();
@@ -89,20 +89,20 @@ async fn a_hundred_unguarded_streams_pass_at_the_same_time() {
     }
 }
 
-on_both_stores!(a_service_may_be_spoken_to_in_http_2);
-async fn a_service_may_be_spoken_to_in_http_2(store: Store) {
+on_both_stores!(a_service_may_be_reached_over_http_2);
+async fn a_service_may_be_reached_over_http_2(store: Store) {
     let service = H2Upstream::start().await;
     let world =
         World::with(store, |setup| setup.route(&route("pay", &format!("upstream = \"h2c://{}\"", service.address))))
             .await;
     let first = world.pay("k-1").field("TE", "trailers").send().await;
-    assert_eq!((first.status, first.told(), &*first.text()), (201, Some("executed"), "effect 1"));
+    assert_eq!((first.status, first.oncegate_status(), &*first.text()), (201, Some("executed"), "effect 1"));
     assert_eq!(first.trailers, [("x-checksum".to_owned(), "1".to_owned())]);
     assert_eq!(world.pay("k-1").field("TE", "trailers").send().await.comparable(), first.replayed());
     assert_eq!(world.post("/pay").body("keyless").send().await.text(), "effect 2");
     let many: Vec<_> = (0..50).map(|number| world.pay(&format!("n-{number}")).spawn()).collect();
     for one in many {
-        assert_eq!(one.await.unwrap().unwrap().told(), Some("executed"));
+        assert_eq!(one.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     }
     let seen = service.seen();
     assert_eq!(seen.len(), 52);
@@ -126,7 +126,7 @@ async fn both_sides_may_speak_http_2() {
     }
 }
 
-/// How a service of HTTP/2 goes away under a request that it has got whole.
+/// The ways in which an HTTP/2 service goes away after it has received a complete request.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
     Silently,
@@ -135,7 +135,7 @@ enum Leaves {
     WithGoaway,
 }
 
-/// A service that reads the request's body and goes away; how often somebody has come is counted.
+/// A service that reads the request's body and goes away; it counts its connections.
 async fn leaving(leaves: Leaves) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, came) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -152,7 +152,7 @@ async fn leaving(leaves: Leaves) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
                 assert!(stream.read_buf(&mut read).await.unwrap() > 0);
             }
             match leaves {
-                // Stream 1 was the last that it may have worked on.
+                // Stream 1 is the last one that it may have processed.
                 Leaves::WithGoaway => {
                     stream.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
                 }
@@ -165,14 +165,14 @@ async fn leaving(leaves: Leaves) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_service_of_http_2_that_goes_away_under_a_request_leaves_it_unknown() {
+async fn an_http_2_service_that_closes_during_a_request_leaves_it_unknown() {
     for leaves in [Leaves::Silently, Leaves::WithSettings, Leaves::WithReset, Leaves::WithGoaway] {
         let (address, came) = leaving(leaves).await;
         let line = format!("upstream = \"h2c://{address}\"");
         let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
         let answer = world.pay("k-1").send().await;
         assert_eq!(
-            (answer.outcome(), answer.told()),
+            (answer.outcome(), answer.oncegate_status()),
             ((502, "upstream-broken".to_owned()), Some("unknown")),
             "{leaves:?}"
         );
@@ -181,15 +181,18 @@ async fn a_service_of_http_2_that_goes_away_under_a_request_leaves_it_unknown() 
     }
 }
 
-on_both_stores!(a_service_may_be_reached_through_a_socket_in_the_file_system);
-async fn a_service_may_be_reached_through_a_socket_in_the_file_system(store: Store) {
+on_both_stores!(a_service_may_be_reached_over_a_unix_socket);
+async fn a_service_may_be_reached_over_a_unix_socket(store: Store) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.sock");
     let world =
         World::with(store, |setup| setup.route(&route("pay", &format!("upstream = \"unix:{}\"", path.display()))))
             .await;
     let nobody = world.pay("k-1").send().await;
-    assert_eq!((nobody.outcome(), nobody.told()), ((502, "upstream-unreachable".to_owned()), Some("released")));
+    assert_eq!(
+        (nobody.outcome(), nobody.oncegate_status()),
+        ((502, "upstream-unreachable".to_owned()), Some("released"))
+    );
     let listener = UnixListener::bind(&path).unwrap();
     let behind = world.upstream.address;
     tokio::spawn(async move {
@@ -202,14 +205,14 @@ async fn a_service_may_be_reached_through_a_socket_in_the_file_system(store: Sto
         }
     });
     let first = world.pay("k-1").send().await;
-    assert_eq!(first.told(), Some("executed"));
+    assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.post("/pay").body("keyless").send().await.text(), "effect 2");
     assert_eq!(world.upstream.last().field("host"), Some("shop.example"));
 }
 
 #[tokio::test]
-async fn events_are_seen_one_by_one_as_the_service_sends_them() {
+async fn server_sent_events_pass_one_by_one() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (events, mut next) = mpsc::channel::<&str>(1);
@@ -230,7 +233,7 @@ async fn events_are_seen_one_by_one_as_the_service_sends_them() {
     let head = exchange.any_head().await.unwrap();
     assert_eq!(head.all("content-type").collect::<Vec<_>>(), ["text/event-stream"]);
     for event in ["data: 1\n\n", ": still here\n\n", "event: done\ndata: 2\n\n"] {
-        // The service has not said more by then than what is read here.
+        // The service has sent no more by then than this read returns.
         events.send(event).await.unwrap();
         assert_eq!(exchange.piece().await.unwrap().unwrap(), event.as_bytes());
     }
@@ -239,7 +242,7 @@ async fn events_are_seen_one_by_one_as_the_service_sends_them() {
 }
 
 #[tokio::test]
-async fn a_body_is_asked_for_when_it_is_wanted() {
+async fn a_100_continue_is_sent_when_the_body_is_needed() {
     let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
     for expected in ["executed", "replayed"] {
         let request = world.pay("k-1").field("Expect", "100-continue");
@@ -247,7 +250,7 @@ async fn a_body_is_asked_for_when_it_is_wanted() {
         assert!(exchange.any_head().await.unwrap().start.contains(" 100 "));
         exchange.write(br#"{"amount":10,"currency":"EUR"}"#).await;
         let response = exchange.response().await;
-        assert_eq!((response.told(), &*response.text()), (Some(expected), "effect 1"));
+        assert_eq!((response.oncegate_status(), &*response.text()), (Some(expected), "effect 1"));
     }
     let mut unguarded = world.post("/else").field("Expect", "100-continue").body("some").open_head().await;
     assert!(unguarded.any_head().await.unwrap().start.contains(" 100 "));
@@ -260,8 +263,8 @@ async fn a_body_is_asked_for_when_it_is_wanted() {
 }
 
 #[tokio::test]
-async fn what_is_switched_to_something_else_stays_in_its_own_protocol() {
-    // An unguarded request that wants HTTP/2 by an upgrade is answered as it came.
+async fn unsupported_upgrades_are_not_forwarded() {
+    // An unguarded request for an upgrade to HTTP/2 is answered over HTTP/1.1.
     let world = World::start(Store::sqlite()).await;
     for protocols in ["h2c", "h2c, websocket", "websocket, h2c", "x"] {
         let request = world.get("/").field("Connection", "Upgrade, HTTP2-Settings").field("Upgrade", protocols);
@@ -293,7 +296,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn curl_gets_the_same_answer_again_in_either_protocol() {
+async fn curl_gets_a_replay_over_http_1_and_http_2() {
     let world = World::start(Store::sqlite()).await;
     let url = format!("http://{}/pay", world.proxy.listen);
     for (protocol, version, expected) in [
@@ -314,7 +317,7 @@ async fn curl_gets_the_same_answer_again_in_either_protocol() {
 }
 
 #[tokio::test]
-async fn nghttp_gets_the_same_answer_again() {
+async fn nghttp_gets_a_replay() {
     let world = World::start(Store::sqlite()).await;
     let folder = tempfile::tempdir().unwrap();
     let body = folder.path().join("body");

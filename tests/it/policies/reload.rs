@@ -1,37 +1,37 @@
-//! A configuration that changes while the proxy runs.
+//! Configuration changes while the proxy runs.
 
 use rustix::process::Signal;
 
 use crate::harness::proxy::Setup;
-use crate::harness::{Answer, Hold, PATIENCE, Store, Upstream, World, eventually, on_both_stores, route};
+use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 const RELOADED: &str = "the configuration was reloaded";
 const REFUSED: &str = "which would make this route's keys unfindable";
 
-/// The setup of this world's store and service, with this for `POST /pay`, and this at the top.
+/// The setup of this world's store and service, with these lines for `POST /pay` and these at the top.
 fn with(world: &World, top: &str, lines: &str) -> Setup {
     crate::harness::Proxy::on(&world.store.url()).upstream(world.upstream.address).top(top).route(&route("pay", lines))
 }
 
-/// Writes the file anew, as an editor does.
+/// Replaces the file, as an editor does.
 fn write(world: &World, text: &str) {
     let new = world.proxy.file().with_extension("new");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(new, world.proxy.file()).unwrap();
 }
 
-/// Writes the file, asks for it to be read, and waits until that is logged for the so-manieth time.
+/// Replaces the file, sends SIGHUP, and waits until the message was logged this many times.
 async fn reload(world: &World, text: &str, logged: &str, times: usize) {
-    // The link is swapped at once, so that the proxy's own look at the file finds nothing new between the two.
+    // The link is swapped atomically, so that the proxy's own check of the file finds no state in between.
     write(world, text);
     world.proxy.signal(Signal::HUP);
-    world.proxy.logs_times(logged, times).await;
+    world.proxy.wait_for_logs(logged, times).await;
 }
 
-/// Waits until every worker has taken it over: none answers otherwise any more.
+/// Waits until every worker has the new configuration, so that none answers by the old one.
 async fn settles(mut look: impl AsyncFnMut() -> bool) {
     let mut in_a_row = 0;
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         in_a_row = if look().await { in_a_row + 1 } else { 0 };
         (in_a_row == 20).then_some(())
     })
@@ -42,8 +42,8 @@ async fn requires_a_key(world: &World) -> bool {
     world.post("/pay").body("x").send().await.outcome() == (400, "key-missing".to_owned())
 }
 
-on_both_stores!(a_hangup_reloads_routes_and_forgets_nothing);
-async fn a_hangup_reloads_routes_and_forgets_nothing(store: Store) {
+on_both_stores!(sighup_reloads_routes_and_forgets_nothing);
+async fn sighup_reloads_routes_and_forgets_nothing(store: Store) {
     let world = World::guarding(store, "").await;
     let first = world.pay("k-1").send().await;
     assert!(!requires_a_key(&world).await);
@@ -55,24 +55,24 @@ async fn a_hangup_reloads_routes_and_forgets_nothing(store: Store) {
     reload(&world, &more.text(), RELOADED, 2).await;
     settles(async || !requires_a_key(&world).await).await;
     let new = || world.post("/new").key("k-1").body("x");
-    settles(async || new().send().await.told() == Some("replayed")).await;
+    settles(async || new().send().await.oncegate_status() == Some("replayed")).await;
     assert_eq!(own.calls(), 1);
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
 }
 
 #[tokio::test]
-async fn a_file_that_has_changed_is_reloaded_unasked() {
+async fn a_changed_file_is_reloaded_without_a_signal() {
     let world = World::guarding(Store::sqlite(), "").await;
     write(&world, &with(&world, "", "key = { required = true }").text());
-    world.proxy.logs(RELOADED).await;
+    world.proxy.wait_for_log(RELOADED).await;
     settles(async || requires_a_key(&world).await).await;
 }
 
 #[tokio::test]
-async fn a_link_that_is_swapped_is_a_file_that_has_changed() {
+async fn a_swapped_symlink_counts_as_a_changed_file() {
     let world = World::guarding(Store::sqlite(), "").await;
     let folder = tempfile::tempdir().unwrap();
-    // As mounted configurations are: the file is a link into a folder that is a link itself.
+    // As with mounted configurations: the file is a link into a folder that is a link itself.
     for (version, lines) in [("1", ""), ("2", "key = { required = true }")] {
         std::fs::create_dir(folder.path().join(version)).unwrap();
         std::fs::write(folder.path().join(version).join("oncegate.toml"), with(&world, "", lines).text()).unwrap();
@@ -85,12 +85,12 @@ async fn a_link_that_is_swapped_is_a_file_that_has_changed() {
     swap("1", &folder.path().join("data"));
     swap("data/oncegate.toml", &world.proxy.file());
     swap("2", &folder.path().join("data"));
-    world.proxy.logs(RELOADED).await;
+    world.proxy.wait_for_log(RELOADED).await;
     settles(async || requires_a_key(&world).await).await;
 }
 
 #[tokio::test]
-async fn a_broken_file_keeps_the_running_one_and_says_why() {
+async fn a_broken_file_is_logged_and_the_running_configuration_stays() {
     let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
     for (times, broken) in [
         with(&world, "", "key = { required = false }\nttl = \"soon\"").text(),
@@ -104,31 +104,31 @@ async fn a_broken_file_keeps_the_running_one_and_says_why() {
         reload(&world, broken, "the running one stays", times + 1).await;
         settles(async || requires_a_key(&world).await).await;
     }
-    let said: Vec<_> =
+    let output: Vec<_> =
         world.proxy.logged().into_iter().filter_map(|line| Some(line["problem"].as_str()?.to_owned())).collect();
     let file = world.proxy.file().display().to_string();
     let text = with(&world, "", "key = { required = false }\nttl = \"soon\"").text();
     let line = 1 + text.lines().position(|line| line.starts_with("ttl")).unwrap();
-    assert!(said[0].starts_with(&format!("{file}:{line}:")) && said[0].contains("routes[0].ttl"), "{said:?}");
-    assert!(said[1].starts_with(&format!("{file}:{line}:")) && said[1].contains("ttl"), "{said:?}");
-    assert!(said[2].starts_with(&format!("{file}:1:")), "{said:?}");
+    assert!(output[0].starts_with(&format!("{file}:{line}:")) && output[0].contains("routes[0].ttl"), "{output:?}");
+    assert!(output[1].starts_with(&format!("{file}:{line}:")) && output[1].contains("ttl"), "{output:?}");
+    assert!(output[2].starts_with(&format!("{file}:1:")), "{output:?}");
     assert_eq!(world.proxy.readyz().await.0, 200);
     reload(&world, &with(&world, "", "key = { required = false }").text(), RELOADED, 1).await;
     settles(async || !requires_a_key(&world).await).await;
 }
 
 #[tokio::test]
-async fn a_file_that_is_gone_changes_nothing() {
+async fn a_deleted_file_changes_nothing() {
     let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
     std::fs::remove_file(world.proxy.file()).unwrap();
     world.proxy.signal(Signal::HUP);
-    let line = world.proxy.logs("the running one stays").await;
+    let line = world.proxy.wait_for_log("the running one stays").await;
     assert_eq!(line["level"], "ERROR");
     assert!(requires_a_key(&world).await);
 }
 
-on_both_stores!(what_finds_a_live_routes_keys_is_changed_by_a_restart_only);
-async fn what_finds_a_live_routes_keys_is_changed_by_a_restart_only(store: Store) {
+on_both_stores!(a_reload_cannot_change_how_a_live_routes_keys_are_found);
+async fn a_reload_cannot_change_how_a_live_routes_keys_are_found(store: Store) {
     let mut world = World::guarding(store, "").await;
     let first = world.pay("k-1").send().await;
     for (times, (lines, what)) in [
@@ -140,23 +140,24 @@ async fn what_finds_a_live_routes_keys_is_changed_by_a_restart_only(store: Store
     .into_iter()
     .enumerate()
     {
-        // With something beside it that could be taken over: nothing is taken over by halves.
+        // The file also has a change that a reload may apply: a reload applies everything or nothing.
         let text = with(&world, "", lines).route(&route("new", "")).text();
         reload(&world, &text, REFUSED, times + 1).await;
         let refusals: Vec<_> = world.proxy.logged().into_iter().filter(|line| line["route"] == "pay").collect();
-        let said = refusals.iter().filter_map(|line| line["message"].as_str()).rfind(|said| said.contains(REFUSED));
-        assert!(said.unwrap().starts_with(&format!("{what} has changed")), "{said:?}");
+        let output =
+            refusals.iter().filter_map(|line| line["message"].as_str()).rfind(|output| output.contains(REFUSED));
+        assert!(output.unwrap().starts_with(&format!("{what} has changed")), "{output:?}");
         assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
-        assert_eq!(world.post("/new").key("k-1").body("x").send().await.told(), None);
+        assert_eq!(world.post("/new").key("k-1").body("x").send().await.oncegate_status(), None);
     }
     let text = with(&world, "", "").route(&route("new", "space = \"route\"")).text();
     reload(&world, &text, RELOADED, 1).await;
     world.restart_as(|setup| setup.route(&route("pay", "space = \"service\""))).await;
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"), "whoever restarts has said so");
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"), "a restart applies the change");
 }
 
 #[tokio::test]
-async fn what_only_a_restart_can_change_is_told() {
+async fn settings_that_need_a_restart_are_logged() {
     let world = World::guarding(Store::sqlite(), "").await;
     for (times, (top, what)) in [
         ("service = \"other\"", "service"),
@@ -168,7 +169,7 @@ async fn what_only_a_restart_can_change_is_told() {
     {
         let text = with(&world, top, "key = { required = true }").text();
         reload(&world, &text, "takes effect with a restart", times + 1).await;
-        world.proxy.logs(&format!("{what} has changed")).await;
+        world.proxy.wait_for_log(&format!("{what} has changed")).await;
         settles(async || requires_a_key(&world).await).await;
     }
     let text = with(&world, "", "").store("sweep_every = \"9s\"").text();
@@ -177,17 +178,17 @@ async fn what_only_a_restart_can_change_is_told() {
     reload(&world, &text, "telemetry has changed", 1).await;
     let text = with(&world, "", "").text().replacen("127.0.0.1:0", "127.0.0.1:1", 1);
     reload(&world, &text, "listen has changed", 1).await;
-    assert_eq!(world.pay("k-1").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 
-on_both_stores!(requests_under_way_are_not_disturbed);
-async fn requests_under_way_are_not_disturbed(store: Store) {
+on_both_stores!(a_reload_does_not_disturb_running_requests);
+async fn a_reload_does_not_disturb_running_requests(store: Store) {
     let world = World::guarding(store, "in_flight = \"wait\"").await;
     let (hold, midway) = (Hold::new(), Hold::new());
     world.upstream.then(Answer::status(201).hold(&hold));
     world.upstream.then(Answer::status(200).chunks(&["first", "second"]).hold_midway(&midway));
     let guarded = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     let waiter = world.pay("k-1").spawn();
     let mut streaming = world.get("/events").open().await.unwrap();
     streaming.any_head().await.unwrap();
@@ -199,7 +200,7 @@ async fn requests_under_way_are_not_disturbed(store: Store) {
     hold.release();
     midway.release();
     let first = guarded.await.unwrap().unwrap();
-    assert_eq!((first.told(), &*first.text()), (Some("executed"), "effect 1"));
+    assert_eq!((first.oncegate_status(), &*first.text()), (Some("executed"), "effect 1"));
     assert_eq!(waiter.await.unwrap().unwrap().comparable(), first.replayed());
     assert_eq!(streaming.piece().await.unwrap().unwrap(), b"second");
     assert_eq!(streaming.piece().await.unwrap(), None);
@@ -208,7 +209,7 @@ async fn requests_under_way_are_not_disturbed(store: Store) {
 }
 
 #[tokio::test]
-async fn secrets_and_trust_are_reloaded_with_the_routes() {
+async fn secrets_and_trusted_proxies_are_reloaded_with_the_routes() {
     let secret = |name: &str| format!("secret = \"the {name} secret, long enough\"");
     let world = World::with(Store::sqlite(), |setup| setup.top(&secret("first")).route(&route("pay", ""))).await;
     let first = world.pay("k-1").send().await;
@@ -217,25 +218,25 @@ async fn secrets_and_trust_are_reloaded_with_the_routes() {
     reload(&world, &with(&world, &top, "").text(), RELOADED, 1).await;
     settles(async || world.pay("k-2").field("X-Api-Key", "a").send().await.status == 400).await;
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
-    assert_eq!(world.pay("k-3").send().await.told(), Some("executed"));
+    assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"));
     reload(&world, &with(&world, &secret("second"), "").text(), RELOADED, 2).await;
     settles(async || world.pay("k-1").send().await.status == 422).await;
-    assert_eq!(world.pay("k-3").send().await.told(), Some("replayed"));
+    assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("replayed"));
 }
 
 #[tokio::test]
-async fn a_hangup_right_after_the_start_is_not_lost() {
+async fn sighup_right_after_the_start_is_not_lost() {
     for _ in 0..10 {
         let proxy = crate::harness::Proxy::on("memory:").top("upstream = \"http://localhost:1\"").start().await;
         std::fs::write(proxy.file(), "[[routes").unwrap();
         proxy.signal(Signal::HUP);
-        proxy.logs("the running one stays").await;
+        proxy.wait_for_log("the running one stays").await;
     }
 }
 
-on_both_stores!(a_restart_that_changes_what_finds_keys_warns);
-async fn a_restart_that_changes_what_finds_keys_warns(store: Store) {
-    const WARNED: &str = "in another way than when it was last started";
+on_both_stores!(a_restart_that_changes_how_keys_are_found_warns);
+async fn a_restart_that_changes_how_keys_are_found_warns(store: Store) {
+    const WARNED: &str = "in another way than at its last start";
     let guards = |lines: &'static str| {
         move |setup: Setup| setup.route(&route("pay", lines)).route(&route("look", "mode = \"observe\""))
     };
@@ -247,11 +248,11 @@ async fn a_restart_that_changes_what_finds_keys_warns(store: Store) {
     };
     world.restart_as(guards("ttl = \"1h\"\nkey = { required = true }")).await;
     assert_eq!(warned(&world), [""; 0], "nothing of that finds a key");
-    assert_eq!(world.pay("k-1").send().await.told(), Some("replayed"));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("replayed"));
     world.restart_as(guards("space = \"service\"\nkey = { header = \"X-Key\" }")).await;
-    let told = warned(&world);
-    assert!(told.len() == 1 && told[0].starts_with("\"pay\""), "{told:?}");
-    assert!(told[0].contains("space: path -> service") && told[0].contains("x-key"), "{told:?}");
+    let warnings = warned(&world);
+    assert!(warnings.len() == 1 && warnings[0].starts_with("\"pay\""), "{warnings:?}");
+    assert!(warnings[0].contains("space: path -> service") && warnings[0].contains("x-key"), "{warnings:?}");
     world.restart_as(guards("space = \"service\"\nkey = { header = \"X-Key\" }")).await;
-    assert_eq!(warned(&world), [""; 0], "it is told once");
+    assert_eq!(warned(&world), [""; 0], "it is logged once");
 }

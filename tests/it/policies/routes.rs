@@ -1,15 +1,15 @@
-//! Which requests are guarded, by what, and where they go.
+//! Route matching: the guarded requests, their route, and their upstream.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::proxy::Setup;
 use crate::harness::{Answer, Request, Store, Upstream, World, route};
 
-async fn told(request: Request) -> String {
-    request.send().await.told().unwrap_or("nothing").to_owned()
+async fn oncegate_status(request: Request) -> String {
+    request.send().await.oncegate_status().unwrap_or("nothing").to_owned()
 }
 
-/// A world with these routes; a key is one on all the paths of its route.
+/// A world with these routes; a key is shared by all the paths of its route.
 async fn routed(routes: &[(&str, &str)]) -> World {
     World::with(Store::sqlite(), |setup| {
         routes.iter().fold(setup.defaults("space = \"route\""), |setup, (name, lines)| {
@@ -20,7 +20,7 @@ async fn routed(routes: &[(&str, &str)]) -> World {
 }
 
 #[tokio::test]
-async fn the_most_specific_route_wins_in_whatever_order_they_stand() {
+async fn the_most_specific_route_wins_in_any_order() {
     let world = routed(&[
         ("rest", "path = \"/{*rest}\"\nforward_key = \"derive:rest\""),
         ("one", "path = \"/v1/{id}\"\nforward_key = \"derive:one\""),
@@ -52,13 +52,13 @@ async fn the_most_specific_route_wins_in_whatever_order_they_stand() {
     {
         let key = format!("k-{number}");
         let request = world.proxy.client().request(method, target).host(host).key(&key).body("x");
-        assert_eq!(told(request).await, "executed", "{method} {host} {target}");
+        assert_eq!(oncegate_status(request).await, "executed", "{method} {host} {target}");
         let expected = format!("{key}:{route}");
         assert_eq!(world.upstream.last().field("idempotency-key"), Some(&*expected), "{method} {host} {target}");
     }
     for method in ["DELETE", "GET", "PUT"] {
         let request = world.proxy.client().request(method, "/v1/17").key("k");
-        assert_eq!(told(request).await, "nothing", "{method}");
+        assert_eq!(oncegate_status(request).await, "nothing", "{method}");
     }
 }
 
@@ -71,12 +71,12 @@ async fn another_spelling_of_a_guarded_path_is_guarded() {
             .enumerate()
     {
         let request = world.post(target).key(&format!("k-{number}")).body("x");
-        assert_eq!(told(request.clone()).await, "executed", "{target}");
+        assert_eq!(oncegate_status(request.clone()).await, "executed", "{target}");
         assert_eq!(world.upstream.last().target, target, "the service gets it as it was sent");
-        assert_eq!(told(request).await, "replayed", "{target}");
+        assert_eq!(oncegate_status(request).await, "replayed", "{target}");
     }
     for target in ["/v1%2Fpay", "/v1/pay/", "/v1/pay/x", "/v1//pay", "/V1/pay"] {
-        assert_eq!(told(world.post(target).key("k").body("x")).await, "nothing", "{target}");
+        assert_eq!(oncegate_status(world.post(target).key("k").body("x")).await, "nothing", "{target}");
     }
 }
 
@@ -106,11 +106,11 @@ async fn a_routes_own_service_gets_all_of_its_requests() {
     for request in [world.get("/pay"), world.post("/else").key("k-1").body("x")] {
         assert!(reached(&world.upstream, &request).await && !reached(&own, &request).await);
     }
-    assert_eq!(told(world.post("/pay").key("k-1").body("x")).await, "replayed");
+    assert_eq!(oncegate_status(world.post("/pay").key("k-1").body("x")).await, "replayed");
 }
 
 #[tokio::test]
-async fn what_defaults_say_holds_where_a_route_says_nothing_else() {
+async fn defaults_apply_where_a_route_sets_nothing() {
     let world = World::with(Store::sqlite(), |setup| {
         setup
             .defaults("key = { header = \"X-Key\", required = true }\nstore_statuses = [\"2xx\", \"503\"]\nmethods = [\"PUT\"]")
@@ -123,20 +123,24 @@ async fn what_defaults_say_holds_where_a_route_says_nothing_else() {
     world.upstream.then(Answer::status(503));
     for expected in ["executed", "replayed"] {
         let response = put.clone().field("X-Key", "k-1").send().await;
-        assert_eq!((response.status, response.told()), (503, Some(expected)));
+        assert_eq!((response.status, response.oncegate_status()), (503, Some(expected)));
     }
-    assert_eq!(told(world.post("/lax").body("x")).await, "nothing");
-    assert_eq!(told(world.post("/lax").field("X-Key", "k-1").body("x")).await, "executed", "the header stays");
-    assert_eq!(told(world.post("/pay").field("X-Key", "k-1").body("x")).await, "nothing");
+    assert_eq!(oncegate_status(world.post("/lax").body("x")).await, "nothing");
+    assert_eq!(
+        oncegate_status(world.post("/lax").field("X-Key", "k-1").body("x")).await,
+        "executed",
+        "the header stays"
+    );
+    assert_eq!(oncegate_status(world.post("/pay").field("X-Key", "k-1").body("x")).await, "nothing");
 }
 
 #[tokio::test]
-async fn a_route_that_is_off_lets_everything_through() {
+async fn a_route_that_is_off_passes_everything() {
     let world = World::guarding(Store::sqlite(), "mode = \"off\"\nkey = { required = true }").await;
     for _ in 0..2 {
         let response = world.pay("k-1").send().await;
-        assert_eq!((response.status, response.told(), response.field("idempotency-key")), (201, None, None));
-        assert_eq!(told(world.post("/pay").body("x")).await, "nothing");
+        assert_eq!((response.status, response.oncegate_status(), response.field("idempotency-key")), (201, None, None));
+        assert_eq!(oncegate_status(world.post("/pay").body("x")).await, "nothing");
     }
     assert_eq!(world.upstream.calls(), 4);
     assert_eq!(world.upstream.last().field("oncegate-attempt"), None);
@@ -148,7 +152,7 @@ fn refusing(setup: Setup) -> Setup {
 }
 
 #[tokio::test]
-async fn what_changes_something_may_be_refused_where_nothing_guards_it() {
+async fn unguarded_unsafe_requests_may_be_refused() {
     let world = World::with(Store::sqlite(), refusing).await;
     for request in [
         world.post("/else").key("k-1").body("x"),
@@ -156,19 +160,19 @@ async fn what_changes_something_may_be_refused_where_nothing_guards_it() {
         world.proxy.client().request("PURGE", "/pay").key("k-1"),
     ] {
         let refusal = request.send().await;
-        assert_eq!((refusal.outcome(), refusal.told()), ((403, "unguarded".to_owned()), None));
+        assert_eq!((refusal.outcome(), refusal.oncegate_status()), ((403, "unguarded".to_owned()), None));
         assert_eq!(refusal.problem()["retry"], "fix");
     }
     assert_eq!(world.upstream.calls(), 0);
     for method in ["GET", "HEAD", "OPTIONS"] {
         assert_eq!(world.proxy.client().request(method, "/else").send().await.status, 201, "{method}");
     }
-    assert_eq!(told(world.pay("k-1")).await, "executed");
-    // A route guards it, and asks for no key.
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
+    // A route guards it, and requires no key.
     let keyless = world.post("/pay").body("x").send().await;
-    assert_eq!((keyless.status, keyless.told()), (201, None));
+    assert_eq!((keyless.status, keyless.oncegate_status()), (201, None));
     assert_eq!(world.post("/off").body("x").send().await.status, 201);
-    assert_eq!(told(world.post("/look").body("x")).await, "observed");
+    assert_eq!(oncegate_status(world.post("/look").body("x")).await, "observed");
 }
 
 #[tokio::test]
@@ -185,21 +189,21 @@ async fn a_route_for_one_host_leaves_other_hosts_to_the_general_one() {
     assert!(reached(&own, &pay("api.example")).await);
     assert!(reached(&world.upstream, &world.pay("k-2").host("www.api.example")).await);
     assert_eq!(own.last().field("host"), Some("api.example"));
-    assert_eq!(told(pay("api.example:80")).await, "replayed");
+    assert_eq!(oncegate_status(pay("api.example:80")).await, "replayed");
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_uses_is_given_up_before_the_service_does() {
+async fn an_idle_connection_is_closed_before_the_service_closes_it() {
     let world = World::guarding(Store::sqlite(), "upstream_idle_timeout = \"100ms\"").await;
-    assert_eq!(told(world.pay("k-1")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
     let begun = Instant::now();
-    world.upstream.saw(|seen| seen.closed == 1).await;
+    world.upstream.wait_until(|seen| seen.closed == 1).await;
     assert!(begun.elapsed() < Duration::from_millis(1_900), "that is when it would be by default");
-    assert_eq!(told(world.pay("k-2")).await, "executed");
+    assert_eq!(oncegate_status(world.pay("k-2")).await, "executed");
 }
 
 #[tokio::test]
-async fn what_says_who_is_calling_cannot_be_lost_on_the_way_through_a_route_that_is_off() {
+async fn scope_fields_cannot_be_removed_on_a_route_that_is_off() {
     let world = World::with(Store::sqlite(), |setup| setup.route(&route("off", "mode = \"off\""))).await;
     for path in ["/off", "/else"] {
         let request = world.post(path).field("Authorization", "Bearer a").field("Connection", "Authorization");
@@ -212,12 +216,12 @@ async fn what_says_who_is_calling_cannot_be_lost_on_the_way_through_a_route_that
 async fn another_spelling_of_a_guarded_host_is_guarded() {
     let world = routed(&[("api", "path = \"/pay\"\nhost = \"api.example\"")]).await;
     let request = |host: &str| world.post("/pay").key("k-1").host(host).body("x");
-    assert_eq!(told(request("api.example")).await, "executed");
+    assert_eq!(oncegate_status(request("api.example")).await, "executed");
     for host in ["API.Example", "api.example:443", "api.example:", "api.example.", "api.example.:80"] {
-        assert_eq!(told(request(host)).await, "replayed", "{host}");
+        assert_eq!(oncegate_status(request(host)).await, "replayed", "{host}");
     }
     let absolute = world.post("http://api.example/pay").key("k-1").body("x");
-    assert_eq!(told(absolute).await, "replayed", "where a target names its host, that is the host");
+    assert_eq!(oncegate_status(absolute).await, "replayed", "where a target names its host, that is the host");
     for host in ["x@api.example", "api.example/", "api.example,shop.example", "api.example other"] {
         let refusal = request(host).send().await;
         assert_eq!(refusal.status, 400, "{host}: {refusal:?}");

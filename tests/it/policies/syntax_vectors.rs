@@ -1,13 +1,13 @@
-//! Keys that others have written down: what is one, and which.
+//! Keys of the published test vectors: valid ones with their value, and invalid ones.
 
 use std::path::Path;
 
-use oncegate::domain::key::{Key, Limits, Syntax};
+use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
 use serde_json::Value;
 
 use crate::harness::{Store, World};
 
-/// A file of vectors that lies beside the project, where it does.
+/// A file of vectors; `None` if the project's checkout does not have it.
 fn vectors(name: &str) -> Option<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/vectors").join(name);
     match std::fs::read(&file) {
@@ -23,30 +23,30 @@ fn lines(case: &Value) -> Vec<&str> {
     case["raw"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect()
 }
 
-/// As bytes of a field: each character is the byte of its number, and those that no byte has are UTF-8.
+/// A field's bytes: each character is the byte with its number, and characters beyond 0xFF are UTF-8.
 fn bytes(line: &str) -> Vec<u8> {
     let single = line.chars().map(|character| u8::try_from(u32::from(character)).ok()).collect::<Option<_>>();
     single.unwrap_or_else(|| line.as_bytes().to_vec())
 }
 
-fn parse(line: &str, syntax: Syntax, length_max: usize) -> Option<String> {
-    let key = Key::parse(&bytes(line), syntax, Limits { length_min: 1, length_max }).ok()?;
+fn parse(line: &str, syntax: KeySyntax, length_max: usize) -> Option<String> {
+    let key = Key::parse(&bytes(line), syntax, KeyLimits { length_min: 1, length_max }).ok()?;
     Some(String::from_utf8(key.as_bytes().to_vec()).unwrap())
 }
 
 /// The names of the syntaxes in the vectors, and in a configuration.
-const SYNTAXES: [(&str, &str, Syntax); 3] = [
-    ("ietf_strict", "sf-string", Syntax::SfString),
-    ("ietf", "ietf", Syntax::Ietf),
-    ("opaque", "opaque", Syntax::Opaque),
+const SYNTAXES: [(&str, &str, KeySyntax); 3] = [
+    ("ietf_strict", "sf-string", KeySyntax::SfString),
+    ("ietf", "ietf", KeySyntax::Ietf),
+    ("opaque", "opaque", KeySyntax::Opaque),
 ];
 
 #[test]
-fn each_spelling_is_the_key_that_it_should_be() {
+fn each_vector_parses_to_its_expected_key() {
     let Some(vectors) = vectors("oncegate/idempotency-key-parse.json") else { return };
     let mut compared = 0;
     for case in vectors["cases"].as_array().unwrap() {
-        // None, and more than one, are the gate's affair; below.
+        // No line or several lines are the gate's case; see below.
         let [line] = lines(case)[..] else { continue };
         for (name, _, syntax) in SYNTAXES {
             assert_eq!(parse(line, syntax, 255).as_deref(), case[name]["key"].as_str(), "{name}: {}", case["name"]);
@@ -57,7 +57,7 @@ fn each_spelling_is_the_key_that_it_should_be() {
 }
 
 #[tokio::test]
-async fn each_spelling_is_answered_as_it_should_be() {
+async fn each_vector_gets_its_expected_answer() {
     let Some(vectors) = vectors("oncegate/idempotency-key-parse.json") else { return };
     let world = World::with(Store::sqlite(), |setup| {
         SYNTAXES.iter().fold(setup.defaults("scope = [\"none\"]"), |setup, (_, syntax, _)| {
@@ -83,19 +83,19 @@ async fn each_spelling_is_answered_as_it_should_be() {
 }
 
 #[test]
-fn structured_fields_are_strings_or_no_keys() {
+fn only_structured_field_strings_are_keys() {
     let mut compared = 0;
     for file in ["string.json", "token.json", "item.json"] {
         let Some(vectors) = vectors(&format!("structured-fields/{file}")) else { return };
         for case in vectors.as_array().unwrap() {
             let ([line], false) = (&lines(case)[..], case["can_fail"] == true) else { continue };
-            // Tabs around a value are white space to HTTP, and gone before anybody parses it.
+            // HTTP removes tabs around a value before it is parsed.
             if case["header_type"] != "item" || line.trim_matches('\t') != *line {
                 continue;
             }
-            // A text is a text in the vectors too; a token and all else is told apart there.
+            // In the vectors too a string is a JSON string; a token and every other type is marked there.
             let text = case["expected"][0].as_str().filter(|text| !text.is_empty() && case["must_fail"] != true);
-            assert_eq!(parse(line, Syntax::SfString, 2048).as_deref(), text, "{file}: {}", case["name"]);
+            assert_eq!(parse(line, KeySyntax::SfString, 2048).as_deref(), text, "{file}: {}", case["name"]);
             compared += 1;
         }
     }

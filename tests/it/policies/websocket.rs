@@ -5,13 +5,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::harness::wire::{Head, Wire};
-use crate::harness::{Answer, PATIENCE, Proxy, Store, World, route};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, World, route};
 
 /// The handshake of the RFC's own example.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// A frame that is a whole short text; a client masks its own.
+/// A frame with a complete short text; a client masks its own.
 fn frame(text: &[u8], mask: Option<[u8; 4]>) -> Vec<u8> {
     let length = u8::try_from(text.len()).unwrap();
     assert!(length < 126);
@@ -35,7 +35,7 @@ async fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
     text.iter().enumerate().map(|(at, byte)| byte ^ mask[at % 4]).collect()
 }
 
-/// A service that speaks one WebSocket; returns the head it got and what it heard last, an end included.
+/// A service that speaks one WebSocket; returns the head of its request and the last message, the closing one included.
 async fn service(listener: TcpListener) -> (Head, Vec<u8>) {
     let mut wire = Wire::new(listener.accept().await.unwrap().0);
     let head = wire.head().await.unwrap().unwrap();
@@ -43,14 +43,14 @@ async fn service(listener: TcpListener) -> (Head, Vec<u8>) {
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Accept: {ACCEPT}\r\nSec-WebSocket-Protocol: chat\r\n\r\n"
     );
-    // The first frame comes with the handshake, in one piece.
+    // The first frame comes with the handshake, in one write.
     wire.write(&[answer.into_bytes(), frame(b"welcome", None)].concat()).await.unwrap();
     let mut stream = wire.stream;
     for _ in 0..3 {
-        let said = read_frame(&mut stream).await;
-        stream.write_all(&frame(&[b"you said ", &said[..]].concat(), None)).await.unwrap();
+        let output = read_frame(&mut stream).await;
+        stream.write_all(&frame(&[b"you said ", &output[..]].concat(), None)).await.unwrap();
     }
-    // From here on nothing that anybody could parse.
+    // From here on, bytes in no parsable protocol.
     let mut raw = vec![0; 70_000];
     stream.read_exact(&mut raw).await.unwrap();
     stream.write_all(&raw).await.unwrap();
@@ -59,7 +59,7 @@ async fn service(listener: TcpListener) -> (Head, Vec<u8>) {
     (head, rest)
 }
 
-/// A conversation from the handshake to its end, with a request of this method on a route for POST.
+/// A conversation from the handshake to the closing frame, with a request of this method on a route for POST.
 async fn speaks(method: &str, lines: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let setup = Proxy::on("memory:").upstream(listener.local_addr().unwrap()).route(&route("chat", lines));
@@ -100,24 +100,24 @@ async fn speaks(method: &str, lines: &str) {
         stream.read_to_end(&mut end).await.unwrap();
         assert!(end.is_empty());
     };
-    timeout(PATIENCE, talk).await.expect("one side has nothing more to say");
+    timeout(TEST_TIMEOUT, talk).await.expect("one side has nothing more to say");
 }
 
 #[tokio::test]
-async fn a_websocket_passes_where_no_route_guards() {
+async fn a_websocket_passes_without_a_route() {
     speaks("GET", "").await;
 }
 
 #[tokio::test]
-async fn a_websocket_passes_where_the_route_is_off_or_only_looks_on() {
+async fn a_websocket_passes_on_a_route_that_is_off_or_observes() {
     speaks("POST", "mode = \"off\"").await;
     speaks("POST", "mode = \"observe\"").await;
 }
 
 #[tokio::test]
-async fn what_the_service_does_not_switch_is_answered_as_ever() {
+async fn a_refused_upgrade_is_answered_as_any_request() {
     let world = World::start(Store::sqlite()).await;
-    world.upstream.answers(Answer::status(426).field("Upgrade", "websocket").body("no"));
+    world.upstream.answer_all(Answer::status(426).field("Upgrade", "websocket").body("no"));
     let request = world.get("/chat").field("Connection", "Upgrade").field("Upgrade", "websocket");
     let response = request.send().await;
     assert_eq!((response.status, &*response.text()), (426, "no"));
@@ -125,10 +125,10 @@ async fn what_the_service_does_not_switch_is_answered_as_ever() {
 }
 
 #[tokio::test]
-async fn a_guarded_request_is_never_switched() {
+async fn a_guarded_request_is_never_upgraded() {
     let world = World::start(Store::sqlite()).await;
     let request = world.pay("k-1").field("Connection", "Upgrade").field("Upgrade", "websocket");
-    assert_eq!(request.send().await.told(), Some("executed"));
+    assert_eq!(request.send().await.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().field("upgrade"), None, "the service is not even asked");
     world
         .upstream

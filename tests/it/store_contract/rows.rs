@@ -1,47 +1,49 @@
-//! What can stand in a row.
+//! Rows that decode, and rows that do not decode.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use oncegate::domain::attempt::Ending;
-use oncegate::domain::record::Ask;
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::response::StoredResponse;
-use oncegate::store::{Settled, StoreError};
+use oncegate::store::{SettleResult, StoreError};
 
-use crate::harness::world::{DAY, World, again, ask, completion, renewal, response, settlement, us};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,
+    settlement,
+};
 
-pub async fn a_row_that_does_not_decode_is_told_and_not_taken_for_a_free_key(mut world: World) {
-    let ask = ask("k");
-    world.reserve(&ask).await;
-    world.settle(completion(&ask, b"")).await;
+pub async fn an_undecodable_row_is_an_error_and_no_free_key(mut world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    world.settle(completion(&reserve_request, b"")).await;
     let bytes = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     for change in [
         format!("fields = {}", world.bytes(&bytes("a: b\nc: d\r\n\r\n"))),
         format!("fields = {}", world.bytes(&bytes("nothing"))),
         "recipe = '999'".to_owned(),
     ] {
-        world.by_hand(&format!("update keys set {change}")).await.unwrap();
+        world.execute_sql(&format!("update keys set {change}")).await.unwrap();
         for error in [
-            world.store().find(ask.id).await.map(drop).unwrap_err(),
-            world.store().reserve(again(&ask)).await.map(drop).unwrap_err(),
-            world.store().settle(completion(&again(&ask), b"")).await.map(drop).unwrap_err(),
+            world.store().find(reserve_request.id).await.map(drop).unwrap_err(),
+            world.store().reserve(next_attempt_request(&reserve_request)).await.map(drop).unwrap_err(),
+            world.store().settle(completion(&next_attempt_request(&reserve_request), b"")).await.map(drop).unwrap_err(),
         ] {
             assert!(matches!(error, StoreError::Corrupt(_)), "{change}: {error:?}");
         }
     }
 }
 
-pub async fn no_impossible_row_can_be_written(mut world: World) {
-    let [completed, retryable, unknown] = ["completed", "retryable", "unknown"].map(ask);
-    let in_flight = ask("in-flight");
-    for (ask, ending) in [
-        (&completed, Ending::Completed { response: response(b""), ttl: DAY, remember: None }),
-        (&retryable, Ending::Retryable { ttl: DAY }),
-        (&unknown, Ending::Unknown),
+pub async fn no_impossible_row_can_be_written(mut world: StoreFixture) {
+    let [completed, retryable, unknown] = ["completed", "retryable", "unknown"].map(new_reserve_request);
+    let in_flight = new_reserve_request("in-flight");
+    for (reserve_request, outcome) in [
+        (&completed, AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None }),
+        (&retryable, AttemptOutcome::Retryable { ttl: DAY }),
+        (&unknown, AttemptOutcome::Unknown),
     ] {
-        world.reserve(ask).await;
-        world.settle(settlement(ask, ending)).await;
+        world.reserve(reserve_request).await;
+        world.settle(settlement(reserve_request, outcome)).await;
     }
     let short = world.bytes("00");
     let mut impossible: Vec<(String, &str)> = Vec::new();
@@ -72,38 +74,40 @@ pub async fn no_impossible_row_can_be_written(mut world: World) {
         impossible.push((format!("{column} = {short}"), "unknown"));
     }
     for (change, state) in impossible {
-        let done = world.by_hand(&format!("update keys set {change} where state = '{state}'")).await;
+        let done = world.execute_sql(&format!("update keys set {change} where state = '{state}'")).await;
         let why = done.expect_err(&change).to_lowercase();
         assert!(why.contains("check constraint"), "{change}: {why}");
     }
     world.reserve(&in_flight).await;
 }
 
-pub async fn a_bad_row_fails_alone(world: World) {
+pub async fn a_row_that_violates_a_constraint_fails_alone(world: StoreFixture) {
     let bad = 13;
-    let asks: Vec<Ask> = (0..40).map(|i| ask(&format!("k-{i}"))).collect();
-    join_all(asks.iter().map(|ask| world.reserve(ask))).await;
-    let settlements = asks.iter().enumerate().map(|(i, ask)| {
-        // No status to be stored; the gate lets none through.
+    let reserve_requests: Vec<ReserveRequest> = (0..40).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
+    join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request))).await;
+    let settlements = reserve_requests.iter().enumerate().map(|(i, reserve_request)| {
+        // Not a final status; the gate lets none through.
         let status = if i == bad { StatusCode::from_u16(600).unwrap() } else { StatusCode::OK };
         let response = StoredResponse { status, ..response(b"") };
-        world.store().settle(settlement(ask, Ending::Completed { response, ttl: DAY, remember: None }))
+        world
+            .store()
+            .settle(settlement(reserve_request, AttemptOutcome::Completed { response, ttl: DAY, remember: None }))
     });
     for (i, settled) in join_all(settlements).await.into_iter().enumerate() {
         match settled {
-            Ok(Settled::Done { .. }) => assert_ne!(i, bad),
+            Ok(SettleResult::Done { .. }) => assert_ne!(i, bad),
             Err(StoreError::Unavailable(_)) => assert_eq!(i, bad),
             other => panic!("{i}: {other:?}"),
         }
     }
-    assert_eq!(world.find(&asks[bad]).await.state.name(), "in_flight");
+    assert_eq!(world.find(&reserve_requests[bad]).await.state.name(), "in_flight");
 }
 
-pub async fn a_ttl_of_any_length_is_kept(world: World) {
-    let ask = Ask { time_limit: Duration::MAX, ..ask("k") };
-    world.reserve(&ask).await;
-    let ending = Ending::Completed { response: response(b""), ttl: Duration::MAX, remember: None };
-    world.settle(settlement(&ask, ending)).await;
-    assert!(!world.find(&ask).await.past_ttl);
-    world.store().renew(renewal(us(), Duration::MAX)).await.unwrap();
+pub async fn a_ttl_of_any_length_is_kept(world: StoreFixture) {
+    let reserve_request = ReserveRequest { time_limit: Duration::MAX, ..new_reserve_request("k") };
+    world.reserve(&reserve_request).await;
+    let outcome = AttemptOutcome::Completed { response: response(b""), ttl: Duration::MAX, remember: None };
+    world.settle(settlement(&reserve_request, outcome)).await;
+    assert!(!world.find(&reserve_request).await.past_ttl);
+    world.store().renew_lease(renewal(own_instance(), Duration::MAX)).await.unwrap();
 }

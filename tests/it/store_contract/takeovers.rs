@@ -1,48 +1,56 @@
-//! The attempts after the first.
+//! Attempts after the first.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::Ending;
-use oncegate::domain::fingerprint::{BodyRule, Fingerprint, Plan, Recipe};
-use oncegate::domain::record::{Ask, Reservation};
-use oncegate::store::Seen;
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
+use oncegate::domain::state::StateKind;
+use oncegate::store::ExpectedRecord;
 
-use crate::harness::world::{DAY, World, again, ask, completion, fresh, response, settlement, taken, token};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, token,
+    unwrap_lease, unwrap_taken,
+};
 
-pub async fn of_many_who_take_a_key_over_at_once_one_gets_it(world: World) {
-    let first = ask("k");
+pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture) {
+    let first = new_reserve_request("k");
     world.reserve(&first).await;
-    world.settle(settlement(&first, Ending::Unknown)).await;
-    let seen = Seen::from(&world.find(&first).await);
-    let asks: Vec<Ask> = (0..50).map(|_| again(&first)).collect();
-    let reservations = join_all(asks.iter().map(|ask| world.store().take_over(ask.clone(), seen))).await;
+    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    let seen = ExpectedRecord::from(&world.find(&first).await);
+    let reserve_requests: Vec<ReserveRequest> = (0..50).map(|_| next_attempt_request(&first)).collect();
+    let reservations =
+        join_all(reserve_requests.iter().map(|reserve_request| world.store().take_over(reserve_request.clone(), seen)))
+            .await;
     let (mut winners, mut found) = (Vec::new(), Vec::new());
     for reservation in reservations {
         match reservation.unwrap() {
-            Reservation::Fresh(lease) => winners.push((lease.ask.token, lease.attempt)),
-            Reservation::Taken(record) => found.push((record.token, record.attempt)),
+            ReserveResult::Fresh(lease) => winners.push((lease.reserve_request.token, lease.attempt)),
+            ReserveResult::Taken(record) => found.push((record.token, record.attempt)),
         }
     }
     assert_eq!(winners.len(), 1);
     assert_eq!(found, [winners[0]; 49]);
 }
 
-pub async fn the_next_attempt_counts_on_and_brings_its_own_terms(world: World) {
-    let first = ask("k");
+pub async fn the_next_attempt_increments_the_number_and_has_its_own_retention(world: StoreFixture) {
+    let first = new_reserve_request("k");
     world.reserve(&first).await;
-    for (number, belief) in [(2, Ending::Unknown), (3, Ending::Retryable { ttl: DAY })] {
+    for (number, belief) in [(2, AttemptOutcome::Unknown), (3, AttemptOutcome::Retryable { ttl: DAY })] {
         let last = world.find(&first).await;
-        world.settle(settlement(&Ask { token: last.token, ..first.clone() }, belief)).await;
-        let next = Ask {
-            recipe: Recipe::new(Plan { body: BodyRule::None, query: true, ..Plan::default() }, None),
+        world.settle(settlement(&ReserveRequest { token: last.token, ..first.clone() }, belief)).await;
+        let next = ReserveRequest {
+            recipe: Recipe::new(
+                FingerprintRules { body: BodyRule::None, query: true, ..FingerprintRules::default() },
+                None,
+            ),
             fingerprint: Fingerprint::from_stored(&[number; 32]).unwrap(),
             time_limit: Duration::from_secs(3600),
-            ..again(&first)
+            ..next_attempt_request(&first)
         };
-        let seen = Seen::from(&world.find(&first).await);
-        let lease = fresh(world.store().take_over(next.clone(), seen).await.unwrap());
-        assert_eq!((lease.ask.token, lease.attempt), (next.token, number.into()));
+        let seen = ExpectedRecord::from(&world.find(&first).await);
+        let lease = unwrap_lease(world.store().take_over(next.clone(), seen).await.unwrap());
+        assert_eq!((lease.reserve_request.token, lease.attempt), (next.token, number.into()));
         let record = world.find(&first).await;
         assert_eq!((record.token, record.attempt, record.state.name()), (next.token, number.into(), "in_flight"));
         assert_eq!((record.recipe, record.fingerprint), (next.recipe, next.fingerprint));
@@ -51,66 +59,69 @@ pub async fn the_next_attempt_counts_on_and_brings_its_own_terms(world: World) {
     }
 }
 
-pub async fn past_its_ttl_a_key_begins_a_new_life(world: World) {
-    for (key, ending) in [
-        ("completed", Ending::Completed { response: response(b"old"), ttl: Duration::ZERO, remember: None }),
-        ("retryable", Ending::Retryable { ttl: Duration::ZERO }),
+pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {
+    for (key, outcome) in [
+        ("completed", AttemptOutcome::Completed { response: response(b"old"), ttl: Duration::ZERO, remember: None }),
+        ("retryable", AttemptOutcome::Retryable { ttl: Duration::ZERO }),
     ] {
-        let first = ask(key);
+        let first = new_reserve_request(key);
         world.reserve(&first).await;
-        world.settle(settlement(&first, Ending::Unknown)).await;
-        let second = again(&first);
-        fresh(world.store().take_over(second.clone(), Seen::from(&world.find(&first).await)).await.unwrap());
-        world.settle(settlement(&second, ending)).await;
+        world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+        let second = next_attempt_request(&first);
+        unwrap_lease(
+            world.store().take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await.unwrap(),
+        );
+        world.settle(settlement(&second, outcome)).await;
         let record = world.find(&first).await;
         assert!(record.past_ttl);
         assert_eq!((record.state.name(), record.attempt), (key, 2));
-        let third = again(&first);
-        let lease = fresh(world.store().take_over(third.clone(), Seen::from(&record)).await.unwrap());
+        let third = next_attempt_request(&first);
+        let lease = unwrap_lease(world.store().take_over(third.clone(), ExpectedRecord::from(&record)).await.unwrap());
         assert_eq!(lease.attempt, 1);
         let record = world.find(&first).await;
         assert_eq!((record.state.name(), record.attempt, record.past_ttl), ("in_flight", 1, false));
-        // The old life is over for good.
+        // The key's old attempts can no longer settle it.
         world.settle_late(completion(&second, b"late")).await.unwrap();
     }
 }
 
-pub async fn what_is_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over(world: World) {
-    let ask = ask("k");
-    world.reserve(&ask).await;
-    for state in ["in_flight", "completed"] {
+pub async fn an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over(world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    for state in [StateKind::InFlight, StateKind::Completed] {
         for past_ttl in [false, true] {
-            // Even where the caller would like to see it otherwise.
-            let seen = Seen { token: ask.token, state, past_ttl };
-            let record = taken(world.store().take_over(again(&ask), seen).await.unwrap());
-            assert_eq!((record.state.name(), record.token), (state, ask.token));
+            // Even if the caller expects another state.
+            let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl };
+            let record =
+                unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
+            assert_eq!((record.state.kind(), record.token), (state, reserve_request.token));
         }
-        if state == "in_flight" {
-            world.settle(completion(&ask, b"")).await;
+        if state == StateKind::InFlight {
+            world.settle(completion(&reserve_request, b"")).await;
         }
     }
 }
 
-pub async fn what_has_changed_since_it_was_seen_is_not_taken_over(world: World) {
-    let ask = ask("k");
-    world.reserve(&ask).await;
-    world.settle(settlement(&ask, Ending::Retryable { ttl: DAY })).await;
-    let now = Seen::from(&world.find(&ask).await);
+pub async fn a_changed_record_is_not_taken_over(world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    world.settle(settlement(&reserve_request, AttemptOutcome::Retryable { ttl: DAY })).await;
+    let now = ExpectedRecord::from(&world.find(&reserve_request).await);
     for seen in [
-        Seen { token: token(), ..now },
-        Seen { state: "unknown", ..now },
-        Seen { state: "completed", ..now },
-        Seen { past_ttl: true, ..now },
+        ExpectedRecord { token: token(), ..now },
+        ExpectedRecord { state: StateKind::Unknown, ..now },
+        ExpectedRecord { state: StateKind::Completed, ..now },
+        ExpectedRecord { past_ttl: true, ..now },
     ] {
-        let record = taken(world.store().take_over(again(&ask), seen).await.unwrap());
+        let record = unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
         assert_eq!((record.state.name(), record.attempt), ("retryable", 1));
     }
-    fresh(world.store().take_over(again(&ask), now).await.unwrap());
+    unwrap_lease(world.store().take_over(next_attempt_request(&reserve_request), now).await.unwrap());
 }
 
-pub async fn taking_over_what_is_gone_reserves_it(world: World) {
-    let ask = ask("k");
-    let seen = Seen { token: token(), state: "retryable", past_ttl: true };
-    let lease = fresh(world.store().take_over(ask.clone(), seen).await.unwrap());
-    assert_eq!((lease.ask.token, lease.attempt), (ask.token, 1));
+pub async fn a_takeover_of_a_deleted_record_reserves_the_key(world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl: true };
+    let lease = unwrap_lease(world.store().take_over(reserve_request.clone(), seen).await.unwrap());
+    assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
 }

@@ -1,97 +1,126 @@
-//! Deliveries over a bad wire, and beside somebody's open transaction.
+//! Deliveries over a faulty connection, and beside another open transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Ending, Settlement, Token};
-use oncegate::domain::job::{Enqueued, Job, PickUp, Retry, Terms};
-use oncegate::domain::policy::OnUnknown;
-use oncegate::domain::record::State;
-use oncegate::store::{self, Seen, Settled, Store};
+use oncegate::domain::attempt::{AttemptOutcome, Settlement};
+use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest};
+use oncegate::domain::ids::Token;
+use oncegate::domain::response_policy::OnUnknown;
+use oncegate::domain::retry::RetryPolicy;
+use oncegate::domain::state::{KeyState, StateKind};
+use oncegate::store::{self, ExpectedRecord, SettleResult, Store};
 
-use crate::harness::link::Link;
+use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres;
-use crate::harness::world::{DAY, World, again, ask, order, pick_up, settlement, token, us};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, new_enqueue_request, new_pick_up_request, new_reserve_request, next_attempt_request,
+    own_instance, settlement, token,
+};
 
-fn pick(tokens: Vec<Token>) -> PickUp {
-    let retry =
-        Retry { max_attempts: 100, base: Duration::from_millis(1), cap: Duration::from_millis(1), give_up_after: DAY };
+fn pick(tokens: Vec<Token>) -> PickUpRequest {
+    let retry = RetryPolicy {
+        max_attempts: 100,
+        base: Duration::from_millis(1),
+        cap: Duration::from_millis(1),
+        give_up_after: DAY,
+    };
     let time_limit = Duration::from_secs(30);
     let on_unknown = OnUnknown::Hold;
-    let terms = Terms { route: "pay".into(), on_unknown, quiet_after: Duration::ZERO, time_limit, retry };
-    pick_up(tokens, terms)
+    let terms = DeliveryPolicy { route: "pay".into(), on_unknown, quiet_after: Duration::ZERO, time_limit, retry };
+    new_pick_up_request(tokens, terms)
 }
 
-async fn pick_one(store: &Arc<dyn Store>) -> Job {
+async fn pick_one(store: &Arc<dyn Store>) -> DeliveryJob {
     store.pick_up(pick(vec![token()])).await.unwrap().jobs.pop().expect("it is due")
 }
 
-fn released(job: &Job) -> Settlement {
-    settlement(&job.lease.ask, Ending::Retryable { ttl: DAY })
+fn released(job: &DeliveryJob) -> Settlement {
+    settlement(&job.lease.reserve_request, AttemptOutcome::Retryable { ttl: DAY })
 }
 
 #[tokio::test]
-async fn what_was_accepted_or_queued_again_while_the_answer_was_lost_is_told_as_such() {
-    let world = World::postgres().await;
-    let link = Link::to(world.database()).await;
+async fn an_enqueue_or_requeue_with_a_lost_reply_is_recognized() {
+    let world = StoreFixture::postgres().await;
+    let link = DatabaseLink::to(world.database()).await;
     let store = store::open(&postgres::settings(&link.url)).await.unwrap();
     for losses in [0, 1, 2] {
-        // Without losses at first, so that there is a connection to lose.
-        let ask = ask(&format!("k-{losses}"));
-        link.lose_answers(losses);
-        assert!(matches!(store.enqueue(order(&ask), None).await.unwrap(), Enqueued::Accepted), "{losses}");
+        // The first round loses nothing, so that a connection is open in the next.
+        let reserve_request = new_reserve_request(&format!("k-{losses}"));
+        link.lose_replies(losses);
+        assert!(
+            matches!(
+                store.enqueue(new_enqueue_request(&reserve_request), None).await.unwrap(),
+                EnqueueResult::Accepted
+            ),
+            "{losses}"
+        );
         let job = pick_one(&store).await;
-        link.lose_answers(losses);
-        assert!(matches!(store.settle(released(&job)).await.unwrap(), Settled::Done { expires_at: None }), "{losses}");
-        assert!(matches!(store.find(ask.id).await.unwrap().unwrap().state, State::Queued));
+        link.lose_replies(losses);
+        assert!(
+            matches!(store.settle(released(&job)).await.unwrap(), SettleResult::Done { expires_at: None }),
+            "{losses}"
+        );
+        assert!(matches!(store.find(reserve_request.id).await.unwrap().unwrap().state, KeyState::Queued));
         let job = pick_one(&store).await;
-        assert_eq!((job.lease.attempt, job.lease.ask.id), (2, ask.id));
-        let (id, token) = (ask.id, job.lease.ask.token);
-        assert!(store.bury(id, token, &["in_flight"], "because".to_owned()).await.unwrap());
-        // Over a record that the next request may have.
-        let free = crate::harness::world::ask(&format!("free-{losses}"));
+        assert_eq!((job.lease.attempt, job.lease.reserve_request.id), (2, reserve_request.id));
+        let (id, token) = (reserve_request.id, job.lease.reserve_request.token);
+        assert!(store.give_up(id, token, &[StateKind::InFlight], "because".to_owned()).await.unwrap());
+        // Over a record that the next request may take over.
+        let free = new_reserve_request(&format!("free-{losses}"));
         world.reserve(&free).await;
-        world.settle(settlement(&free, Ending::Retryable { ttl: DAY })).await;
-        let from = Seen::from(&world.find(&free).await);
-        link.lose_answers(losses);
-        assert!(matches!(store.enqueue(order(&again(&free)), Some(from)).await.unwrap(), Enqueued::Accepted));
+        world.settle(settlement(&free, AttemptOutcome::Retryable { ttl: DAY })).await;
+        let from = ExpectedRecord::from(&world.find(&free).await);
+        link.lose_replies(losses);
+        assert!(matches!(
+            store.enqueue(new_enqueue_request(&next_attempt_request(&free)), Some(from)).await.unwrap(),
+            EnqueueResult::Accepted
+        ));
         let job = pick_one(&store).await;
-        assert!(store.bury(free.id, job.lease.ask.token, &["in_flight"], "because".to_owned()).await.unwrap());
-        assert_eq!(link.to_be_lost(), 0);
+        assert!(
+            store
+                .give_up(free.id, job.lease.reserve_request.token, &[StateKind::InFlight], "because".to_owned())
+                .await
+                .unwrap()
+        );
+        assert_eq!(link.replies_to_lose(), 0);
     }
 }
 
 #[tokio::test]
-async fn what_was_picked_up_while_the_answer_was_lost_stands_as_a_stray_and_is_due_again() {
-    let world = World::postgres().await;
-    let link = Link::to(world.database()).await;
+async fn a_pick_up_with_a_lost_reply_is_an_orphan_and_is_queued_again() {
+    let world = StoreFixture::postgres().await;
+    let link = DatabaseLink::to(world.database()).await;
     let store = store::open(&postgres::settings(&link.url)).await.unwrap();
-    let key = ask("k");
-    store.enqueue(order(&key), None).await.unwrap();
-    // So that there is a connection to lose.
+    let key = new_reserve_request("k");
+    store.enqueue(new_enqueue_request(&key), None).await.unwrap();
+    // Opens a connection to lose.
     assert!(store.pick_up(pick(Vec::new())).await.unwrap().jobs.is_empty());
     let lost = token();
-    link.lose_answers(1);
+    link.lose_replies(1);
     let answer = store.pick_up(pick(vec![lost])).await;
     assert!(answer.is_err(), "{answer:?}");
-    let standing = world.store().standing(us(), Duration::ZERO).await.unwrap();
-    assert_eq!(standing, [(key.id, lost)]);
+    let in_flight = world.store().list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
+    assert_eq!(in_flight, [(key.id, lost)]);
     assert!(world.store().pick_up(pick(vec![token()])).await.unwrap().jobs.is_empty());
-    world.settle(Settlement::of_stray(key.id, lost, DAY)).await;
+    world.settle(Settlement::for_orphan(key.id, lost, DAY)).await;
     assert_eq!(pick_one(world.store()).await.lease.attempt, 2);
 }
 
 #[tokio::test]
-async fn a_delivery_whose_row_somebody_holds_is_left_to_them_and_the_others_are_picked_up() {
-    let world = World::postgres().await;
-    let asks = ["held", "free"].map(ask);
-    for ask in &asks {
-        world.store().enqueue(order(ask), None).await.unwrap();
+async fn a_delivery_with_a_locked_row_is_skipped_and_the_others_are_picked_up() {
+    let world = StoreFixture::postgres().await;
+    let reserve_requests = ["held", "free"].map(new_reserve_request);
+    for reserve_request in &reserve_requests {
+        world.store().enqueue(new_enqueue_request(reserve_request), None).await.unwrap();
     }
     let client = world.database().client().await;
     client.batch_execute("begin; select from oncegate.keys where key = 'held'::bytea for update").await.unwrap();
     let picked = world.store().pick_up(pick(vec![token(), token()])).await.unwrap();
-    assert_eq!(picked.jobs.iter().map(|job| job.lease.ask.id).collect::<Vec<_>>(), [asks[1].id]);
+    assert_eq!(
+        picked.jobs.iter().map(|job| job.lease.reserve_request.id).collect::<Vec<_>>(),
+        [reserve_requests[1].id]
+    );
     client.batch_execute("rollback").await.unwrap();
-    assert_eq!(pick_one(world.store()).await.lease.ask.id, asks[0].id);
+    assert_eq!(pick_one(world.store()).await.lease.reserve_request.id, reserve_requests[0].id);
 }

@@ -1,26 +1,29 @@
-//! What services say in transactions of their own: the functions that the migrations made.
+//! Reports in services' own transactions: the functions that the migrations create.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{join, join_all};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use oncegate::domain::attempt::Ending;
-use oncegate::domain::record::{Ask, Record, State};
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::domain::record::Record;
 use oncegate::domain::response::StoredResponse;
-use oncegate::domain::testimony::{Reservation, Terms};
-use oncegate::gate::fields;
-use oncegate::store::{self, Seen, Settled, Store};
+use oncegate::domain::service_report::{ReservationHandle, RouteRetention};
+use oncegate::domain::state::KeyState;
+use oncegate::protocol::fields;
+use oncegate::store::{self, ExpectedRecord, SettleResult, Store};
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
 use crate::harness::postgres::{self, Cluster, Database};
-use crate::harness::world::{DAY, World, again, ask, completion, fresh, settlement, token};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, settlement, token, unwrap_lease,
+};
 
-/// A service that shares the proxy's database, and may do there what `oncegate_app` may and write its own orders.
+/// A service in the proxy's database, with the privileges of `oncegate_app` and a table of orders.
 struct App(Client);
 
 impl App {
-    async fn of(world: &World) -> Self {
+    async fn of(world: &StoreFixture) -> Self {
         let database = world.database();
         let role = format!("app_of_{}", database.name);
         let make = format!(
@@ -36,8 +39,14 @@ impl App {
         self.0.batch_execute(sql).await.unwrap();
     }
 
-    async fn complete(&self, ask: &Ask, status: i32, headers: &str, body: &[u8]) -> Result<(), String> {
-        self.complete_as(&reservation(ask), Some(status), Some(headers), Some(body)).await
+    async fn complete(
+        &self,
+        reserve_request: &ReserveRequest,
+        status: i32,
+        headers: &str,
+        body: &[u8],
+    ) -> Result<(), String> {
+        self.complete_as(&reservation(reserve_request), Some(status), Some(headers), Some(body)).await
     }
 
     async fn complete_as(
@@ -51,9 +60,9 @@ impl App {
         self.0.execute(sql, &[&reservation, &status, &headers, &body]).await.map(drop).map_err(code)
     }
 
-    async fn reached(&self, ask: &Ask, name: &str) -> Result<(), String> {
+    async fn reached(&self, reserve_request: &ReserveRequest, name: &str) -> Result<(), String> {
         let sql = "select oncegate.recovery_point($1, $2)";
-        self.0.execute(sql, &[&reservation(ask), &name]).await.map(drop).map_err(code)
+        self.0.execute(sql, &[&reservation(reserve_request), &name]).await.map(drop).map_err(code)
     }
 }
 
@@ -73,17 +82,17 @@ fn fails<T>(code: &str) -> Result<T, String> {
     Err(code.to_owned())
 }
 
-fn reservation(ask: &Ask) -> String {
-    Reservation { id: ask.id, token: ask.token }.to_hex()
+fn reservation(reserve_request: &ReserveRequest) -> String {
+    ReservationHandle { id: reserve_request.id, token: reserve_request.token }.to_hex()
 }
 
-async fn orders(world: &World) -> i64 {
+async fn orders(world: &StoreFixture) -> i64 {
     world.database().client().await.query_one("select count(*) from public.orders", &[]).await.unwrap().get(0)
 }
 
 fn response_of(record: Record) -> StoredResponse {
     match record.state {
-        State::Completed(completed) => completed.response,
+        KeyState::Completed(completed) => completed.response,
         state => panic!("{state:?}"),
     }
 }
@@ -91,29 +100,29 @@ fn response_of(record: Record) -> StoredResponse {
 const JSON: &str = r#"[["Content-Type", "application/json"]]"#;
 
 #[tokio::test]
-async fn a_key_is_completed_when_its_services_own_transaction_commits_and_not_before() {
-    let world = World::postgres().await;
+async fn a_key_is_completed_exactly_when_its_services_transaction_commits() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let ask = ask("k");
-    world.reserve(&ask).await;
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
 
     app.sql("begin; insert into public.orders values (1)").await;
-    app.complete(&ask, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
-    app.reached(&ask, "charged").await.unwrap_err();
+    app.complete(&reserve_request, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
+    app.reached(&reserve_request, "charged").await.unwrap_err();
     app.sql("rollback").await;
-    assert_eq!((world.find(&ask).await.state.name(), orders(&world).await), ("in_flight", 0));
+    assert_eq!((world.find(&reserve_request).await.state.name(), orders(&world).await), ("in_flight", 0));
 
     app.sql("begin; insert into public.orders values (1)").await;
-    app.reached(&ask, "charged").await.unwrap();
-    app.complete(&ask, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
-    assert_eq!((world.find(&ask).await.state.name(), orders(&world).await), ("in_flight", 0));
+    app.reached(&reserve_request, "charged").await.unwrap();
+    app.complete(&reserve_request, 201, JSON, b"\0{\"order\":1}\xff").await.unwrap();
+    assert_eq!((world.find(&reserve_request).await.state.name(), orders(&world).await), ("in_flight", 0));
     let before = SystemTime::now();
     app.sql("commit").await;
     assert_eq!(orders(&world).await, 1);
-    let record = world.find(&ask).await;
-    let State::Completed(completed) = &record.state else { panic!("{record:?}") };
+    let record = world.find(&reserve_request).await;
+    let KeyState::Completed(completed) = &record.state else { panic!("{record:?}") };
     let lives = completed.expires_at.unwrap().duration_since(before).unwrap();
-    assert!(lives.abs_diff(DAY) < Duration::from_secs(10), "nobody has said how long: {lives:?}");
+    assert!(lives.abs_diff(DAY) < Duration::from_secs(10), "the default TTL applies: {lives:?}");
     let response = response_of(record);
     assert_eq!((response.status.as_u16(), response.body.as_deref()), (201, Some(&b"\0{\"order\":1}\xff"[..])));
     let fields: Vec<_> = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
@@ -121,58 +130,58 @@ async fn a_key_is_completed_when_its_services_own_transaction_commits_and_not_be
 }
 
 #[tokio::test]
-async fn the_same_completion_again_succeeds_and_another_one_is_refused() {
-    let world = World::postgres().await;
+async fn a_repeated_completion_succeeds_and_a_different_one_is_refused() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let asks = ["itself", "proxy"].map(ask);
-    for ask in &asks {
-        world.reserve(ask).await;
+    let reserve_requests = ["itself", "proxy"].map(new_reserve_request);
+    for reserve_request in &reserve_requests {
+        world.reserve(reserve_request).await;
     }
-    let [ask, answered] = &asks;
+    let [reserve_request, answered] = &reserve_requests;
     for _ in 0..3 {
-        app.complete(ask, 201, r#"[["X-A", "1"], ["x-b", " 2"]]"#, b"paid").await.unwrap();
+        app.complete(reserve_request, 201, r#"[["X-A", "1"], ["x-b", " 2"]]"#, b"paid").await.unwrap();
     }
-    app.complete(ask, 201, r#"[["x-a", "1"], ["X-B", "2\t"]]"#, b"paid").await.unwrap();
+    app.complete(reserve_request, 201, r#"[["x-a", "1"], ["X-B", "2\t"]]"#, b"paid").await.unwrap();
     for (status, headers, body) in [(200, "[]", "paid"), (201, "[]", "paid"), (201, JSON, "paid"), (201, "[]", "")] {
-        assert_eq!(app.complete(ask, status, headers, body.as_bytes()).await, fails("OG002"));
+        assert_eq!(app.complete(reserve_request, status, headers, body.as_bytes()).await, fails("OG002"));
     }
-    assert_eq!(app.reached(ask, "late").await, fails("OG002"));
-    // What the proxy has stored of an answer counts as well.
-    let response = StoredResponse { trailers: HeaderMap::new(), ..crate::harness::world::response(b"paid") };
-    world.settle(settlement(answered, Ending::Completed { response, ttl: DAY, remember: None })).await;
+    assert_eq!(app.reached(reserve_request, "late").await, fails("OG002"));
+    // A response that the proxy has stored counts as well.
+    let response = StoredResponse { trailers: HeaderMap::new(), ..crate::harness::store_fixture::response(b"paid") };
+    world.settle(settlement(answered, AttemptOutcome::Completed { response, ttl: DAY, remember: None })).await;
     assert_eq!(app.complete(answered, 201, JSON, b"else").await, fails("OG002"));
     assert_eq!(response_of(world.find(answered).await).body.as_deref(), Some(&b"paid"[..]));
-    // A proxy that hears the answer after finds what is stored.
-    let record = world.settle_late(completion(ask, b"answer")).await.unwrap();
+    // A proxy that gets the answer afterwards finds the stored response.
+    let record = world.settle_late(completion(reserve_request, b"answer")).await.unwrap();
     assert_eq!(response_of(record).body.as_deref(), Some(&b"paid"[..]));
 }
 
 #[tokio::test]
-async fn the_transaction_of_an_attempt_that_another_has_followed_rolls_back() {
-    let world = World::postgres().await;
+async fn a_superseded_attempts_transaction_rolls_back() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let first = ask("k");
+    let first = new_reserve_request("k");
     world.reserve(&first).await;
-    world.settle(settlement(&first, Ending::Unknown)).await;
-    let second = again(&first);
-    let seen = Seen::from(&world.find(&first).await);
-    fresh(world.store().take_over(second.clone(), seen).await.unwrap());
+    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    let second = next_attempt_request(&first);
+    let seen = ExpectedRecord::from(&world.find(&first).await);
+    unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
 
     for say in ["complete", "recovery_point"] {
         app.sql("begin; insert into public.orders values (1)").await;
-        let said = match say {
+        let output = match say {
             "complete" => app.complete(&first, 201, JSON, b"stale").await,
             _ => app.reached(&first, "charged").await,
         };
-        assert_eq!(said, fails("OG001"));
-        // COMMIT of a transaction that has failed takes it back.
+        assert_eq!(output, fails("OG001"));
+        // COMMIT of a failed transaction rolls it back.
         app.sql("commit").await;
         assert_eq!(orders(&world).await, 0);
     }
     for wrong in ["", "x", &"0".repeat(96), &reservation(&first)[..94], &format!("{} ", reservation(&second))] {
         assert_eq!(app.complete_as(wrong, Some(201), None, None).await, fails("OG001"), "{wrong:?}");
     }
-    let stranger = Ask { token: token(), ..second.clone() };
+    let stranger = ReserveRequest { token: token(), ..second.clone() };
     assert_eq!(app.complete(&stranger, 201, JSON, b"stolen").await, fails("OG001"));
     let record = world.find(&second).await;
     assert_eq!((record.state.name(), record.token, record.recovery_point), ("in_flight", second.token, None));
@@ -180,41 +189,42 @@ async fn the_transaction_of_an_attempt_that_another_has_followed_rolls_back() {
 }
 
 #[tokio::test]
-async fn a_late_completion_is_taken_whatever_the_key_has_become_meanwhile() {
-    let world = World::postgres().await;
+async fn a_late_completion_counts_in_every_uncompleted_state() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
     let client = world.database().client().await;
     for state in ["unknown", "dead", "retryable"] {
-        let ask = ask(state);
-        world.reserve(&ask).await;
-        let ending = if state == "retryable" { Ending::Retryable { ttl: DAY } } else { Ending::Unknown };
-        world.settle(settlement(&ask, ending)).await;
+        let reserve_request = new_reserve_request(state);
+        world.reserve(&reserve_request).await;
+        let outcome =
+            if state == "retryable" { AttemptOutcome::Retryable { ttl: DAY } } else { AttemptOutcome::Unknown };
+        world.settle(settlement(&reserve_request, outcome)).await;
         if state == "dead" {
             client.batch_execute("update oncegate.keys set state = 'dead' where key = 'dead'").await.unwrap();
         }
-        assert_eq!(world.find(&ask).await.state.name(), state);
-        app.reached(&ask, "charged").await.unwrap();
-        app.complete(&ask, 200, "null", b"late").await.unwrap();
-        assert_eq!(response_of(world.find(&ask).await).body.as_deref(), Some(&b"late"[..]), "{state}");
+        assert_eq!(world.find(&reserve_request).await.state.name(), state);
+        app.reached(&reserve_request, "charged").await.unwrap();
+        app.complete(&reserve_request, 200, "null", b"late").await.unwrap();
+        assert_eq!(response_of(world.find(&reserve_request).await).body.as_deref(), Some(&b"late"[..]), "{state}");
     }
-    // What has lapsed is gone.
-    let lapsed = ask("lapsed");
+    // A lapsed key is gone.
+    let lapsed = new_reserve_request("lapsed");
     world.reserve(&lapsed).await;
     let remember = Some(DAY);
-    let response = crate::harness::world::response(b"");
-    world.settle(settlement(&lapsed, Ending::Completed { response, ttl: Duration::ZERO, remember })).await;
+    let response = crate::harness::store_fixture::response(b"");
+    world.settle(settlement(&lapsed, AttemptOutcome::Completed { response, ttl: Duration::ZERO, remember })).await;
     world.store().reap(100).await.unwrap();
     assert_eq!(world.find(&lapsed).await.state.name(), "expired");
     assert_eq!(app.complete(&lapsed, 200, "null", b"").await, fails("OG001"));
 }
 
 #[tokio::test]
-async fn what_is_no_response_is_refused_and_nothing_of_it_is_told() {
-    let world = World::postgres().await;
+async fn an_invalid_response_is_refused_and_not_quoted() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let ask = ask("k");
-    world.reserve(&ask).await;
-    let of = reservation(&ask);
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    let of = reservation(&reserve_request);
     let many = format!("[{}]", vec![r#"["a", "1"]"#; 101].join(", "));
     let large = format!(r#"[["a", "{}"]]"#, "x".repeat(70_000));
     for (status, headers, body) in [
@@ -246,34 +256,39 @@ async fn what_is_no_response_is_refused_and_nothing_of_it_is_told() {
         let sql = "select oncegate.complete($1, $2, $3::text::jsonb, $4)";
         let error = app.0.execute(sql, &[&of, &status, &Some(headers), &Some(body)]).await.unwrap_err();
         let error = error.as_db_error().unwrap();
-        let told = format!("{:?} {:?} {:?}", error.message(), error.detail(), error.hint());
-        assert_eq!(error.code().code(), "22023", "{headers:.60}: {told}");
-        assert!(!told.contains("secret"), "{told}");
+        let reply = format!("{:?} {:?} {:?}", error.message(), error.detail(), error.hint());
+        assert_eq!(error.code().code(), "22023", "{headers:.60}: {reply}");
+        assert!(!reply.contains("secret"), "{reply}");
     }
     for name in ["", "a b", "a\nb", "ä", &"x".repeat(129)] {
-        assert_eq!(app.reached(&ask, name).await, fails("22023"), "{name:?}");
+        assert_eq!(app.reached(&reserve_request, name).await, fails("22023"), "{name:?}");
     }
-    assert_eq!(world.find(&ask).await.state.name(), "in_flight");
-    // Nothing said is no field and no body.
+    assert_eq!(world.find(&reserve_request).await.state.name(), "in_flight");
+    // Nulls mean no fields and no body.
     app.complete_as(&of, Some(204), None, None).await.unwrap();
-    let response = response_of(world.find(&ask).await);
+    let response = response_of(world.find(&reserve_request).await);
     assert_eq!((response.headers.len(), response.body.as_deref()), (0, Some(&b""[..])));
 }
 
 #[tokio::test]
-async fn of_a_response_those_fields_are_kept_that_the_proxy_keeps_of_an_answer() {
-    let world = World::postgres().await;
+async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let ask = ask("k");
-    world.reserve(&ask).await;
-    let terms = Terms {
-        route: ask.route.clone(),
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    let terms = RouteRetention {
+        route: reserve_request.route.clone(),
         ttl: DAY * 2,
         remember: Some(DAY),
         body_max: 4,
         drop_headers: vec![HeaderName::from_static("x-dropped"), HeaderName::from_static("set-cookie")],
     };
-    world.store().testimony().leave_terms(ask.service.clone(), vec![terms.clone()]).await.unwrap();
+    world
+        .store()
+        .service_reports()
+        .store_route_retention(reserve_request.service.clone(), vec![terms.clone()])
+        .await
+        .unwrap();
     let pairs: &[(&str, &str)] = &[
         ("X-B", "2"),
         ("Content-Type", "text/plain; charset=utf-8"),
@@ -310,15 +325,15 @@ async fn of_a_response_those_fields_are_kept_that_the_proxy_keeps_of_an_answer()
         ("X-B", "3\t "),
         ("X-Weird!#$%&'*+.^_`|~", "\"quoted\\\" 'and' \t more"),
     ];
-    app.complete(&ask, 201, &serde_json::to_string(pairs).unwrap(), b"paid").await.unwrap();
+    app.complete(&reserve_request, 201, &serde_json::to_string(pairs).unwrap(), b"paid").await.unwrap();
 
     let mut expected = HeaderMap::new();
     for (name, value) in pairs {
         let value = value.trim_matches([' ', '\t']).as_bytes();
         expected.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value).unwrap());
     }
-    fields::towards_client(&mut expected);
-    let dropped = |name: &HeaderName| fields::is_of_the_moment(name) || terms.drop_headers.contains(name);
+    fields::prepare_for_client(&mut expected);
+    let dropped = |name: &HeaderName| fields::is_momentary(name) || terms.drop_headers.contains(name);
     fields::remove(&mut expected, dropped);
     assert_eq!(expected.len(), 7);
     let response = StoredResponse {
@@ -332,26 +347,29 @@ async fn of_a_response_those_fields_are_kept_that_the_proxy_keeps_of_an_answer()
     let row = client.query_one(sql, &[]).await.unwrap();
     assert_eq!(String::from_utf8(row.get(0)), String::from_utf8(response.encode_fields()));
     assert_eq!((row.get::<_, i64>(1), row.get::<_, i64>(2)), (86_400_000, 2 * 86_400));
-    assert_eq!(response_of(world.find(&ask).await), response);
-    // The same by the proxy's own way is the same.
-    let again = settlement(&ask, Ending::Completed { response: response.clone(), ttl: DAY, remember: None });
-    assert_eq!(response_of(world.settle_late(again).await.unwrap()), response);
-    // What the routes say may change.
-    let next = Ask { ..crate::harness::world::ask("next") };
+    assert_eq!(response_of(world.find(&reserve_request).await), response);
+    // A settlement of the proxy stores the same.
+    let next_attempt_request = settlement(
+        &reserve_request,
+        AttemptOutcome::Completed { response: response.clone(), ttl: DAY, remember: None },
+    );
+    assert_eq!(response_of(world.settle_late(next_attempt_request).await.unwrap()), response);
+    // The routes' retention may change.
+    let next = ReserveRequest { ..new_reserve_request("next") };
     world.reserve(&next).await;
     assert_eq!(app.complete(&next, 201, "[]", b"large").await, fails("22023"));
-    let more = Terms { body_max: 5, drop_headers: Vec::new(), remember: None, ttl: DAY, ..terms };
-    world.store().testimony().leave_terms(next.service.clone(), vec![more]).await.unwrap();
+    let more = RouteRetention { body_max: 5, drop_headers: Vec::new(), remember: None, ttl: DAY, ..terms };
+    world.store().service_reports().store_route_retention(next.service.clone(), vec![more]).await.unwrap();
     app.complete(&next, 201, r#"[["Set-Cookie", "a=1"]]"#, b"large").await.unwrap();
     assert!(response_of(world.find(&next).await).headers.contains_key("set-cookie"));
 }
 
 #[tokio::test]
-async fn a_service_may_do_these_two_things_and_nothing_else() {
-    let world = World::postgres().await;
+async fn a_services_role_may_call_two_functions_and_nothing_else() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let ask = ask("k");
-    world.reserve(&ask).await;
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
     let tables = "select relname from pg_class where relnamespace = 'oncegate'::regnamespace and relkind in ('r', 'S')";
     let client = world.database().client().await;
     let names: Vec<String> = client.query(tables, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
@@ -369,93 +387,96 @@ async fn a_service_may_do_these_two_things_and_nothing_else() {
     ] {
         assert_eq!(app.0.batch_execute(sql).await.map_err(code), fails("42501"), "{sql}");
     }
-    // Whoever is nobody may not even that.
+    // A role without privileges may not even call them.
     let nobody = format!("nobody_of_{}", world.database().name);
     client.batch_execute(&format!("create role {nobody} login")).await.unwrap();
     let nobody = App(connect_as(world.database(), &nobody).await);
-    assert_eq!(nobody.complete(&ask, 200, "[]", b"").await, fails("42501"));
+    assert_eq!(nobody.complete(&reserve_request, 200, "[]", b"").await, fails("42501"));
     client.batch_execute("grant usage on schema oncegate to public").await.unwrap();
-    assert_eq!(nobody.complete(&ask, 200, "[]", b"").await, fails("42501"));
-    assert_eq!(nobody.reached(&ask, "a").await, fails("42501"));
-    // Names of one's own are looked for nowhere, whatever the caller's search_path.
+    assert_eq!(nobody.complete(&reserve_request, 200, "[]", b"").await, fails("42501"));
+    assert_eq!(nobody.reached(&reserve_request, "a").await, fails("42501"));
+    // The functions resolve no names in the caller's search_path.
     app.sql(
         "create function pg_temp.lower(text) returns text language sql as $$ select 'evil' $$;
          create temp table keys (id bytea); set search_path = pg_temp, pg_catalog",
     )
     .await;
-    app.complete(&ask, 200, r#"[["X-A", "1"]]"#, b"paid").await.unwrap();
-    assert!(response_of(world.find(&ask).await).headers.contains_key("x-a"));
+    app.complete(&reserve_request, 200, r#"[["X-A", "1"]]"#, b"paid").await.unwrap();
+    assert!(response_of(world.find(&reserve_request).await).headers.contains_key("x-a"));
 }
 
 #[tokio::test]
-async fn a_service_that_holds_its_key_for_seconds_holds_up_no_other() {
-    let world = World::postgres().await;
+async fn a_services_long_transaction_delays_no_other_key() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let held: Vec<Ask> = (0..2).map(|i| ask(&format!("held-{i}"))).collect();
-    let lapsed = ask("lapsed");
-    for ask in held.iter().chain([&lapsed]) {
-        world.reserve(ask).await;
+    let held: Vec<ReserveRequest> = (0..2).map(|i| new_reserve_request(&format!("held-{i}"))).collect();
+    let lapsed = new_reserve_request("lapsed");
+    for reserve_request in held.iter().chain([&lapsed]) {
+        world.reserve(reserve_request).await;
     }
     app.sql("begin").await;
-    for ask in &held {
-        app.complete(ask, 201, JSON, b"by itself").await.unwrap();
+    for reserve_request in &held {
+        app.complete(reserve_request, 201, JSON, b"by itself").await.unwrap();
     }
     let store: &Arc<dyn Store> = world.store();
-    // The proxy hears the answers meanwhile, and wants them stored.
-    let answers = join_all(held.iter().map(|ask| world.store().settle(completion(ask, b"answer"))));
+    // The proxy gets the answers meanwhile, and settles them.
+    let answers =
+        join_all(held.iter().map(|reserve_request| world.store().settle(completion(reserve_request, b"answer"))));
     let others = async {
         let begun = Instant::now();
         let (mut longest, mut rounds) = (Duration::ZERO, 0);
         while begun.elapsed() < Duration::from_millis(2_500) {
             let round = Instant::now();
-            let asks: Vec<Ask> = (0..40).map(|i| ask(&format!("k-{rounds}-{i}"))).collect();
-            join_all(asks.iter().map(|ask| world.reserve(ask))).await;
-            join_all(asks.iter().map(|ask| world.settle(completion(ask, b"paid")))).await;
-            // Nobody has these instances' leases: all that is in flight is swept but what is held.
+            let reserve_requests: Vec<ReserveRequest> =
+                (0..40).map(|i| new_reserve_request(&format!("k-{rounds}-{i}"))).collect();
+            join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request))).await;
+            join_all(reserve_requests.iter().map(|reserve_request| world.settle(completion(reserve_request, b"paid"))))
+                .await;
+            // These instances have no lease: every key in flight is swept unless its row is locked.
             let swept = store.sweep(Duration::from_secs(3_600), 1_000).await.unwrap();
             assert!(swept.iter().all(|swept| swept.id == lapsed.id), "{swept:?}");
             store.reap(100).await.unwrap();
-            store.testimony().heed(100).await.unwrap();
+            store.service_reports().apply_deferred(100).await.unwrap();
             rounds += 1;
             longest = longest.max(round.elapsed());
         }
         assert!(rounds >= 4 && longest < Duration::from_secs(1), "{rounds} rounds, the longest {longest:?}");
         assert_eq!(world.find(&lapsed).await.state.name(), "unknown");
-        for ask in &held {
-            assert_eq!(world.find(ask).await.state.name(), "in_flight");
+        for reserve_request in &held {
+            assert_eq!(world.find(reserve_request).await.state.name(), "in_flight");
         }
         app.sql("commit").await;
     };
     let (answers, ()) = join(answers, others).await;
     for settled in answers {
-        let Settled::Fenced(Some(record)) = settled.unwrap() else { panic!("the service was first") };
+        let SettleResult::Fenced(Some(record)) = settled.unwrap() else { panic!("the service was first") };
         assert_eq!(response_of(record).body.as_deref(), Some(&b"by itself"[..]));
     }
 }
 
 #[tokio::test]
-async fn of_a_service_and_its_proxy_that_complete_a_key_at_once_one_decides() {
-    let world = World::postgres().await;
+async fn one_of_two_simultaneous_completions_by_service_and_proxy_counts() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
     let (mut by_itself, mut by_proxy) = (0, 0);
     for round in 0..40 {
-        let ask = ask(&format!("k-{round}"));
-        world.reserve(&ask).await;
+        let reserve_request = new_reserve_request(&format!("k-{round}"));
+        world.reserve(&reserve_request).await;
         let proxy = async {
-            // Now the one is faster and now the other.
+            // The order varies: sometimes the service is faster, sometimes the proxy.
             for _ in 0..round % 4 {
                 world.store().ping().await.unwrap();
             }
-            world.store().settle(completion(&ask, b"answer")).await.unwrap()
+            world.store().settle(completion(&reserve_request, b"answer")).await.unwrap()
         };
-        let (said, settled) = join(app.complete(&ask, 201, JSON, b"by itself"), proxy).await;
-        let stored = response_of(world.find(&ask).await).body.unwrap();
-        match (said, settled) {
-            (Ok(()), Settled::Fenced(Some(record))) => {
+        let (output, settled) = join(app.complete(&reserve_request, 201, JSON, b"by itself"), proxy).await;
+        let stored = response_of(world.find(&reserve_request).await).body.unwrap();
+        match (output, settled) {
+            (Ok(()), SettleResult::Fenced(Some(record))) => {
                 assert_eq!((&stored[..], response_of(record).body.unwrap()), (&b"by itself"[..], stored.clone()));
                 by_itself += 1;
             }
-            (Err(code), Settled::Done { .. }) => {
+            (Err(code), SettleResult::Done { .. }) => {
                 assert_eq!((&*code, &stored[..]), ("OG002", &b"answer"[..]));
                 by_proxy += 1;
             }
@@ -466,38 +487,38 @@ async fn of_a_service_and_its_proxy_that_complete_a_key_at_once_one_decides() {
 }
 
 #[tokio::test]
-async fn a_completion_is_as_durable_as_the_proxys_own_whatever_the_service_has_set() {
-    let world = World::postgres().await;
+async fn a_services_completion_is_durable_whatever_its_session_settings() {
+    let world = StoreFixture::postgres().await;
     let app = App::of(&world).await;
-    let ask = ask("k");
-    world.reserve(&ask).await;
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
     app.sql("set synchronous_commit = off; begin").await;
-    app.complete(&ask, 201, JSON, b"paid").await.unwrap();
+    app.complete(&reserve_request, 201, JSON, b"paid").await.unwrap();
     let set = async || app.0.query_one("show synchronous_commit", &[]).await.unwrap().get::<_, String>(0);
     assert_eq!(set().await, "on");
     app.sql("commit").await;
     assert_eq!(set().await, "off", "its other transactions are its own business");
 }
 
-/// What the README says for databases whose migrating role may not create roles.
+/// The grants of docs/for-services.md for databases whose migrating role may not create roles.
 const BY_HAND: &str = "
     grant usage on schema oncegate to oncegate_app;
     grant execute on function oncegate.complete(text, integer, jsonb, bytea) to oncegate_app;
     grant execute on function oncegate.recovery_point(text, text) to oncegate_app;";
 
 #[tokio::test]
-async fn who_may_not_create_roles_migrates_all_the_same_and_is_told_what_is_missing() {
-    let readme = include_str!("../../../README.md");
-    assert!(BY_HAND.lines().all(|line| readme.contains(line.trim())), "the README says it");
+async fn a_role_without_createrole_migrates_and_gets_a_notice_of_the_missing_grants() {
+    let page = include_str!("../../../docs/for-services.md");
+    assert!(BY_HAND.lines().all(|line| page.contains(line.trim())), "docs/for-services.md shows them");
     let cluster = tokio::task::spawn_blocking(|| Cluster::start("")).await.unwrap();
     let root = cluster.empty_database().await;
     let client = root.client().await;
     let make = format!("create role plain login; alter database {} owner to plain", root.name);
     client.batch_execute(&make).await.unwrap();
     let url = root.url.replace("postgres://postgres@", "postgres://plain@");
-    // By hand, to hear what is said.
+    // Applied by hand, to read the notices.
     let (plain, mut connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (tell, mut reply) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(message) = std::future::poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notice(notice) = message.unwrap() {
@@ -510,7 +531,7 @@ async fn who_may_not_create_roles_migrates_all_the_same_and_is_told_what_is_miss
     }
     drop(plain);
     let mut notices = Vec::new();
-    while let Some(notice) = told.recv().await {
+    while let Some(notice) = reply.recv().await {
         notices.push(notice);
     }
     assert!(notices.iter().any(|notice| notice.contains("oncegate_app is missing")), "{notices:?}");
@@ -518,9 +539,9 @@ async fn who_may_not_create_roles_migrates_all_the_same_and_is_told_what_is_miss
     client.batch_execute("create role oncegate_app nologin; create role app login in role oncegate_app").await.unwrap();
     connect_as(&root, "plain").await.batch_execute(BY_HAND).await.unwrap();
     let store = store::open(&postgres::settings(&url)).await.unwrap();
-    let ask = ask("k");
-    fresh(store.reserve(ask.clone()).await.unwrap());
+    let reserve_request = new_reserve_request("k");
+    unwrap_lease(store.reserve(reserve_request.clone()).await.unwrap());
     let app = App(connect_as(&root, "app").await);
-    app.complete(&ask, 201, JSON, b"paid").await.unwrap();
-    assert_eq!(response_of(store.find(ask.id).await.unwrap().unwrap()).body.as_deref(), Some(&b"paid"[..]));
+    app.complete(&reserve_request, 201, JSON, b"paid").await.unwrap();
+    assert_eq!(response_of(store.find(reserve_request.id).await.unwrap().unwrap()).body.as_deref(), Some(&b"paid"[..]));
 }

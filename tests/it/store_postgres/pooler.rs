@@ -1,17 +1,17 @@
-//! PgBouncer in transaction mode between Oncegate and its server. The whole contract is held through it, too.
+//! PgBouncer in transaction mode between Oncegate and its server. The whole contract is tested through it, too.
 
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, Settings, Settled, StoreError};
+use oncegate::store::{self, SettleResult, StoreError, StoreSettings};
 
 use crate::harness::pgbouncer::{self, Bouncer};
 use crate::harness::postgres::{self, Cluster};
-use crate::harness::world::{ask, completion, fresh};
-use crate::harness::{PATIENCE, Store, World, eventually};
+use crate::harness::store_fixture::{completion, new_reserve_request, unwrap_lease};
+use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::faults::{KILL, waiting};
 
-/// What can happen to a statement that is under way.
+/// A fault during a running statement.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     ConnectionsDropped,
@@ -20,15 +20,16 @@ enum Fault {
 }
 
 #[tokio::test]
-async fn what_was_under_way_when_the_pooler_lost_it_is_done_again_or_found() {
+async fn a_call_interrupted_at_the_pooler_is_repeated_or_found() {
     let database = postgres::database().await;
     let Some(mut bouncer) = Bouncer::before(&database).await else { return };
     let store = store::open(&postgres::settings(&bouncer.to(&database).url)).await.unwrap();
     let client = database.client().await;
     for fault in [Fault::ConnectionsDropped, Fault::PoolerKilled, Fault::SessionKilled] {
-        let ask = ask(&format!("{fault:?}"));
+        let reserve_request = new_reserve_request(&format!("{fault:?}"));
         for settles in [false, true] {
-            // What PgBouncer has left goes on waiting in its session, and is carried out with what was sent again.
+            // The statement that PgBouncer left behind waits on in its session, and is executed beside the one that was
+            // sent again.
             client.batch_execute("begin; lock table oncegate.keys in access exclusive mode").await.unwrap();
             let meddler = async {
                 waiting(&database).await;
@@ -40,16 +41,16 @@ async fn what_was_under_way_when_the_pooler_lost_it_is_done_again_or_found() {
                 client.batch_execute("rollback").await.unwrap();
             };
             if settles {
-                let (settled, ()) = join(store.settle(completion(&ask, b"paid")), meddler).await;
+                let (settled, ()) = join(store.settle(completion(&reserve_request, b"paid")), meddler).await;
                 let settled = settled.unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
-                assert!(matches!(settled, Settled::Done { expires_at: Some(_) }), "{fault:?}: {settled:?}");
+                assert!(matches!(settled, SettleResult::Done { expires_at: Some(_) }), "{fault:?}: {settled:?}");
             } else {
-                let (reservation, ()) = join(store.reserve(ask.clone()), meddler).await;
-                let lease = fresh(reservation.unwrap_or_else(|error| panic!("{fault:?}: {error:?}")));
-                assert_eq!((lease.ask.token, lease.attempt), (ask.token, 1), "{fault:?}");
+                let (reservation, ()) = join(store.reserve(reserve_request.clone()), meddler).await;
+                let lease = unwrap_lease(reservation.unwrap_or_else(|error| panic!("{fault:?}: {error:?}")));
+                assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1), "{fault:?}");
             }
         }
-        assert_eq!(store.find(ask.id).await.unwrap().unwrap().state.name(), "completed");
+        assert_eq!(store.find(reserve_request.id).await.unwrap().unwrap().state.name(), "completed");
     }
 }
 
@@ -58,22 +59,23 @@ async fn a_pooler_without_its_server_fails_calls_in_time_and_works_when_it_is_ba
     let cluster = tokio::task::block_in_place(|| Cluster::start(""));
     let database = cluster.empty_database().await;
     let Some(bouncer) = Bouncer::before(&database).await else { return };
-    let settings = Settings { timeout: Duration::from_millis(500), ..postgres::settings(&bouncer.to(&database).url) };
+    let settings =
+        StoreSettings { timeout: Duration::from_millis(500), ..postgres::settings(&bouncer.to(&database).url) };
     let store = store::open(&settings).await.unwrap();
-    fresh(store.reserve(ask("before")).await.unwrap());
+    unwrap_lease(store.reserve(new_reserve_request("before")).await.unwrap());
     tokio::task::block_in_place(|| cluster.crash());
     let begun = tokio::time::Instant::now();
-    let error = store.reserve(ask("during")).await.unwrap_err();
+    let error = store.reserve(new_reserve_request("during")).await.unwrap_err();
     assert!(matches!(error, StoreError::TimedOut | StoreError::Unavailable(_)), "{error:?}");
     store.ping().await.unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     tokio::task::block_in_place(|| cluster.restart());
-    eventually(PATIENCE, async || store.ping().await.ok()).await;
-    fresh(store.reserve(ask("after")).await.unwrap());
+    eventually(TEST_TIMEOUT, async || store.ping().await.ok()).await;
+    unwrap_lease(store.reserve(new_reserve_request("after")).await.unwrap());
 }
 
 #[tokio::test]
-async fn of_duplicates_at_two_proxies_behind_it_one_is_executed() {
+async fn one_of_two_duplicates_at_proxies_behind_the_pooler_is_executed() {
     let database = postgres::database().await;
     let Some(bouncer) = pgbouncer::shared(&database).await else { return };
     let through = bouncer.to(&database).url;
@@ -84,7 +86,7 @@ async fn of_duplicates_at_two_proxies_behind_it_one_is_executed() {
         let proxy = if number.is_multiple_of(3) { &other } else { &world.proxy };
         let request = proxy.post("/pay").key(&key).json(r#"{"amount":10,"currency":"EUR"}"#);
         let done = async || Some(request.send().await).filter(|answer| answer.status != 409);
-        let answer = eventually(PATIENCE, done).await;
+        let answer = eventually(TEST_TIMEOUT, done).await;
         (key, answer)
     };
     let answers = join_all((0..200).map(client)).await;
@@ -92,8 +94,8 @@ async fn of_duplicates_at_two_proxies_behind_it_one_is_executed() {
     for (key, answer) in &answers {
         assert_eq!(answer.status, 201, "{key}: {}", answer.text());
         let replay = other.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#).send().await;
-        assert_eq!((replay.told(), &replay.body), (Some("replayed"), &answer.body), "{key}");
+        assert_eq!((replay.oncegate_status(), &replay.body), (Some("replayed"), &answer.body), "{key}");
     }
-    let executed = answers.iter().filter(|(_, answer)| answer.told() == Some("executed")).count();
+    let executed = answers.iter().filter(|(_, answer)| answer.oncegate_status() == Some("executed")).count();
     assert_eq!((executed, world.upstream.calls()), (40, 40));
 }

@@ -1,21 +1,21 @@
-//! Indexes on the table of keys are built beside the traffic, and whatever cut a build off, the next start mends it.
+//! Indexes on the table of keys are built during traffic, and the next start repairs an interrupted build.
 
 use futures_util::future::join_all;
-use oncegate::store::{self, OpenError, Settings};
+use oncegate::store::{self, OpenError, StoreSettings};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::{fill, names};
 use crate::harness::pgbouncer::Bouncer;
 use crate::harness::postgres::{self, Database};
-use crate::harness::world::{ask, fresh};
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::store_fixture::{new_reserve_request, unwrap_lease};
+use crate::harness::{TEST_TIMEOUT, eventually};
 
 const UNSETTLED: &str = "0002_operators.keys_unsettled";
 const DUE: &str = "0002_operators.keys_due";
 
-/// A database as the first version left it, with fifty thousand keys.
-async fn of_the_first_version() -> (Database, Settings) {
+/// A database with the first version's schema and 50,000 keys.
+async fn first_version_database() -> (Database, StoreSettings) {
     let database = postgres::empty_database().await;
     let settings = postgres::settings(&database.url);
     let pending = store::pending(&settings).await.unwrap();
@@ -24,7 +24,7 @@ async fn of_the_first_version() -> (Database, Settings) {
     (database, settings)
 }
 
-/// A transaction that has seen the database and stays open, as a dump's. No concurrent build ends before it does.
+/// A transaction with a snapshot that stays open, like a dump's. No concurrent build ends before it.
 async fn old_snapshot(database: &Database) -> Client {
     let client = database.client().await;
     client.batch_execute("set idle_in_transaction_session_timeout = 0").await.unwrap();
@@ -32,13 +32,13 @@ async fn old_snapshot(database: &Database) -> Client {
     client
 }
 
-/// Opens the store beside the test. What is waited for is whether that works.
-fn opening(settings: &Settings) -> JoinHandle<Result<(), OpenError>> {
+/// Opens the store in a task of its own.
+fn opening(settings: &StoreSettings) -> JoinHandle<Result<(), OpenError>> {
     let settings = settings.clone();
     tokio::spawn(async move { store::open(&settings).await.map(drop) })
 }
 
-/// The first column of what is found.
+/// The first column of the rows found.
 async fn column(client: &Client, sql: &str) -> Vec<String> {
     let answers = client.simple_query(sql).await.unwrap();
     let first = |answer| match answer {
@@ -48,12 +48,12 @@ async fn column(client: &Client, sql: &str) -> Vec<String> {
     answers.into_iter().filter_map(first).collect()
 }
 
-/// Waits until something is found.
+/// Waits until the query finds rows.
 async fn seen(client: &Client, sql: &str) -> Vec<String> {
-    eventually(PATIENCE, async || Some(column(client, sql).await).filter(|rows| !rows.is_empty())).await
+    eventually(TEST_TIMEOUT, async || Some(column(client, sql).await).filter(|rows| !rows.is_empty())).await
 }
 
-/// The process that builds an index here, and waits for older transactions.
+/// The server process that builds an index and waits for older transactions.
 async fn builder(client: &Client) -> String {
     let waiting = "select a.pid from pg_stat_activity as a join pg_locks as l on l.pid = a.pid
                     where a.datname = current_database() and l.locktype = 'virtualxid' and not l.granted
@@ -66,7 +66,7 @@ async fn cut_off_builder(client: &Client) {
     client.batch_execute(&format!("select pg_terminate_backend({builder})")).await.unwrap();
 }
 
-/// The indexes of the step, and whether they are valid.
+/// The migration's indexes, and whether they are valid.
 async fn built(client: &Client) -> Vec<String> {
     let indexes = "select indexrelid::regclass || ' ' || indisvalid from pg_index
                     where indexrelid::regclass::text in ('oncegate.keys_due', 'oncegate.keys_unsettled') order by 1";
@@ -75,7 +75,7 @@ async fn built(client: &Client) -> Vec<String> {
 
 const BOTH: [&str; 2] = ["oncegate.keys_due true", "oncegate.keys_unsettled true"];
 
-/// Locks on a table that let nobody in, or would like to.
+/// A query for exclusive locks on a table, held or waited for.
 fn exclusive(table: &str) -> String {
     format!(
         "select granted from pg_locks where database = (select oid from pg_database where datname = current_database())
@@ -84,8 +84,8 @@ fn exclusive(table: &str) -> String {
 }
 
 #[tokio::test]
-async fn while_indexes_are_built_the_old_version_goes_on_and_no_time_limit_of_the_role_ends_it() {
-    let (database, settings) = of_the_first_version().await;
+async fn index_builds_do_not_block_the_old_version_and_ignore_the_roles_timeouts() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     let limits = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"];
     for limit in limits {
@@ -97,7 +97,7 @@ async fn while_indexes_are_built_the_old_version_goes_on_and_no_time_limit_of_th
     let patient = format!(
         "select pid from pg_stat_activity where pid = {builder} and clock_timestamp() - query_start > interval '1.5 s'"
     );
-    // What the first version does all the time.
+    // The usual statements of the first version.
     let old_version = "
       set statement_timeout = '500ms';
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance,
@@ -107,7 +107,7 @@ async fn while_indexes_are_built_the_old_version_goes_on_and_no_time_limit_of_th
       update oncegate.keys set state = 'unknown', settled_at = now() where state = 'in_flight';
       insert into oncegate.instances (id, started_at, renewed_at, lease_until) values (1, now(), now(), now())
           on conflict (id) do update set renewed_at = now()";
-    eventually(PATIENCE, async || {
+    eventually(TEST_TIMEOUT, async || {
         client.batch_execute(old_version).await.unwrap();
         assert_eq!(column(&client, &exclusive("keys")).await, [] as [&str; 0]);
         (column(&client, &patient).await == [builder.as_str()]).then_some(())
@@ -122,8 +122,8 @@ async fn while_indexes_are_built_the_old_version_goes_on_and_no_time_limit_of_th
 }
 
 #[tokio::test]
-async fn an_index_whose_build_was_cut_off_is_built_anew() {
-    let (database, settings) = of_the_first_version().await;
+async fn an_interrupted_index_build_is_repeated() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     let old = old_snapshot(&database).await;
     let cut_off = opening(&settings);
@@ -133,7 +133,7 @@ async fn an_index_whose_build_was_cut_off_is_built_anew() {
         error => panic!("{error:?}"),
     }
     assert_eq!(built(&client).await, ["oncegate.keys_unsettled false"]);
-    // The step itself has been taken.
+    // The migration itself has been applied.
     assert_eq!(column(&client, "select name from oncegate.migrations where version = 2").await, ["0002_operators"]);
     old.batch_execute("commit").await.unwrap();
     assert_eq!(store::migrate(&settings).await.unwrap(), with_the_rest(&settings, &[UNSETTLED, DUE]));
@@ -141,8 +141,8 @@ async fn an_index_whose_build_was_cut_off_is_built_anew() {
 }
 
 #[tokio::test]
-async fn an_index_whose_build_was_cut_off_can_be_mended_by_hand() {
-    let (database, settings) = of_the_first_version().await;
+async fn an_interrupted_index_build_can_be_repaired_by_hand() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     let old = old_snapshot(&database).await;
     let cut_off = opening(&settings);
@@ -152,7 +152,7 @@ async fn an_index_whose_build_was_cut_off_can_be_mended_by_hand() {
     let pending = store::pending(&settings).await.unwrap();
     assert_eq!(names(pending.clone()), with_the_rest(&settings, &[UNSETTLED, DUE]));
     for migration in pending {
-        // As psql does it: one statement at a time. A transaction is none to be cut apart.
+        // As psql does it: one statement at a time, with transactions as one.
         let statements: Vec<&str> = match migration.sql.starts_with("begin;") {
             true => vec![&migration.sql],
             false => migration.sql.split_inclusive(";\n").collect(),
@@ -166,8 +166,8 @@ async fn an_index_whose_build_was_cut_off_can_be_mended_by_hand() {
 }
 
 #[tokio::test]
-async fn a_start_after_a_crash_between_a_step_and_its_indexes_builds_them() {
-    let (database, settings) = of_the_first_version().await;
+async fn a_start_after_a_crash_before_the_index_builds_does_them() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     for migration in store::pending(&settings).await.unwrap() {
         if migration.sql.starts_with("begin;") {
@@ -175,9 +175,9 @@ async fn a_start_after_a_crash_between_a_step_and_its_indexes_builds_them() {
         }
     }
     assert_eq!(built(&client).await, [] as [&str; 0]);
-    // Without leave to migrate it works, if slowly.
-    let store = store::open(&Settings { migrate: false, ..settings.clone() }).await.unwrap();
-    fresh(store.reserve(ask("k")).await.unwrap());
+    // With migrating switched off the store works, if slowly.
+    let store = store::open(&StoreSettings { migrate: false, ..settings.clone() }).await.unwrap();
+    unwrap_lease(store.reserve(new_reserve_request("k")).await.unwrap());
     assert_eq!(built(&client).await, [] as [&str; 0]);
     store::open(&settings).await.unwrap();
     assert_eq!(built(&client).await, BOTH);
@@ -187,9 +187,9 @@ async fn a_start_after_a_crash_between_a_step_and_its_indexes_builds_them() {
 }
 
 #[tokio::test]
-async fn ten_that_start_together_build_each_index_once() {
+async fn ten_simultaneous_starts_build_each_index_once() {
     for pooled in [false, true] {
-        let (database, settings) = of_the_first_version().await;
+        let (database, settings) = first_version_database().await;
         let bouncer = match pooled {
             true => Bouncer::before(&database).await,
             false => None,
@@ -202,11 +202,11 @@ async fn ten_that_start_together_build_each_index_once() {
         let old = old_snapshot(&database).await;
         let all: Vec<_> = (0..10).map(|_| opening(&settings)).collect();
         builder(&client).await;
-        // All of them have come so far as to wait for their turn.
+        // Most of them wait for the lock by now.
         let asked = "select from pg_stat_activity where datname = current_database() and query ~ 'pg_try_advisory'";
         if !pooled {
             let waiting = async || Some(client.simple_query(asked).await.unwrap().len()).filter(|rows| *rows > 5);
-            eventually(PATIENCE, waiting).await;
+            eventually(TEST_TIMEOUT, waiting).await;
         }
         let first = column(&client, "select indexrelid from pg_index where not indisvalid").await;
         old.batch_execute("commit").await.unwrap();
@@ -220,17 +220,17 @@ async fn ten_that_start_together_build_each_index_once() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_is_building_is_waited_for() {
-    let (database, settings) = of_the_first_version().await;
+async fn a_start_waits_for_another_sessions_index_build() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     for migration in &store::pending(&settings).await.unwrap()[..1] {
         client.batch_execute(&migration.sql).await.unwrap();
     }
-    let by_hand = store::pending(&settings).await.unwrap().remove(0);
-    assert_eq!(by_hand.name, UNSETTLED);
+    let execute_sql = store::pending(&settings).await.unwrap().remove(0);
+    assert_eq!(execute_sql.name, UNSETTLED);
     let old = old_snapshot(&database).await;
     let hand = database.client().await;
-    let building = tokio::spawn(async move { hand.batch_execute(&by_hand.sql).await });
+    let building = tokio::spawn(async move { hand.batch_execute(&execute_sql.sql).await });
     builder(&client).await;
     let first = column(&client, "select indexrelid from pg_index where not indisvalid").await;
     assert_eq!(first.len(), 1);
@@ -244,8 +244,8 @@ async fn what_somebody_else_is_building_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_bears_the_name_of_an_index_and_is_none_is_told_of() {
-    let (database, settings) = of_the_first_version().await;
+async fn a_non_index_with_an_indexs_name_is_reported() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     client.batch_execute("create table oncegate.keys_due (n int)").await.unwrap();
     match store::migrate(&settings).await.unwrap_err() {
@@ -260,8 +260,8 @@ async fn what_bears_the_name_of_an_index_and_is_none_is_told_of() {
 }
 
 #[tokio::test]
-async fn heartbeats_are_not_held_up_while_a_step_waits_for_the_table_of_keys() {
-    let (database, settings) = of_the_first_version().await;
+async fn heartbeats_continue_while_a_migration_waits_for_the_keys_table() {
+    let (database, settings) = first_version_database().await;
     let client = database.client().await;
     let reader = database.client().await;
     reader.batch_execute("begin; select from oncegate.keys limit 1").await.unwrap();
@@ -277,8 +277,8 @@ async fn heartbeats_are_not_held_up_while_a_step_waits_for_the_table_of_keys() {
     opening.await.unwrap().unwrap();
 }
 
-/// These, and all that comes after their step.
-fn with_the_rest(settings: &Settings, these: &[&'static str]) -> Vec<&'static str> {
+/// These migrations and indexes, and all later ones.
+fn with_the_rest(settings: &StoreSettings, these: &[&'static str]) -> Vec<&'static str> {
     let rest = super::all(settings).into_iter().skip_while(|name| *name != "0003_purges");
     these.iter().copied().chain(rest).collect()
 }

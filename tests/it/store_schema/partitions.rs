@@ -1,11 +1,11 @@
-//! A table of keys that an operator has spread over hash partitions, by the script that `deploy` has for it.
+//! A table of keys in hash partitions, as an operator makes them with the script in `deploy`.
 
-use crate::harness::{PATIENCE, Store, World, eventually, operator::Operator};
+use crate::harness::{Store, TEST_TIMEOUT, World, eventually, operator::Operator};
 
 const SCRIPT: &str = include_str!("../../../deploy/postgres/partition.sql");
 
 #[tokio::test]
-async fn a_table_in_hash_partitions_serves_as_it_did_in_one_piece() {
+async fn a_hash_partitioned_table_works_as_an_unpartitioned_one() {
     let mut world = World::with(Store::postgres().await, |setup| setup.short_leases()).await;
     let first = world.pay("before").send().await;
     world.upstream.then(crate::harness::Answer::close());
@@ -25,20 +25,20 @@ async fn a_table_in_hash_partitions_serves_as_it_did_in_one_piece() {
     for number in 0..40 {
         let key = format!("after-{number}");
         let made = world.pay(&key).send().await;
-        assert_eq!(made.told(), Some("executed"));
+        assert_eq!(made.oncegate_status(), Some("executed"));
         assert_eq!(world.pay(&key).send().await.comparable(), made.replayed());
     }
     assert_eq!(world.upstream.calls(), 42);
     let used = "select count(distinct tableoid) from oncegate.keys";
     assert_eq!(client.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 4, "each partition has keys");
 
-    // Operators look at it and decide; the sweeper finds what a dead proxy has left.
+    // Operators can list and decide; the sweeper finds the attempts of a dead proxy.
     let operator = Operator::of(&world.proxy);
     let id = operator.id("lost").await;
     assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 409);
     world.upstream.then(crate::harness::Answer::never());
     let cut = world.pay("cut").spawn();
-    world.upstream.has_executed(43).await;
+    world.upstream.wait_for_executed(43).await;
     world.crash_and_restart().await;
     cut.await.unwrap().expect_err("its proxy has died");
     let swept = async || {
@@ -46,5 +46,5 @@ async fn a_table_in_hash_partitions_serves_as_it_did_in_one_piece() {
         assert_eq!(status, 409);
         (slug == "outcome-unknown").then_some(())
     };
-    eventually(PATIENCE, swept).await;
+    eventually(TEST_TIMEOUT, swept).await;
 }

@@ -1,11 +1,11 @@
-//! Nothing that is secret comes out anywhere: each secret is one of a kind, and is looked for wherever the proxy speaks.
+//! No output contains a secret: each secret is a unique value, and all of the proxy's output is searched for it.
 
 use super::traces::{Collector, traced};
 use super::{Metrics, scrape};
 use crate::harness::operator::{Operator, completed};
-use crate::harness::{Answer, PATIENCE, Store, Upstream, World, eventually, route};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
 
-/// A value of which eight characters may be told, as of a key: the ninth begins what may not.
+/// A value whose first eight characters may be logged, as a key's may: the ninth begins the secret part.
 const KEY: &str = "keyfirstCANARY-key-9f31c2";
 const TOKEN: &str = "CANARY-admin-token-5b1d";
 const SECRETS: [&str; 9] = [
@@ -20,18 +20,18 @@ const SECRETS: [&str; 9] = [
     "CANARY-operators-answer-8e8e",
 ];
 
-fn look_for_canaries(place: &str, text: &str) {
+fn look_for_canaries(operation_path: &str, text: &str) {
     if let Some(at) = text.find("CANARY") {
         let from = text[..at].char_indices().rev().nth(200).map_or(0, |(from, _)| from);
-        panic!("{place} tells a secret: …{}", &text[from..(at + 60).min(text.len())]);
+        panic!("{operation_path} tells a secret: …{}", &text[from..(at + 60).min(text.len())]);
     }
 }
 
-/// All ways a request can end, with a secret in each of its parts.
+/// All outcomes of a request, with a secret in each of its parts.
 async fn journeys(world: &World, password: &str) {
     let [authorization, cookie, body, query, path, response, field, ..] = SECRETS;
     let answer = || Answer::status(201).field("X-Secret", field).body(response);
-    world.upstream.answers(answer());
+    world.upstream.answer_all(answer());
     let ask = |route: &str, key: &str| {
         world
             .post(&format!("/{route}?q={query}"))
@@ -77,12 +77,12 @@ async fn run(format: &str, filter: &str, store: Store) {
     let collector = Collector::start().await;
     let [.., secret, decided] = SECRETS;
     let url = match &store {
-        // The database asks for no password here, so that any will do.
+        // The database asks for no password here, so any password works.
         Store::Postgres(_) => store.url().replacen('@', ":CANARY-password-2b2b@", 1),
         Store::Sqlite(_) => store.url(),
     };
     let knows_nothing = Upstream::start().await;
-    knows_nothing.answers(Answer::status(500).body(SECRETS[5]));
+    knows_nothing.answer_all(Answer::status(500).body(SECRETS[5]));
     let lookup = format!("http://{}/lookup?key={{key}}", knows_nothing.address);
     let lines = format!(
         "upstream_timeout = \"500ms\"\nmax_request_body = \"4KiB\"\nmax_response_body = \"1KiB\"\nreconcile = {{ url = \"{lookup}\", after = \"0s\", every = \"200ms\" }}"
@@ -116,32 +116,32 @@ async fn run(format: &str, filter: &str, store: Store) {
         let metrics = Metrics::of(&world.proxy).await;
         (metrics.get("oncegate_spans_exported_total") > 50.0).then_some(())
     };
-    eventually(PATIENCE, exported).await;
+    eventually(TEST_TIMEOUT, exported).await;
     for spans in collector.seen().raw {
         look_for_canaries("a trace", &String::from_utf8_lossy(&spans));
     }
     assert_eq!(world.proxy.stop().await, Some(0));
-    let said = world.proxy.said();
-    assert!(said.contains("keyfirst"), "the first characters of a key are told: {said}");
-    look_for_canaries("the log", &said);
+    let output = world.proxy.output();
+    assert!(output.contains("keyfirst"), "the first characters of a key are logged: {output}");
+    look_for_canaries("the log", &output);
 }
 
 #[tokio::test]
-async fn no_secret_is_told_in_json_at_debug() {
+async fn no_secret_is_logged_as_json_at_debug() {
     run("json", "debug", Store::postgres().await).await;
 }
 
 #[tokio::test]
-async fn no_secret_is_told_in_json_at_info() {
+async fn no_secret_is_logged_as_json_at_info() {
     run("json", "info", Store::sqlite()).await;
 }
 
 #[tokio::test]
-async fn no_secret_is_told_in_text_at_debug() {
+async fn no_secret_is_logged_as_text_at_debug() {
     run("text", "debug", Store::sqlite()).await;
 }
 
 #[tokio::test]
-async fn no_secret_is_told_in_text_at_info() {
+async fn no_secret_is_logged_as_text_at_info() {
     run("text", "info", Store::postgres().await).await;
 }

@@ -1,4 +1,4 @@
-//! One line for each request, and nobody waits for it.
+//! The log line of each request, and a log that never delays a request.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 
 use super::Metrics;
 use crate::harness::client::Client;
-use crate::harness::{Answer, PATIENCE, Proxy, Store, Upstream, World, eventually};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-/// The lines about requests, once there are so many.
+/// Waits for this many request lines, and returns them.
 async fn lines(world: &World, count: usize) -> Vec<Value> {
     let about_requests = || {
         let lines = world.proxy.logged().into_iter().filter(|line| line["message"] == "request");
         Some(lines.collect::<Vec<_>>()).filter(|lines| lines.len() >= count)
     };
-    let lines = eventually(PATIENCE, async || about_requests()).await;
+    let lines = eventually(TEST_TIMEOUT, async || about_requests()).await;
     assert_eq!(lines.len(), count, "{lines:#?}");
     lines
 }
 
 #[tokio::test]
-async fn each_request_that_a_route_guards_has_one_line_with_all_that_became_of_it() {
+async fn each_guarded_request_has_one_log_line_with_its_outcome() {
     let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
     world.pay("a-rather-long-key").field("traceparent", TRACEPARENT).send().await;
     world.pay("a-rather-long-key").send().await;
@@ -41,13 +41,13 @@ async fn each_request_that_a_route_guards_has_one_line_with_all_that_became_of_i
         ("executed", 201, json!(2), json!("a \"quote")),
         ("rejected", 400, Value::Null, Value::Null),
     ];
-    for (line, (told, status, attempt, key)) in lines.iter().zip(expected) {
+    for (line, (oncegate_status, status, attempt, key)) in lines.iter().zip(expected) {
         assert_eq!((&line["level"], &line["route"], &line["method"]), (&json!("INFO"), &json!("pay"), &json!("POST")));
-        assert_eq!((&line["oncegate_status"], &line["status"]), (&json!(told), &json!(status)), "{line}");
+        assert_eq!((&line["oncegate_status"], &line["status"]), (&json!(oncegate_status), &json!(status)), "{line}");
         assert_eq!((&line["attempt"], &line["key"]), (&attempt, &key), "{line}");
         let total = line["total_ms"].as_f64().unwrap();
         let parts = ["store_ms", "upstream_ms"].map(|part| line[part].as_f64());
-        match told {
+        match oncegate_status {
             "executed" | "released" => {
                 assert!(parts.iter().all(|part| part.is_some_and(|part| part <= total)), "{line}")
             }
@@ -61,7 +61,7 @@ async fn each_request_that_a_route_guards_has_one_line_with_all_that_became_of_i
 }
 
 #[tokio::test]
-async fn what_passes_has_its_line_at_debug_without_its_path() {
+async fn an_unguarded_request_is_logged_at_debug_without_its_path() {
     let world = World::guarding(Store::sqlite(), "").await;
     world.get("/somewhere/secret?token=secret").send().await;
     let line = lines(&world, 1).await.remove(0);
@@ -70,17 +70,17 @@ async fn what_passes_has_its_line_at_debug_without_its_path() {
 }
 
 #[tokio::test]
-async fn the_lines_can_be_had_as_text_and_be_left_out() {
+async fn request_lines_can_be_text_or_disabled() {
     for (filter, wanted) in [("info", true), ("info,oncegate::requests=warn", false)] {
         let upstream = Upstream::start().await;
         let text = Proxy::on("memory:").upstream(upstream.address).text();
         let text =
             text.replace("log = \"debug\"\nformat = \"json\"", &format!("log = \"{filter}\"\nformat = \"text\""));
-        let (child, mut said, listen, _) = bare(&text);
+        let (child, mut output, listen, _) = bare(&text);
         Client { address: listen }.post("/pay").key("k\"-1").body("x").send().await;
         drop(child);
         let mut rest = String::new();
-        said.read_to_string(&mut rest).unwrap();
+        output.read_to_string(&mut rest).unwrap();
         let line = rest.lines().find(|line| line.contains("request") && line.contains("oncegate_status"));
         assert_eq!(line.is_some(), wanted, "{filter}: {rest}");
         for part in ["INFO", "route=\"default\"", "oncegate_status=\"executed\"", "status=201", "key=\"k\\\"-1\""] {
@@ -89,7 +89,7 @@ async fn the_lines_can_be_had_as_text_and_be_left_out() {
     }
 }
 
-/// A process of which the test itself reads standard error, or does not.
+/// A process whose standard error the test reads itself, or does not read.
 struct Bare(std::process::Child);
 
 impl Drop for Bare {
@@ -101,7 +101,7 @@ impl Drop for Bare {
 
 type Stderr = BufReader<std::process::ChildStderr>;
 
-/// Starts one that logs text, and reads its addresses.
+/// Starts one with a text log, and reads its addresses.
 fn bare(text: &str) -> (Bare, Stderr, SocketAddr, SocketAddr) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("oncegate.toml");
@@ -109,58 +109,58 @@ fn bare(text: &str) -> (Bare, Stderr, SocketAddr, SocketAddr) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command.arg("run").arg("-c").arg(&file).env_remove("ONCEGATE_LOG").current_dir(folder.path());
     let mut child = Bare(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut said = BufReader::new(child.0.stderr.take().unwrap());
+    let mut output = BufReader::new(child.0.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("ready") {
         line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it has ended");
+        assert!(output.read_line(&mut line).unwrap() > 0, "it has ended");
     }
     let address = |name: &str| {
         let after = line.split(&format!("{name}=")).nth(1).unwrap();
         after.split_whitespace().next().unwrap().parse().unwrap()
     };
     let (listen, admin) = (address("listen"), address("admin"));
-    (child, said, listen, admin)
+    (child, output, listen, admin)
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_holds_nobody_up_and_what_is_lost_is_counted_and_told() {
+async fn a_blocked_log_reader_delays_no_request_and_lost_lines_are_counted_and_logged() {
     let upstream = Upstream::start().await;
     let text = Proxy::on("memory:").upstream(upstream.address).text();
     let text =
         text.replace("log = \"debug\"\nformat = \"json\"", "log = \"trace,h2=trace,hyper=trace\"\nformat = \"text\"");
-    let (_child, said, listen, admin) = bare(&text);
+    let (_child, output, listen, admin) = bare(&text);
     let probe = Client { address: admin };
     let mut number = 0;
     let dropped = async || {
-        // Many lines for each: trace is as loud as it gets.
+        // Many log lines for each request: trace is the most verbose level.
         for _ in 0..50 {
             number += 1;
             let key = format!("{}{number}", "k".repeat(200));
             let answer = Client { address: listen }.post("/pay").key(&key).body("x").send().await;
-            assert_eq!(answer.told(), Some("executed"));
+            assert_eq!(answer.oncegate_status(), Some("executed"));
         }
         let metrics = probe.get("/metrics").host("prometheus").send().await.text();
         let line =
             metrics.lines().find(|line| line.starts_with("oncegate_log_lines_dropped_total ")).unwrap().to_owned();
         line.rsplit(' ').next().unwrap().parse::<u64>().ok().filter(|dropped| *dropped > 0)
     };
-    eventually(PATIENCE * 3, dropped).await;
-    // Whoever reads again hears of it.
-    let (tell, told) = mpsc::channel();
+    eventually(TEST_TIMEOUT * 3, dropped).await;
+    // A reader that resumes gets the number of lost lines.
+    let (tell, oncegate_status) = mpsc::channel();
     std::thread::spawn(move || {
-        for line in said.lines().map_while(Result::ok) {
+        for line in output.lines().map_while(Result::ok) {
             if line.contains("log lines were dropped") {
                 let _ = tell.send(line);
             }
         }
     });
-    let line = tokio::task::spawn_blocking(move || told.recv_timeout(PATIENCE)).await.unwrap().unwrap();
+    let line = tokio::task::spawn_blocking(move || oncegate_status.recv_timeout(TEST_TIMEOUT)).await.unwrap().unwrap();
     assert!(line.contains("WARN"), "{line}");
 }
 
 #[tokio::test]
-async fn what_was_logged_last_is_written_before_the_end() {
+async fn the_last_log_lines_are_written_before_exit() {
     let world = World::start(Store::sqlite()).await;
     world.pay("k-1").send().await;
     assert_eq!(Metrics::of(&world.proxy).await.get("oncegate_log_lines_dropped_total"), 0.0);

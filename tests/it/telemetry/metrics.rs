@@ -1,20 +1,23 @@
-//! Each metric moves with what it counts, and with nothing else.
+//! Each metric changes with the event that it counts, and with no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
 use rustix::process::Signal;
 
 use super::{Metrics, scrape};
+use crate::harness::h2;
 use crate::harness::operator::{Operator, completed};
 use crate::harness::relay::remote;
-use crate::harness::{Answer, Hold, PATIENCE, Store, Upstream, World, eventually, on_both_stores, route};
+use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 /// Waits until a series has this value.
 async fn becomes(world: &World, series: &str, value: f64) {
-    eventually(PATIENCE, async || (Metrics::of(&world.proxy).await.get(series) == value).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (Metrics::of(&world.proxy).await.get(series) == value).then_some(())).await;
 }
 
 fn requests(status: &str) -> String {
@@ -25,8 +28,8 @@ fn found(result: &str) -> String {
     format!("oncegate_reservations_total{{route=\"pay\",result=\"{result}\"}}")
 }
 
-on_both_stores!(what_is_accepted_and_delivered_later_is_counted_as_what_it_found);
-async fn what_is_accepted_and_delivered_later_is_counted_as_what_it_found(store: Store) {
+on_both_stores!(accepted_requests_are_counted_by_their_key_state);
+async fn accepted_requests_are_counted_by_their_key_state(store: Store) {
     let lines = "delivery = \"async\"\nretry = { base = \"50ms\", cap = \"200ms\" }";
     let world =
         World::with(store, |setup| setup.top("secret = \"a secret of some length\"").route(&route("pay", lines))).await;
@@ -47,7 +50,7 @@ async fn every_answer_is_counted_by_its_route_and_its_status(store: Store) {
     let mut expected = BTreeMap::new();
     let mut send = async |request: crate::harness::Request| {
         let response = request.send().await;
-        *expected.entry(response.told().unwrap().to_owned()).or_insert(0.0) += 1.0;
+        *expected.entry(response.oncegate_status().unwrap().to_owned()).or_insert(0.0) += 1.0;
         response
     };
     send(world.pay("k-1")).await;
@@ -64,11 +67,11 @@ async fn every_answer_is_counted_by_its_route_and_its_status(store: Store) {
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let running = world.pay("k-5").spawn();
-    world.upstream.has_executed(5).await;
+    world.upstream.wait_for_executed(5).await;
     becomes(&world, "oncegate_in_flight", 1.0).await;
     send(world.pay("k-5")).await;
     hold.release();
-    assert_eq!(running.await.unwrap().unwrap().told(), Some("executed"));
+    assert_eq!(running.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     *expected.entry("executed".to_owned()).or_insert(0.0) += 1.0;
 
     let after = Metrics::of(&world.proxy).await;
@@ -109,7 +112,7 @@ async fn every_answer_is_counted_by_its_route_and_its_status(store: Store) {
 }
 
 #[tokio::test]
-async fn an_expired_key_and_one_that_is_reaped_are_counted() {
+async fn expired_and_reaped_keys_are_counted() {
     let world = World::with(Store::sqlite(), |setup| {
         let refusing = "ttl = \"1s\"\nafter_ttl = \"refuse\"\nremember = \"1h\"";
         setup.store("reap_every = \"100ms\"").route(&route("pay", refusing)).route(&route("brief", "ttl = \"1s\""))
@@ -118,27 +121,27 @@ async fn an_expired_key_and_one_that_is_reaped_are_counted() {
     world.pay("k-1").send().await;
     world.post("/brief").key("k-1").body("x").send().await;
     becomes(&world, "oncegate_keys_reaped_total", 1.0).await;
-    let late = eventually(PATIENCE, async || Some(world.pay("k-1").send().await).filter(|late| late.status == 410));
+    let late = eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|late| late.status == 410));
     late.await;
     assert_eq!(Metrics::of(&world.proxy).await.get(&found("expired")), 1.0);
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_counted_by_what_it_would_have_been_told() {
+async fn a_disconnected_clients_request_is_counted_by_its_intended_answer() {
     let world = World::guarding(Store::sqlite(), "").await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let exchange = world.pay("k-1").open().await.unwrap();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     drop(exchange);
     hold.release();
     becomes(&world, &requests("executed"), 1.0).await;
-    let line = world.proxy.logs("request").await;
+    let line = world.proxy.wait_for_log("request").await;
     assert_eq!((&line["oncegate_status"], &line["key"]), (&"executed".into(), &"k-1".into()));
 }
 
 #[tokio::test]
-async fn what_nothing_guards_is_counted_by_its_method_if_it_changes_something() {
+async fn unguarded_unsafe_requests_are_counted_by_method() {
     let world = World::with(Store::sqlite(), |setup| {
         setup
             .route(&route("pay", ""))
@@ -152,7 +155,7 @@ async fn what_nothing_guards_is_counted_by_its_method_if_it_changes_something() 
     }
     world.post("/pay").body("no key").send().await;
     world.post("/off").key("k-1").body("x").send().await;
-    assert_eq!(world.post("/watched").key("k-1").body("x").send().await.told(), Some("observed"));
+    assert_eq!(world.post("/watched").key("k-1").body("x").send().await.oncegate_status(), Some("observed"));
     let metrics = Metrics::of(&world.proxy).await;
     for (method, count) in [("POST", 3.0), ("PUT", 1.0), ("PATCH", 1.0), ("DELETE", 1.0), ("other", 2.0)] {
         assert_eq!(metrics.get(&format!("oncegate_unguarded_total{{method=\"{method}\"}}")), count, "{method}");
@@ -164,14 +167,14 @@ async fn what_nothing_guards_is_counted_by_its_method_if_it_changes_something() 
     becomes(&world, created, 1.0).await;
 }
 
-on_both_stores!(the_keys_in_the_store_are_told_by_their_state);
-async fn the_keys_in_the_store_are_told_by_their_state(store: Store) {
+on_both_stores!(stored_keys_are_counted_by_state);
+async fn stored_keys_are_counted_by_state(store: Store) {
     let world = World::guarding(store, "").await;
     world.pay("k-1").send().await;
     world.pay("k-2").send().await;
     world.upstream.then(Answer::close());
     world.pay("k-3").send().await;
-    // Nobody has asked before: the first look counts.
+    // The first scrape counts the keys.
     let metrics = Metrics::of(&world.proxy).await;
     for (state, count) in
         [("completed", 2.0), ("unknown", 1.0), ("dead", 0.0), ("expired", 0.0), ("in_flight", 0.0), ("retryable", 0.0)]
@@ -189,17 +192,18 @@ async fn a_dead_instances_keys_are_counted_when_they_are_swept(store: Store) {
     let mut world = World::with(store, |setup| setup.short_leases()).await;
     world.upstream.then(Answer::never());
     let _first = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     world.crash_and_restart().await;
-    // Opening the embedded store has swept it, before there was anybody to count.
+    // Opening the embedded store swept it, before the metrics existed.
     if matches!(world.store, Store::Postgres(_)) {
         becomes(&world, "oncegate_zombie_keys_total", 1.0).await;
     }
-    eventually(PATIENCE, async || (world.pay("k-1").send().await.outcome().1 == "outcome-unknown").then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (world.pay("k-1").send().await.outcome().1 == "outcome-unknown").then_some(()))
+        .await;
 }
 
 #[tokio::test]
-async fn an_end_that_comes_after_its_lease_is_counted() {
+async fn a_settlement_after_the_lease_is_counted() {
     let world = World::with(Store::postgres().await, |setup| setup.short_leases().route(&route("pay", ""))).await;
     let beside = world.setup.start().await;
     let (taken, dropped) =
@@ -208,7 +212,7 @@ async fn an_end_that_comes_after_its_lease_is_counted() {
         let hold = Hold::new();
         world.upstream.then(Answer::status(201).hold(&hold));
         let first = world.pay(key).spawn();
-        world.upstream.has_executed(number + 1).await;
+        world.upstream.wait_for_executed(number + 1).await;
         world.proxy.signal(Signal::STOP);
         let operator = Operator::of(&beside);
         let id = operator.id_when(key, "unknown").await;
@@ -224,7 +228,7 @@ async fn an_end_that_comes_after_its_lease_is_counted() {
 }
 
 #[tokio::test]
-async fn questions_to_a_service_are_counted_by_what_comes_of_them() {
+async fn probes_are_counted_by_their_result() {
     let lookup = Upstream::start().await;
     let url = format!("http://{}/lookup?key={{key}}", lookup.address);
     let lines = format!(
@@ -241,7 +245,7 @@ async fn questions_to_a_service_are_counted_by_what_comes_of_them() {
     becomes(&world, &result("resolved"), 1.0).await;
     let metrics = Metrics::of(&world.proxy).await;
     assert_eq!((metrics.get(&result("scheduled")), metrics.get(&result("failed"))), (2.0, 1.0));
-    lookup.answers(Answer::status(500));
+    lookup.answer_all(Answer::status(500));
     world.pay("k-2").send().await;
     Operator::of(&world.proxy).id_when("k-2", "dead").await;
     becomes(&world, "oncegate_jobs_dead", 1.0).await;
@@ -250,7 +254,7 @@ async fn questions_to_a_service_are_counted_by_what_comes_of_them() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_shows_in_its_errors_and_in_the_breaker() {
+async fn a_store_outage_shows_in_the_error_and_breaker_metrics() {
     let (world, relay) =
         remote(|setup| setup.route(&route("pay", "")).route(&route("bypassed", "store_down = \"bypass\""))).await;
     world.pay("k-1").send().await;
@@ -260,11 +264,11 @@ async fn a_store_that_is_away_shows_in_its_errors_and_in_the_breaker() {
         world.pay("k-2").send().await;
         (Metrics::of(&world.proxy).await.get("oncegate_store_breaker_open") == 1.0).then_some(())
     };
-    eventually(PATIENCE, is_open).await;
+    eventually(TEST_TIMEOUT, is_open).await;
     let metrics = Metrics::of(&world.proxy).await;
     assert!(metrics.get("oncegate_store_errors_total{op=\"reserve\"}") >= 5.0);
-    assert_eq!(metrics.get("oncegate_keys{state=\"completed\"}"), 1.0, "the last count is still told");
-    assert_eq!(world.post("/bypassed").key("k-1").body("x").send().await.told(), Some("bypassed"));
+    assert_eq!(metrics.get("oncegate_keys{state=\"completed\"}"), 1.0, "the last count is still shown");
+    assert_eq!(world.post("/bypassed").key("k-1").body("x").send().await.oncegate_status(), Some("bypassed"));
     let bypassed = "oncegate_requests_total{route=\"bypassed\",status=\"bypassed\"}";
     assert_eq!(Metrics::of(&world.proxy).await.get(bypassed), 1.0);
 }
@@ -286,7 +290,7 @@ async fn a_reload_shows_whether_the_newest_configuration_runs() {
     let broken = Metrics::of(&world.proxy).await;
     assert!(broken.get(failures) >= 1.0);
     assert_eq!(broken.get(at), started);
-    // A whole second later, so that it shows.
+    // A whole second later, so that the timestamp differs.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     std::fs::write(world.proxy.file(), text).unwrap();
     world.proxy.signal(Signal::HUP);
@@ -295,7 +299,7 @@ async fn a_reload_shows_whether_the_newest_configuration_runs() {
 }
 
 #[tokio::test]
-async fn every_label_is_a_word_of_ours_or_a_routes_name_and_no_token_is_needed() {
+async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
     let token = "token = \"c29tZXRoaW5nIHNlY3JldA==\"";
     let world = World::with(Store::sqlite(), |setup| setup.admin(token).route(&route("pay", ""))).await;
     world.pay("k-1").field("Authorization", "Bearer alice").send().await;
@@ -379,7 +383,7 @@ async fn every_label_is_a_word_of_ours_or_a_routes_name_and_no_token_is_needed()
 }
 
 #[tokio::test]
-async fn the_names_are_the_promised_ones_and_promtool_has_nothing_against_them() {
+async fn metric_names_are_the_documented_ones_and_pass_promtool() {
     let world = World::guarding(Store::sqlite(), "").await;
     world.pay("k-1").send().await;
     let text = scrape(&world.proxy, "").await.text();
@@ -425,6 +429,30 @@ async fn the_names_are_the_promised_ones_and_promtool_has_nothing_against_them()
         return eprintln!("SKIPPED: promtool is not installed");
     };
     promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let said = promtool.wait_with_output().unwrap();
-    assert!(said.status.success() && said.stdout.is_empty() && said.stderr.is_empty(), "{said:?}");
+    let output = promtool.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+on_both_stores!(a_request_whose_client_has_left_is_counted_with_its_outcome);
+async fn a_request_whose_client_has_left_is_counted_with_its_outcome(store: Store) {
+    let world = World::guarding(store, "").await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let mut client = h2::connect::<Full<Bytes>>(&world).await;
+    let request = http::Request::post("http://shop.example/pay")
+        .header("idempotency-key", "k-1")
+        .header("authorization", "Bearer a")
+        .body(Full::from("10 EUR"))
+        .unwrap();
+    let response = tokio::spawn(client.send_request(request));
+    world.upstream.wait_for_executed(1).await;
+    // Dropping the response resets the stream, and the proxy drops the request's future.
+    response.abort();
+    drop(client);
+    // Each worker has had something to do since, so the first request's worker has noticed the reset.
+    for number in 0..8 {
+        world.pay(&format!("other-{number}")).send().await;
+    }
+    hold.release();
+    becomes(&world, &requests("executed"), 9.0).await;
 }

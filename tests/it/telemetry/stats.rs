@@ -1,4 +1,4 @@
-//! Who repeats himself, and what nothing guards: `GET /api/v1/stats`.
+//! Callers with duplicates, and unguarded requests: `GET /api/v1/stats`.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn stats(world: &World) -> Value {
 }
 
 #[tokio::test]
-async fn callers_are_told_by_their_hash_with_their_duplicates_and_mismatches() {
+async fn stats_list_callers_by_hash_with_duplicates_and_mismatches() {
     let world = World::guarding(Store::sqlite(), "").await;
     let by = |caller: &str, key: &str| world.pay(key).field("Authorization", caller);
     by("Bearer alice", "k-1").send().await;
@@ -35,7 +35,7 @@ async fn callers_are_told_by_their_hash_with_their_duplicates_and_mismatches() {
 }
 
 #[tokio::test]
-async fn what_passes_unguarded_is_told_by_its_method_and_its_paths_template() {
+async fn stats_list_unguarded_requests_by_method_and_path_template() {
     let world = World::guarding(Store::sqlite(), "").await;
     let client = world.proxy.client();
     for (method, target) in [

@@ -1,4 +1,4 @@
-//! Traces, as a collector gets them: a real gRPC and HTTP server that reads them with OpenTelemetry's own messages.
+//! Traces as a collector receives them: a real gRPC and HTTP server that reads them with OpenTelemetry's own messages.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Metrics;
-use crate::harness::tls::{Authority, Door, Front};
-use crate::harness::{Answer, Hold, PATIENCE, Setup, Store, Upstream, World, eventually, route};
+use crate::harness::tls::{Authority, FrontMode, TlsFront};
+use crate::harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
 
 /// A collector.
 pub struct Collector {
@@ -54,13 +54,14 @@ impl Collector {
     async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let (address, seen, is_away) = (listener.local_addr().unwrap(), Arc::default(), Arc::default());
-        let (told, away) = (Arc::clone(&seen), Arc::clone(&is_away));
+        let (record, away) = (Arc::clone(&seen), Arc::clone(&is_away));
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let (told, away): (Arc<watch::Sender<Seen>>, Arc<AtomicBool>) = (Arc::clone(&told), Arc::clone(&away));
+                let (record, away): (Arc<watch::Sender<Seen>>, Arc<AtomicBool>) =
+                    (Arc::clone(&record), Arc::clone(&away));
                 tokio::spawn(async move {
-                    let service = service_fn(|request| take(request, Arc::clone(&told), Arc::clone(&away)));
+                    let service = service_fn(|request| take(request, Arc::clone(&record), Arc::clone(&away)));
                     let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -68,10 +69,10 @@ impl Collector {
         Self { address, seen, is_away }
     }
 
-    /// Waits for so many spans.
+    /// Waits for this many spans.
     pub async fn spans(&self, count: usize) -> Vec<Span> {
         let mut seen = self.seen.subscribe();
-        let waited = timeout(PATIENCE, seen.wait_for(|seen| seen.spans().len() >= count)).await;
+        let waited = timeout(TEST_TIMEOUT, seen.wait_for(|seen| seen.spans().len() >= count)).await;
         assert!(waited.is_ok(), "there are no {count} spans: {:#?}", self.seen.borrow().spans());
         let spans = self.seen.borrow().spans();
         assert_eq!(spans.len(), count, "{spans:#?}");
@@ -108,7 +109,7 @@ async fn take(
             body.clone()
         };
         let request = ExportTraceServiceRequest::decode(&*message).unwrap();
-        // What we write is what OpenTelemetry's own code would write: nothing of it was passed over.
+        // OpenTelemetry's own code would write the same bytes: the decoder ignored none.
         assert_eq!(request.encoded_len(), message.len());
         seen.send_modify(|seen| {
             seen.requests.push(request);
@@ -129,7 +130,7 @@ async fn take(
     Ok(response)
 }
 
-/// With this collector.
+/// The setup with this collector.
 pub fn traced(setup: Setup, otlp: &str) -> Setup {
     setup.telemetry(&format!("otlp = \"{otlp}\""))
 }
@@ -149,13 +150,13 @@ fn hex(bytes: &[u8]) -> String {
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
-/// Waits until the proxy has heard that so many were taken.
+/// Waits until the proxy has counted this many spans as accepted.
 async fn are_exported(world: &World, count: f64) {
     let exported = async || Metrics::of(&world.proxy).await.get("oncegate_spans_exported_total") == count;
-    eventually(PATIENCE, async || exported().await.then_some(())).await;
+    eventually(TEST_TIMEOUT, async || exported().await.then_some(())).await;
 }
 
-/// A request's spans by their names, of which each is there once.
+/// The request's only span of that name.
 fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     let found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
     assert_eq!(found.len(), 1, "{name}: {spans:#?}");
@@ -163,13 +164,13 @@ fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 }
 
 #[tokio::test]
-async fn an_attempt_is_a_span_with_the_store_and_the_service_in_it_and_goes_on_behind() {
+async fn an_attempts_span_contains_store_and_service_spans_and_propagates_to_the_service() {
     for path in ["", "/v1/traces"] {
         let collector = Collector::start().await;
         let world = world(&format!("http://{}{path}", collector.address)).await;
         let traceparent = format!("00-{TRACE}-{CALLER}-01");
         let answer = world.pay("k-1").field("traceparent", &traceparent).field("tracestate", "a=b").send().await;
-        assert_eq!(answer.told(), Some("executed"));
+        assert_eq!(answer.oncegate_status(), Some("executed"));
         let spans = collector.spans(4).await;
         let server = named(&spans, "POST pay");
         assert_eq!((server.kind(), hex(&server.parent_span_id)), (SpanKind::Server, CALLER.to_owned()));
@@ -185,7 +186,7 @@ async fn an_attempt_is_a_span_with_the_store_and_the_service_in_it_and_goes_on_b
             assert!(span.status.is_none());
             if span.span_id != server.span_id {
                 assert_eq!((&span.parent_span_id, span.kind()), (&server.span_id, SpanKind::Client));
-                // To a microsecond, as they are measured.
+                // Equal to the microsecond, the resolution of the measurement.
                 assert!(span.start_time_unix_nano + 2_000 >= server.start_time_unix_nano);
                 assert!(span.end_time_unix_nano <= server.end_time_unix_nano + 2_000, "{span:?} {server:?}");
             }
@@ -206,7 +207,7 @@ async fn an_attempt_is_a_span_with_the_store_and_the_service_in_it_and_goes_on_b
 }
 
 #[tokio::test]
-async fn a_trace_begins_here_where_none_came_and_one_that_nobody_records_is_left_alone() {
+async fn a_trace_starts_at_the_proxy_without_a_parent_and_an_unsampled_one_is_not_recorded() {
     let collector = Collector::start().await;
     let world = world(&format!("http://{}", collector.address)).await;
     let unsampled = format!("00-{TRACE}-{CALLER}-00");
@@ -220,8 +221,8 @@ async fn a_trace_begins_here_where_none_came_and_one_that_nobody_records_is_left
     };
     assert_eq!((&*server.name, server.parent_span_id.len()), ("GET", 0), "what passes is traced, too");
     assert_ne!(hex(&server.trace_id), TRACE);
-    let told = format!("00-{}-{}-01", hex(&server.trace_id), hex(&onward.span_id));
-    assert_eq!(world.upstream.last().field("traceparent"), Some(&*told));
+    let record = format!("00-{}-{}-01", hex(&server.trace_id), hex(&onward.span_id));
+    assert_eq!(world.upstream.last().field("traceparent"), Some(&*record));
     world.upstream.then(Answer::close());
     world.pay("k-2").send().await;
     let spans = collector.spans(6).await;
@@ -229,50 +230,50 @@ async fn a_trace_begins_here_where_none_came_and_one_that_nobody_records_is_left
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_no_request_and_gets_what_waits_when_it_is_back() {
+async fn a_collector_outage_fails_no_request_and_waiting_spans_are_sent_afterwards() {
     let collector = Collector::start().await;
     collector.is_away.store(true, Ordering::Relaxed);
     let world = world(&format!("http://{}", collector.address)).await;
     world.pay("k-1").send().await;
-    world.proxy.logs("the collector of traces cannot be reached").await;
+    world.proxy.wait_for_log("the collector of traces cannot be reached").await;
     world.pay("k-2").send().await;
     collector.is_away.store(false, Ordering::Relaxed);
     collector.spans(8).await;
-    world.proxy.logs("takes spans again").await;
+    world.proxy.wait_for_log("accepts spans again").await;
     assert_eq!(Metrics::of(&world.proxy).await.get("oncegate_spans_dropped_total"), 0.0);
 }
 
 #[tokio::test]
-async fn what_waits_is_sent_at_the_drain_and_no_collector_keeps_the_proxy_from_ending() {
+async fn a_drain_sends_waiting_spans_and_no_collector_prevents_the_exit() {
     let collector = Collector::start().await;
     let world = world(&format!("http://{}", collector.address)).await;
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let running = world.pay("k-1").spawn();
-    world.upstream.has_executed(1).await;
+    world.upstream.wait_for_executed(1).await;
     world.proxy.signal(rustix::process::Signal::TERM);
-    world.proxy.logs("draining").await;
+    world.proxy.wait_for_log("draining").await;
     hold.release();
     running.await.unwrap().unwrap();
     assert_eq!(world.proxy.ended().await, Some(0));
     collector.spans(4).await;
 
-    let nobody = Upstream::nowhere().await;
+    let nobody = Upstream::unused_address().await;
     let world = self::world(&format!("http://{nobody}")).await;
     world.pay("k-1").send().await;
     let begun = tokio::time::Instant::now();
     assert_eq!(world.proxy.stop().await, Some(0));
     assert!(begun.elapsed().as_secs() < 8, "{:?}", begun.elapsed());
-    world.proxy.logs("did not take the last spans").await;
+    world.proxy.wait_for_log("did not accept the last spans").await;
 }
 
 #[tokio::test]
-async fn a_collector_over_tls_is_believed_by_the_systems_authorities() {
+async fn a_tls_collector_is_verified_with_the_systems_authorities() {
     let authority = Authority::new();
     let collector = Collector::start().await;
-    let pair = authority.issues(&["127.0.0.1"]);
-    let server = oncegate::tls::server(pair.certificate.as_bytes(), pair.key.as_bytes()).unwrap();
-    let front = Front::before(collector.address, Door::Tls(server)).await;
+    let pair = authority.issue(&["127.0.0.1"]);
+    let server = oncegate::tls::server_config(pair.certificate.as_bytes(), pair.key.as_bytes()).unwrap();
+    let front = TlsFront::before(collector.address, FrontMode::Tls(server)).await;
     let world = World::with(Store::sqlite(), |setup| {
         let setup = setup.environment("SSL_CERT_FILE", authority.file().to_str().unwrap());
         traced(setup.route(&route("pay", "")), &format!("https://{}", front.address))

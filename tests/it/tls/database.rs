@@ -1,22 +1,22 @@
-//! PostgreSQL over TLS: each `sslmode` against servers that are what they say, and others.
+//! PostgreSQL over TLS: each `sslmode` against servers with valid and invalid certificates.
 
 use std::error::Error;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use oncegate::store;
-use oncegate::telemetry::logs::causes;
+use oncegate::telemetry::logs::error_causes;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use crate::harness::postgres::{Cluster, owner, settings};
-use crate::harness::tls::{Authority, Pair};
+use crate::harness::tls::{Authority, CertifiedKeyFiles};
 use crate::harness::{Proxy, Upstream, postgres};
 
 /// A server with TLS whose certificate is for `localhost` alone.
 struct Secure {
     cluster: Cluster,
     authority: Authority,
-    /// Whom it believes itself.
+    /// The authority of the client certificates that it accepts.
     callers: Authority,
     folder: TempDir,
 }
@@ -32,7 +32,7 @@ impl Secure {
     async fn start() -> Self {
         let (authority, callers) = (Authority::new(), Authority::new());
         let folder = tempfile::tempdir().unwrap();
-        let (certificate, key) = authority.issues(&["localhost"]).write(folder.path());
+        let (certificate, key) = authority.issue(&["localhost"]).write(folder.path());
         let (hba, ca) = (folder.path().join("hba.conf"), folder.path().join("callers.pem"));
         std::fs::write(&hba, HBA).unwrap();
         std::fs::write(&ca, callers.pem()).unwrap();
@@ -63,23 +63,23 @@ impl Secure {
     }
 }
 
-/// Whether the store's own connection has TLS; or why it has none, in the words that are logged.
+/// Whether the store's own connection has TLS; otherwise the logged error.
 async fn opened(url: &str) -> Result<bool, String> {
     let store = match store::open(&settings(url)).await {
         Ok(store) => store,
-        Err(error) => return Err(said(&error)),
+        Err(error) => return Err(full_message(&error)),
     };
-    store.ping().await.map_err(|error| said(&error))?;
+    store.ping().await.map_err(|error| full_message(&error))?;
     Ok(has_tls(url).await)
 }
 
-fn said(error: &(dyn Error + 'static)) -> String {
-    let said = format!("{error}: {}", causes(error).unwrap_or_default());
-    assert!(!said.contains("hunter2"), "{said}");
-    said
+fn full_message(error: &(dyn Error + 'static)) -> String {
+    let output = format!("{error}: {}", error_causes(error).unwrap_or_default());
+    assert!(!output.contains("hunter2"), "{output}");
+    output
 }
 
-/// What the server says of the connections that are the store's.
+/// Whether the server reports TLS for the store's connections.
 async fn has_tls(url: &str) -> bool {
     let port = url.split(['@', '/', '?']).nth(3).unwrap().rsplit(':').next().unwrap();
     let (client, connection) =
@@ -96,11 +96,11 @@ async fn has_tls(url: &str) -> bool {
 }
 
 #[tokio::test]
-async fn each_sslmode_keeps_its_word() {
+async fn each_sslmode_verifies_as_documented() {
     let secure = Secure::start().await;
     let stranger = Authority::new();
     let (root, other) = (secure.root(), format!("sslrootcert={}", stranger.file().display()));
-    let (untrusted, misnamed) = ("nobody who is trusted here", "not valid for name \"127.0.0.1\"");
+    let (untrusted, misnamed) = ("no trusted authority", "not valid for name \"127.0.0.1\"");
     let cases: &[(&str, &str, &str, Result<bool, &str>)] = &[
         ("localhost", "sslmode=disable", "", Ok(false)),
         ("localhost", "", "", Ok(true)),
@@ -126,14 +126,14 @@ async fn each_sslmode_keeps_its_word() {
         let url = secure.url("postgres:hunter2", host, &[*mode, *more].map(|word| word.to_owned()).join("&"));
         match (opened(&url).await, expected) {
             (Ok(has), Ok(should)) => assert_eq!(has, *should, "{url}"),
-            (Err(said), Err(words)) => assert!(said.contains(words), "{url}: {said}"),
+            (Err(output), Err(words)) => assert!(output.contains(words), "{url}: {output}"),
             (got, _) => panic!("{url}: {got:?}"),
         }
     }
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_found_out_where_tls_is_asked_for() {
+async fn a_server_without_tls_is_refused_where_tls_is_required() {
     let database = postgres::database().await;
     let root = Authority::new();
     let url = |mode: &str| format!("{}?{mode}", database.url.replace("127.0.0.1", "localhost"));
@@ -141,18 +141,18 @@ async fn a_server_without_tls_is_found_out_where_tls_is_asked_for() {
         assert_eq!(opened(&url(mode)).await, Ok(false), "{mode}");
     }
     for mode in ["require", "verify-ca", "verify-full"] {
-        let said = opened(&url(&format!("sslmode={mode}&sslrootcert={}", root.file().display()))).await.unwrap_err();
-        assert!(said.contains("server does not support TLS"), "{mode}: {said}");
+        let output = opened(&url(&format!("sslmode={mode}&sslrootcert={}", root.file().display()))).await.unwrap_err();
+        assert!(output.contains("server does not support TLS"), "{mode}: {output}");
     }
-    // A name that is not known to be this machine's, though it is.
+    // A name not known as this machine's, although it resolves to it.
     let elsewhere = database.url.replace("127.0.0.1", "127.1");
-    let said = opened(&format!("{elsewhere}?sslrootcert={}", root.file().display())).await.unwrap_err();
-    assert!(said.contains("write `sslmode=disable` into store.url"), "{said}");
+    let output = opened(&format!("{elsewhere}?sslrootcert={}", root.file().display())).await.unwrap_err();
+    assert!(output.contains("write `sslmode=disable` into store.url"), "{output}");
     assert_eq!(opened(&format!("{elsewhere}?sslmode=disable")).await, Ok(false));
 }
 
 #[tokio::test]
-async fn a_client_certificate_and_a_password_bound_to_the_channel_let_us_in() {
+async fn client_certificates_and_channel_binding_passwords_authenticate() {
     let secure = Secure::start().await;
     let (client, connection) =
         tokio_postgres::connect(&secure.url("postgres", "127.0.0.1", "sslmode=disable"), NoTls).await.unwrap();
@@ -161,16 +161,16 @@ async fn a_client_certificate_and_a_password_bound_to_the_channel_let_us_in() {
         "create role with_certificate superuser login; create role with_password superuser login password 'hunter2'";
     client.batch_execute(roles).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let show = |pair: Pair| {
+    let show = |pair: CertifiedKeyFiles| {
         let (certificate, key) = pair.write(folder.path());
         format!("sslmode=verify-full&{}&sslcert={}&sslkey={}", secure.root(), certificate.display(), key.display())
     };
     let url = |parameters: &str| secure.url("with_certificate", "localhost", parameters);
-    assert_eq!(opened(&url(&show(secure.callers.issues_to("with_certificate")))).await, Ok(true));
-    let said = opened(&url(&show(secure.callers.issues_to("somebody")))).await.unwrap_err();
-    assert!(said.contains("certificate authentication failed"), "{said}");
-    let said = opened(&url(&format!("sslmode=verify-full&{}", secure.root()))).await.unwrap_err();
-    assert!(said.contains("certificate"), "{said}");
+    assert_eq!(opened(&url(&show(secure.callers.issue_to_client("with_certificate")))).await, Ok(true));
+    let output = opened(&url(&show(secure.callers.issue_to_client("somebody")))).await.unwrap_err();
+    assert!(output.contains("certificate authentication failed"), "{output}");
+    let output = opened(&url(&format!("sslmode=verify-full&{}", secure.root()))).await.unwrap_err();
+    assert!(output.contains("certificate"), "{output}");
     let bound = format!("sslmode=verify-full&{}&channel_binding=require", secure.root());
     assert_eq!(opened(&secure.url("with_password:hunter2", "localhost", &bound)).await, Ok(true));
     let direct_in_vain = secure.url("with_password:hunter2", "localhost", "sslmode=disable&channel_binding=require");
@@ -178,18 +178,18 @@ async fn a_client_certificate_and_a_password_bound_to_the_channel_let_us_in() {
 }
 
 #[tokio::test]
-async fn each_host_of_a_list_must_have_its_own_name() {
+async fn each_host_of_a_list_is_verified_by_its_own_name() {
     let secure = Secure::start().await;
     let port = secure.cluster.port();
     let url = |hosts: &str| format!("postgres://postgres@{hosts}/postgres?sslmode=verify-full&{}", secure.root());
     assert_eq!(opened(&url(&format!("localhost:{port},127.0.0.1:{port}"))).await, Ok(true));
     assert_eq!(opened(&url(&format!("127.0.0.1:{port},localhost:{port}"))).await, Ok(true));
-    let said = opened(&url(&format!("127.0.0.1:{port},127.0.0.1:{port}"))).await.unwrap_err();
-    assert!(said.contains("not valid for name \"127.0.0.1\""), "{said}");
+    let output = opened(&url(&format!("127.0.0.1:{port},127.0.0.1:{port}"))).await.unwrap_err();
+    assert!(output.contains("not valid for name \"127.0.0.1\""), "{output}");
 }
 
 #[tokio::test]
-async fn authorities_that_change_count_from_the_next_connection_on() {
+async fn changed_authorities_apply_from_the_next_connection() {
     let secure = Secure::start().await;
     let roots = secure.folder.path().join("roots.pem");
     std::fs::write(&roots, secure.authority.pem()).unwrap();
@@ -198,7 +198,7 @@ async fn authorities_that_change_count_from_the_next_connection_on() {
     settings.timeout = std::time::Duration::from_secs(1);
     let store = store::open(&settings).await.unwrap();
     std::fs::write(&roots, Authority::new().pem()).unwrap();
-    assert!(said(&store.ping().await.unwrap_err()).contains("nobody who is trusted here"));
+    assert!(full_message(&store.ping().await.unwrap_err()).contains("no trusted authority"));
     std::fs::write(&roots, secure.authority.pem()).unwrap();
     store.ping().await.unwrap();
 }
@@ -209,19 +209,23 @@ async fn a_proxy_keeps_its_keys_over_tls() {
     let upstream = Upstream::start().await;
     let url = secure.url("postgres", "localhost", &format!("sslmode=verify-full&{}", secure.root()));
     let proxy = Proxy::on(&url).upstream(upstream.address).start().await;
-    for told in ["executed", "replayed"] {
-        assert_eq!(proxy.post("/pay").key("k-1").body("x").send().await.told(), Some(told));
+    for oncegate_status in ["executed", "replayed"] {
+        assert_eq!(proxy.post("/pay").key("k-1").body("x").send().await.oncegate_status(), Some(oncegate_status));
     }
     assert!(has_tls(&url).await);
     assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_mode_that_could_be_switched_off_on_the_way_is_a_configuration_error() {
+async fn an_sslmode_open_to_downgrade_is_a_configuration_error() {
     let setup =
         Proxy::on("postgres://oncegate:hunter2@db.example/d?sslmode=prefer").top("upstream = \"http://127.0.0.1:1\"");
     let ended = setup.fails().await;
-    assert_eq!(ended.code, 78, "{}", ended.said);
-    assert!(ended.said.contains("store.url: has `sslmode=prefer`"), "{}", ended.said);
-    assert!(ended.said.contains("write `sslmode=verify-full`") && !ended.said.contains("hunter2"), "{}", ended.said);
+    assert_eq!(ended.code, 78, "{}", ended.stderr);
+    assert!(ended.stderr.contains("store.url: has `sslmode=prefer`"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("write `sslmode=verify-full`") && !ended.stderr.contains("hunter2"),
+        "{}",
+        ended.stderr
+    );
 }

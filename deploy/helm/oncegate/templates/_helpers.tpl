@@ -46,7 +46,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* The configuration file. */}}
 {{- define "oncegate.file" -}}
-upstream = {{ required "upstream: say where the requests go" .Values.upstream | quote }}
+upstream = {{ required "upstream: set the address of the service" .Values.upstream | quote }}
 service = {{ .Values.service | quote }}
 listen = "0.0.0.0:{{ .Values.ports.http }}"
 {{- if or .Values.existingSecret .Values.secrets.fingerprintSecret }}
@@ -73,7 +73,7 @@ url = "${file:/run/secrets/oncegate/store-url}"
 {{- end }}
 {{- end }}
 
-{{/* What gateway and sidecar have in common. */}}
+{{/* The container of gateway and sidecar. */}}
 {{- define "oncegate.container" -}}
 name: oncegate
 image: {{ include "oncegate.image" . }}

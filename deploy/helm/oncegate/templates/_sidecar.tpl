@@ -1,5 +1,5 @@
 {{/*
-For charts that have this one as a dependency. Each is called with the dependency's own context, .Subcharts.oncegate:
+For charts that have this one as a dependency. Call each template with the dependency's context, .Subcharts.oncegate:
 
   initContainers:
     {{- include "oncegate.sidecar" .Subcharts.oncegate | nindent 8 }}
@@ -8,9 +8,9 @@ For charts that have this one as a dependency. Each is called with the dependenc
 {{/* The sidecar: an entry of initContainers. */}}
 {{- define "oncegate.sidecar" -}}
 - {{ include "oncegate.container" . | nindent 2 | trim }}
-  # This makes it a sidecar: it starts before the application and ends after it.
+  # Makes it a sidecar: it starts before the application and ends after it.
   restartPolicy: Always
-  # Its SIGTERM comes when the application has ended. This hook runs as soon as the pod is deleted.
+  # Its SIGTERM comes only when the application has ended. This hook runs as soon as the pod is deleted.
   lifecycle:
     preStop:
       exec:
@@ -30,27 +30,27 @@ For charts that have this one as a dependency. Each is called with the dependenc
 {{- end }}
 {{- end }}
 
-{{/* For the pod's annotations: a changed file is a rollout. */}}
+{{/* For the pod's annotations: a changed configuration is a rollout. */}}
 {{- define "oncegate.sidecar.checksum" -}}
 checksum/oncegate: {{ include "oncegate.file" . | sha256sum }}
 {{- end }}
 
-{{/* For the pod's labels: the NetworkPolicy goes by it. */}}
+{{/* For the pod's labels: the NetworkPolicy selects by it. */}}
 {{- define "oncegate.sidecar.label" -}}
 oncegate.sidecar: {{ .Release.Name }}
 {{- end }}
 
-{{/* How long the hook waits at most. */}}
+{{/* The longest time that the hook waits. */}}
 {{- define "oncegate.sidecar.drainSeconds" -}}
 {{ add .Values.drain.delaySeconds .Values.drain.timeoutSeconds 5 }}
 {{- end }}
 
-{{/* For the application's preStop sleep: it stays up until the proxy has let go of it. */}}
+{{/* For the application's preStop sleep: it stays up until the proxy's drain is over. */}}
 {{- define "oncegate.sidecar.appSleepSeconds" -}}
 {{ add .Values.drain.delaySeconds .Values.drain.timeoutSeconds 1 }}
 {{- end }}
 
-{{/* terminationGracePeriodSeconds, to which the application's own end is still to be added. */}}
+{{/* terminationGracePeriodSeconds, without the time of the application's own shutdown: add that. */}}
 {{- define "oncegate.gracePeriodSeconds" -}}
 {{ add .Values.drain.delaySeconds .Values.drain.timeoutSeconds .Values.drain.spareSeconds }}
 {{- end }}

@@ -1,14 +1,6 @@
--- enqueue_over: the same for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
-with durable as materialized (
-  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
-  select set_config('synchronous_commit',
-                    case current_setting('synchronous_commit') when 'off' then 'on'
-                         else current_setting('synchronous_commit') end,
-                    true) as setting,
-         clock_timestamp() as now
-),
-free as materialized (
-  -- What somebody's open transaction holds is tried again.
+-- enqueue_over: enqueue for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
+, available as materialized (
+  -- A row that another transaction has locked is tried again.
   select k.id from oncegate.keys as k where k.id = $1::bytea for no key update of k skip locked
 ),
 queued as (
@@ -22,12 +14,12 @@ queued as (
          expires_at = null, remember_ms = null, status = null, fields = null, body = null,
          probes = null, absences = null, probe_at = null,
          recovery_point = case when $10 then null else k.recovery_point end
-    from free
+    from available
    cross join durable
-   where k.id = free.id
+   where k.id = available.id
      and k.token = $8::bytea
      and k.state = $9::text
-     -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+     -- Nobody takes over a key that is running or queued, awaits an operator, or has a response within its TTL.
      and k.state not in ('dead', 'in_flight', 'queued')
      and (k.state not in ('completed', 'expired') or $10)
      and (not $10 or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= durable.now)
@@ -38,7 +30,7 @@ insert into oncegate.outbox as o (id, since, attempts_before, secret, sealed)
 select queued.id, durable.now, queued.attempt, $11::text, $12::bytea
   from queued
  cross join durable
-    -- Left over from a life of the key that is past.
+    -- A request that is left over from an earlier life of the key.
     on conflict (id) do update
    set since = excluded.since, attempts_before = excluded.attempts_before, secret = excluded.secret,
        sealed = excluded.sealed

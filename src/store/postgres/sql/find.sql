@@ -1,6 +1,6 @@
 -- find: records by id. A statement of its own: one snapshot cannot show the row that an insert has just lost to.
-with here as materialized (
-  -- A server that takes no writes shows records as they were. It refuses a lock on nothing, and the connection goes.
+with writable as materialized (
+  -- A server that takes no writes shows old records. It refuses a lock even on no rows, and the connection is dropped.
   select from oncegate.instances where false for update
 )
 select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
@@ -15,4 +15,4 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
        k.recovery_point, k.status, k.fields, k.body
   from unnest($1::bytea[]) as wanted (id)
   join oncegate.keys as k on k.id = wanted.id
- where not exists (select from here)
+ where not exists (select from writable)

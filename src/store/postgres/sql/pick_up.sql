@@ -1,20 +1,12 @@
--- pick_up: what is due to be delivered. Each becomes an attempt under its own token, or dead where there were enough.
-with durable as materialized (
-  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
-  select set_config('synchronous_commit',
-                    case current_setting('synchronous_commit') when 'off' then 'on'
-                         else current_setting('synchronous_commit') end,
-                    true) as setting,
-         clock_timestamp() as now
-),
-asked as materialized (
+-- pick_up: starts attempts for due deliveries, each under its own token; marks keys dead that are past their limits.
+, policies as materialized (
   select *
     from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[])
          as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms)
 ),
-queued as materialized (
+queued_due as materialized (
   select due.id, due.state, due.attempt, due.due_at as since, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
-    from asked as a
+    from policies as a
    cross join lateral (
            select k.id, k.state, k.attempt, k.due_at
              from oncegate.keys as k
@@ -23,18 +15,18 @@ queued as materialized (
               and k.route = a.route
               -- In a subquery, because an index cannot be searched for a value that changes from row to row.
               and k.due_at <= (select clock_timestamp())
-              -- What has ended here, and is still to be stored: a new token would fence its end.
+              -- Attempts that ended on this instance and are not stored yet: a new token would fence their settlement.
               and k.id <> all ($12::bytea[])
             order by k.due_at
             limit $8::bigint
-              -- What another picks up is its to deliver.
+              -- Another deliverer has picked up a locked row.
               for no key update of k skip locked
          ) as due
    limit $8
 ),
-open as materialized (
+unknown_due as materialized (
   select due.id, due.state, due.attempt, due.since, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
-    from asked as a
+    from policies as a
    cross join lateral (
            select k.id, k.state, k.attempt, coalesce(k.due_at, k.settled_at) as since
              from oncegate.keys as k
@@ -44,7 +36,7 @@ open as materialized (
               and k.accepted_at is not null
               and k.id <> all ($12)
               and coalesce(k.due_at, k.settled_at) <= (select clock_timestamp())
-              -- Its last attempt cannot be running any more, unless the route does not mind.
+              -- Its last attempt cannot be running any more, unless the route accepts that.
               and (a.on_unknown = 'retry'
                    or (a.on_unknown = 'retry-when-quiet'
                        and k.deadline + a.quiet_after_ms * interval '1 millisecond' <= clock_timestamp()))
@@ -54,7 +46,7 @@ open as materialized (
    where a.on_unknown <> 'hold'
    limit $8
 ),
-judged as materialized (
+candidates as materialized (
   select d.*, o.secret, o.sealed,
          d.attempt - o.attempts_before as spent,
          o.since + d.give_up_after_ms * interval '1 millisecond' as give_up_at,
@@ -64,42 +56,44 @@ judged as materialized (
               when o.since + d.give_up_after_ms * interval '1 millisecond' <= durable.now
                 then format('not delivered in time, after %s attempts', d.attempt - o.attempts_before)
          end as note
-    -- The longest due first, so that what is queued does not starve what is unknown.
-    from (select * from queued union all select * from open order by since limit $8) as d
+    -- The longest due first, so that queued keys do not starve unknown ones.
+    from (select * from queued_due union all select * from unknown_due order by since limit $8) as d
     left join oncegate.outbox as o on o.id = d.id
    cross join durable
 ),
-dealt as materialized (
-  select j.*, t.token
-    from (select judged.*, row_number() over (order by judged.since) as place from judged where judged.note is null) as j
-    join unnest($9::bytea[]) with ordinality as t (token, place) on t.place = j.place
+assigned as materialized (
+  select c.*, t.token
+    from (select candidates.*, row_number() over (order by candidates.since) as place
+            from candidates
+           where candidates.note is null) as c
+    join unnest($9::bytea[]) with ordinality as t (token, place) on t.place = c.place
 ),
-taken as (
+started as (
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = d.token, instance = $10::bigint,
          reserved_at = durable.now, deadline = durable.now + d.time_limit_ms * interval '1 millisecond',
          settled_at = null, due_at = null, probes = null, absences = null, probe_at = null
-    from dealt as d
+    from assigned as d
    cross join durable
    where k.id = d.id and k.state = d.state and durable.setting is not null
   returning k.id, k.token, k.scope, k.space, k.key, k.path, k.route, k.recipe, k.fingerprint, k.attempt,
             k.recovery_point, k.accepted_at, d.spent, d.give_up_at, d.secret, d.sealed
 ),
-buried as (
+given_up as (
   update oncegate.keys as k
-     set state = 'dead', settled_at = durable.now, due_at = case j.state when 'queued' then durable.now end
-    from judged as j
+     set state = 'dead', settled_at = durable.now, due_at = case c.state when 'queued' then durable.now end
+    from candidates as c
    cross join durable
-   where k.id = j.id and k.state = j.state and j.note is not null and durable.setting is not null
-  returning k.id, k.service, k.route, k.attempt, j.state as was, j.note
+   where k.id = c.id and k.state = c.state and c.note is not null and durable.setting is not null
+  returning k.id, k.service, k.route, k.attempt, c.state as was, c.note
 ),
-noted as (
+audited as (
   insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-  select durable.now, b.service, 'delivery', 'give_up', b.id, b.was, 'dead', b.note
-    from buried as b
+  select durable.now, g.service, 'delivery', 'give_up', g.id, g.was, 'dead', g.note
+    from given_up as g
    cross join durable
 ),
-forgiven as (
+discounted as (
   -- Attempts under which nothing was sent do not count.
   update oncegate.outbox as o
      set attempts_before = o.attempts_before + 1
@@ -107,21 +101,21 @@ forgiven as (
     join oncegate.keys as k on k.id = u.id
    where o.id = u.id and o.attempts_before < k.attempt
 ),
-shredded as (
-  -- What has been delivered is not needed any more.
+requests_deleted as (
+  -- A delivered request is not needed any more.
   delete from oncegate.outbox as o
    using unnest($11::bytea[]) as d (id)
     join oncegate.keys as k on k.id = d.id
    where o.id = d.id and k.state in ('completed', 'expired')
-     -- Not the request of a later life, should the key be accepted anew at this moment.
+     -- Spares the request of a later life, if the key is accepted anew at this moment.
      and o.since <= k.settled_at
 )
 select t.id, t.token, t.scope, t.space, t.key, t.path, t.route, t.recipe, t.fingerprint, t.attempt, t.recovery_point,
        (date_part('epoch', t.accepted_at) * 1000)::bigint as accepted_at_ms,
        t.spent, (date_part('epoch', t.give_up_at - durable.now) * 1000)::bigint as give_up_in_ms,
        t.secret, t.sealed, null::text as note
-  from taken as t
+  from started as t
  cross join durable
  union all
-select b.id, null, null, null, null, null, b.route, null, null, b.attempt, null, null, null, null, null, null, b.note
-  from buried as b
+select g.id, null, null, null, null, null, g.route, null, null, g.attempt, null, null, null, null, null, null, g.note
+  from given_up as g

@@ -1,2 +1,2 @@
--- reserve: who inserts the key has it; whoever gets no row back asks find who was first.
+-- reserve: reserves keys without a record. A key that returns no row was taken; find returns who has it.
 select token from oncegate.reserve_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) as token

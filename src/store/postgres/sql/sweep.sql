@@ -1,13 +1,5 @@
--- sweep: attempts that nobody can be running any more are unknown. Two sweepers share the work.
-with durable as materialized (
-  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
-  select set_config('synchronous_commit',
-                    case current_setting('synchronous_commit') when 'off' then 'on'
-                         else current_setting('synchronous_commit') end,
-                    true) as setting,
-         clock_timestamp() as now
-),
-lapsed as materialized (
+-- sweep: makes keys unknown whose attempt nobody can be running any more. Two sweepers share the work.
+, lapsed as materialized (
   select k.id
     from oncegate.keys as k
     left join oncegate.instances as i on i.id = k.instance

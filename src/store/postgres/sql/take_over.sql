@@ -1,14 +1,6 @@
 -- take_over: the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
-with durable as materialized (
-  -- Shared sessions cannot be configured, so each write asks for its own durability, and only ever raises it.
-  select set_config('synchronous_commit',
-                    case current_setting('synchronous_commit') when 'off' then 'on'
-                         else current_setting('synchronous_commit') end,
-                    true) as setting,
-         clock_timestamp() as now
-),
-free as materialized (
-  -- What somebody's open transaction holds is left out here and tried again alone: it must not hold up the others.
+, available as materialized (
+  -- Rows that another transaction has locked are skipped and tried again alone: they must not block the others.
   select k.id
     from unnest($1::bytea[]) as wanted (id)
     join oncegate.keys as k on k.id = wanted.id
@@ -28,12 +20,12 @@ update oncegate.keys as k
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
               $8::bytea[], $9::text[], $10::boolean[], $11::bytea[])
        as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl, path)
-  join free on free.id = a.id
+  join available on available.id = a.id
  cross join durable
  where k.id = a.id
    and k.token = a.seen_token
    and k.state = a.seen_state
-   -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+   -- Nobody takes over a key that is running or queued, awaits an operator, or has a response within its TTL.
    and k.state not in ('dead', 'in_flight', 'queued')
    and (k.state not in ('completed', 'expired') or a.past_ttl)
    and (not a.past_ttl

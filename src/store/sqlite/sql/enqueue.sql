@@ -1,4 +1,4 @@
--- enqueue: who inserts the key has it accepted; whoever does not asks find who was first.
+-- enqueue: accepts a key without a record. Where nothing is inserted, find returns who has it.
 insert into keys
        (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)

@@ -1,4 +1,4 @@
--- purge: forgets a key, where it is still as it was seen.
+-- purge: deletes a key that is still as it was seen.
 delete from keys
  where id = :id
    and service = :service

@@ -1,3 +1,3 @@
--- reap: forgets records past their TTL, oldest first.
+-- reap: deletes records past their TTL, oldest first.
 delete from keys
  where id in (select id from keys where expires_at <= :now and remember_ms is null order by expires_at limit :limit)

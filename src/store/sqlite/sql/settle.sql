@@ -1,4 +1,4 @@
--- settle: ends an attempt. Only the newest attempt's token fits, and what is completed stays as it is.
+-- settle: ends an attempt. Only the newest attempt's token fits, and a completed key stays as it is.
 update keys
    set state = iif(accepted_at is not null and :state = 'retryable', 'queued', :state), settled_at = :now,
        expires_at = iif(accepted_at is not null and :state = 'retryable', null, :now + :ttl_ms),
@@ -9,8 +9,8 @@ update keys
        status = :status, fields = :fields, body = :body
  where id = :id
    and token = :token
-   -- A response counts whatever its key has become meanwhile. Anything else undoes nothing that was decided since: the
-   -- service's word, a reconciler's or an operator's.
+   -- A response counts whatever its key has become meanwhile. Any other outcome undoes nothing that was decided since,
+   -- by the service, a reconciler or an operator.
    and case :state
          when 'completed' then state not in ('completed', 'expired')
          when 'retryable' then state in ('in_flight', 'unknown') or (state = 'dead' and accepted_at is null)

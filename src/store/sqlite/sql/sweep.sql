@@ -1,4 +1,4 @@
--- sweep: attempts that nobody can be running any more are unknown.
+-- sweep: makes keys unknown whose attempt nobody can be running any more.
 update keys
    set state = 'unknown', settled_at = :now
  where id in (

@@ -12,7 +12,7 @@ update keys
  where id = :id
    and token = :seen_token
    and state = :seen_state
-   -- What is running or queued, what an operator must decide, and a response within its TTL, are nobody's to take.
+   -- Nobody takes over a key that is running or queued, awaits an operator, or has a response within its TTL.
    and state not in ('dead', 'in_flight', 'queued')
    and (state not in ('completed', 'expired') or :past_ttl)
    and (not :past_ttl or expires_at + coalesce(remember_ms, 0) <= :now)

@@ -1,0 +1,151 @@
+//! The compared programs: Oncegate, HAProxy and nginx, each configured for speed.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::process::{Process, find};
+
+/// Returns the path of Oncegate's binary: the release that `make` has built, otherwise cargo's own, which contains the parts
+/// of the runtime that tests need.
+fn program() -> String {
+    let release = std::env::var("ONCEGATE_BENCH_BINARY").ok();
+    release.unwrap_or_else(|| env!("CARGO_BIN_EXE_oncegate").to_owned())
+}
+
+/// Starts Oncegate with this store and this service, and defaults for everything else.
+pub fn start_oncegate(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> Process {
+    Process::start(1, |home, addresses| {
+        let (upstream, store) = (format!("http://{upstream}"), store(home));
+        let flags = ["--upstream", &upstream, "--store", &store, "--listen", &addresses[0].to_string()];
+        let program = [&program(), "run", "--admin", "127.0.0.1:0"];
+        program.into_iter().chain(flags).map(str::to_owned).collect()
+    })
+}
+
+/// Starts Oncegate so that every POST is accepted and delivered later, which needs a configuration file. The second address
+/// is the admin listener's.
+pub fn start_async_oncegate(upstream: SocketAddr, store: impl Fn(&Path) -> String) -> Process {
+    Process::start(2, |home, addresses| {
+        let configuration = format!(
+            "listen = \"{listen}\"
+upstream = \"http://{upstream}\"
+secret = \"the secret of a benchmark\"
+[admin]
+listen = \"{admin}\"
+[store]
+url = \"{store}\"
+[[routes]]
+name = \"later\"
+path = \"/{{*rest}}\"
+methods = [\"POST\"]
+delivery = \"async\"
+",
+            listen = addresses[0],
+            admin = addresses[1],
+            store = store(home)
+        );
+        let file = write_file(home, "oncegate.toml", &configuration);
+        [&program(), "run", "--config", &file].map(str::to_owned).to_vec()
+    })
+}
+
+/// Starts HAProxy with a thread for each core, kept and shared connections to the service, and no logs.
+pub fn start_haproxy(upstream: SocketAddr) -> Option<Process> {
+    let program = find("haproxy")?.to_str()?.to_owned();
+    Some(Process::start(1, |home, addresses| {
+        let configuration = format!(
+            "global
+  nbthread {cores}
+  maxconn 2000
+defaults
+  mode http
+  http-reuse always
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+listen bench
+  bind {listen}
+  server service {upstream}
+",
+            cores = cores(),
+            listen = addresses[0]
+        );
+        let file = write_file(home, "haproxy.cfg", &configuration);
+        vec![program.clone(), "-db".to_owned(), "-f".to_owned(), file]
+    }))
+}
+
+/// Starts nginx with a worker for each core and kept connections to the service. The first address passes requests through.
+/// The second answers from the cache, by caller, path and key, with cached open files. The third answers from the same cache
+/// with defaults, where nginx opens a file for each answer.
+pub fn start_nginx(upstream: SocketAddr) -> Option<Process> {
+    let program = find("nginx")?.to_str()?.to_owned();
+    Some(Process::start(3, |home, addresses| {
+        let folder = home.display();
+        // As root, nginx would run its workers as a user that may not read our folder.
+        let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+        let temporary: String = ["client_body", "proxy", "fastcgi", "scgi", "uwsgi"]
+            .map(|module| format!("  {module}_temp_path {folder}/{module};\n"))
+            .concat();
+        let cached = "location / {
+      proxy_pass http://service;
+      proxy_cache bench;
+      proxy_cache_methods POST;
+      proxy_cache_key $http_authorization$uri$http_idempotency_key;
+      proxy_cache_valid 201 24h;
+      add_header X-Cache $upstream_cache_status always;
+    }";
+        let configuration = format!(
+            "{user}
+daemon off;
+worker_processes {cores};
+pid {folder}/pid;
+events {{ worker_connections 2000; }}
+http {{
+  access_log off;
+{temporary}
+  keepalive_requests 1000000000;
+  proxy_http_version 1.1;
+  proxy_set_header Connection \"\";
+  proxy_set_header Host $host;
+  proxy_cache_path {folder}/cache keys_zone=bench:10m;
+  upstream service {{
+    server {upstream};
+    keepalive 512;
+    keepalive_requests 1000000000;
+  }}
+  server {{
+    listen {pass_through} reuseport;
+    location / {{ proxy_pass http://service; }}
+  }}
+  server {{
+    listen {cache} reuseport;
+    open_file_cache max=10000 inactive=10m;
+    {cached}
+  }}
+  server {{
+    listen {default_cache} reuseport;
+    {cached}
+  }}
+}}
+",
+            cores = cores(),
+            pass_through = addresses[0],
+            cache = addresses[1],
+            default_cache = addresses[2]
+        );
+        let file = write_file(home, "nginx.conf", &configuration);
+        let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];
+        arguments.map(str::to_owned).to_vec()
+    }))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn write_file(home: &Path, name: &str, text: &str) -> String {
+    let file = home.join(name);
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}

@@ -1,0 +1,244 @@
+//! Requests that change keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::KeyAdminSnapshot;
+use super::dto::{BulkChange, KeyChange, RefusedKey};
+use super::params::{BulkRequest, KeySelection};
+use super::problem::{ApiProblem, ProblemCode, ProblemMember};
+use crate::domain::state::StateKind;
+use crate::store::admin::{
+    self, DECISIONS_MAX, DecisionResult, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
+};
+
+/// The number of keys that one request changes, at most: some minutes of work for the store.
+const KEYS_MAX: usize = 100_000;
+
+/// The number of ids that one request names, at most.
+const IDS_MAX: usize = 500;
+
+/// The number of unchanged keys that are returned with their reasons, at most.
+const REFUSED_MAX: usize = 100;
+
+/// The number of keys that one call of the store returns, at most.
+const PAGE: u32 = 5_000;
+
+/// The part of a route's configuration that matters to decisions about its keys.
+pub(super) struct RouteLimits {
+    ttl: Duration,
+    remember: Option<Duration>,
+    /// `None` where the configuration does not have the route: how long its proxies wait is not known here.
+    pub(super) quiet_after: Option<Duration>,
+}
+
+impl KeyAdminSnapshot<'_> {
+    /// Returns the terms of a route. For a route that is not configured here, they are the longest TTL and memory of all routes. The
+    /// time until its attempts are quiet cannot be guessed: other instances may have the route, and wait for longer than
+    /// any route here.
+    pub(super) fn route_limits(&self, route: &str) -> RouteLimits {
+        let routes = &self.config.routes;
+        match routes.iter().find(|known| *known.name == *route) {
+            Some(route) => {
+                RouteLimits { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) }
+            }
+            None => RouteLimits {
+                ttl: routes.iter().map(|route| route.ttl).max().unwrap_or_default(),
+                remember: routes.iter().filter_map(|route| route.remember).max(),
+                quiet_after: None,
+            },
+        }
+    }
+
+    /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
+    fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
+        let RouteLimits { ttl, remember, quiet_after } = self.route_limits(&entry.route);
+        if quiet_after.is_none() && decision.requires_quiet() && decision.is_for(entry.state) {
+            return Err(ApiProblem::unknown_route(&entry.route));
+        }
+        // A decision that does not need a quiet attempt never looks at this time.
+        let quiet_after = quiet_after.unwrap_or(Duration::MAX);
+        Ok(Target { id: entry.id, token: entry.token, state: entry.state, ttl, remember, quiet_after })
+    }
+
+    /// Carries a decision out on the key with this id, or on the one key whose id has this prefix.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
+    pub async fn change_key(&self, id: &str, decision: OperatorDecision) -> Result<KeyChange, ApiProblem> {
+        let entry = self.find_entry(id).await?;
+        let decision = Arc::new(decision);
+        let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
+        let decided =
+            self.store.admin().apply_operator_decision(self.service(), Arc::clone(&decision), vec![target]).await?;
+        let result = decided.verdicts.first().copied().unwrap_or(DecisionResult::Gone);
+        if let Some(problem) = ApiProblem::from_result(result, &decision, entry.state) {
+            return Err(problem.about(entry.id));
+        }
+        log_change(&decision, 1);
+        let is_queued = !decided.queued.is_empty();
+        Ok(KeyChange {
+            id: entry.id,
+            action: decision.change.action(),
+            before: entry.state,
+            after: if is_queued { Some(StateKind::Queued) } else { decision.change.resulting_state() },
+            instances_behind: self.wait_until_forgotten(decided.purges).await?,
+        })
+    }
+
+    /// Changes the keys with these ids, or those that a filter finds. Without the number that is expected, the keys are
+    /// only counted.
+    ///
+    /// # Errors
+    /// [`ApiProblem`]. Where the store failed, the problem says how many keys were changed before.
+    pub async fn change_keys(&self, request: BulkRequest) -> Result<BulkChange, ApiProblem> {
+        let BulkRequest { keys, decision, expect } = request;
+        let decision = Arc::new(decision);
+        let (targets, mut refused) = match keys {
+            KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision).await?,
+            KeySelection::ByIds(ids) => self.find_targets_by_id(&ids, &decision).await?,
+        };
+        let count = targets.len() as u64;
+        let mut by_state = BTreeMap::new();
+        targets.iter().for_each(|target| *by_state.entry(target.state).or_insert(0_u64) += 1);
+        let (changed, instances_behind) = match expect {
+            None => (None, None),
+            Some(expected) if count > expected => return Err(ApiProblem::more_than_expected(count, expected)),
+            Some(_) => {
+                let (changed, purges) = self.change_targets(&decision, &targets, &mut refused).await?;
+                log_change(&decision, changed);
+                (Some(changed), self.wait_until_forgotten(purges).await?)
+            }
+        };
+        let RefusedTargets { keys: refused, count: refused_count } = refused;
+        let action = decision.change.action();
+        Ok(BulkChange { action, count, by_state, changed, instances_behind, refused, refused_count })
+    }
+
+    /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed, and
+    /// are in the audit log. Returns how many keys were changed, and the count of purges after that.
+    async fn change_targets(
+        &self,
+        decision: &Arc<OperatorDecision>,
+        targets: &[Target],
+        refused: &mut RefusedTargets,
+    ) -> Result<(u64, Option<u64>), ApiProblem> {
+        let (mut changed, mut purges) = (0, None);
+        for batch in targets.chunks(DECISIONS_MAX) {
+            let decided =
+                self.store.admin().apply_operator_decision(self.service(), Arc::clone(decision), batch.to_vec()).await;
+            let decided = decided.map_err(|error| ApiProblem::from(error).with(ProblemMember::Changed(changed)))?;
+            purges = decided.purges.max(purges);
+            for (target, result) in batch.iter().zip(decided.verdicts) {
+                match ApiProblem::from_result(result, decision, target.state) {
+                    None => changed += 1,
+                    Some(problem) => refused.add(target.id.to_string(), problem),
+                }
+            }
+        }
+        Ok((changed, purges))
+    }
+
+    async fn find_targets_by_id(
+        &self,
+        ids: &[String],
+        decision: &OperatorDecision,
+    ) -> Result<(Vec<Target>, RefusedTargets), ApiProblem> {
+        if ids.len() > IDS_MAX {
+            return Err(ApiProblem::bad("ids", format!("has more than {IDS_MAX}")));
+        }
+        let (mut targets, mut refused): (Vec<Target>, _) = (Vec::new(), RefusedTargets::default());
+        for id in ids {
+            match self.find_entry(id).await {
+                Ok(entry) if targets.iter().any(|target| target.id == entry.id) => {}
+                Ok(entry) => match self.target(&entry, decision) {
+                    Ok(target) => targets.push(target),
+                    Err(problem) => refused.add(entry.id.to_string(), problem),
+                },
+                Err(problem) if problem.code == ProblemCode::NoSuchKey => refused.add(id.clone(), problem),
+                Err(problem) => return Err(problem.with(ProblemMember::Id(id.clone()))),
+            }
+        }
+        Ok((targets, refused))
+    }
+
+    /// Finds the keys that fit a filter and that the decision is for.
+    async fn find_targets(
+        &self,
+        filter: &KeyFilter,
+        decision: &OperatorDecision,
+    ) -> Result<(Vec<Target>, RefusedTargets), ApiProblem> {
+        // One state at a time where an index leads to it.
+        let states: Vec<Option<StateKind>> = match (filter.state, &decision.change) {
+            (Some(_), _) => vec![filter.state],
+            (None, OperatorAction::Complete(_) | OperatorAction::NotExecuted) => {
+                vec![Some(StateKind::Dead), Some(StateKind::Unknown)]
+            }
+            (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
+            (None, OperatorAction::Release | OperatorAction::Purge) => vec![None],
+        };
+        let (mut targets, mut refused) = (Vec::new(), RefusedTargets::default());
+        for state in states {
+            let filter = KeyFilter { state, ..filter.clone() };
+            let mut after = None;
+            loop {
+                let page = self.store.admin().list_keys(self.service(), filter.clone(), after, PAGE).await?;
+                let fits = |entry: &&KeyEntry| filter.state.is_some() || decision.is_for(entry.state);
+                for entry in page.entries.iter().filter(fits) {
+                    match self.target(entry, decision) {
+                        Ok(target) => targets.push(target),
+                        Err(problem) => refused.add(entry.id.to_string(), problem),
+                    }
+                }
+                if targets.len() > KEYS_MAX {
+                    return Err(ApiProblem::bad("filter", format!("fits more than {KEYS_MAX} keys: narrow it")));
+                }
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok((targets, refused))
+    }
+
+    /// Waits until no instance remembers what was purged, for a lease's time at most: an instance that has not read the
+    /// store for so long answers nothing from memory either. Returns how many instances may still remember it; `None`
+    /// where nothing was purged.
+    async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
+        let Some(purges) = purges else { return Ok(None) };
+        let behind =
+            admin::wait_until_forgotten(self.store.admin(), self.service(), purges, self.config.store.expiry).await?;
+        Ok(Some(behind))
+    }
+}
+
+/// Keys that were not changed: the first with their reasons, and the count of all.
+#[derive(Default)]
+struct RefusedTargets {
+    keys: Vec<RefusedKey>,
+    count: u64,
+}
+
+impl RefusedTargets {
+    fn add(&mut self, id: String, problem: ApiProblem) {
+        self.count += 1;
+        if self.keys.len() < REFUSED_MAX {
+            self.keys.push(RefusedKey { id, problem });
+        }
+    }
+}
+
+/// Logs a change that the audit log has too, for people who read only logs.
+fn log_change(decision: &OperatorDecision, keys: u64) {
+    let (action, after) = (decision.change.action(), decision.change.resulting_state_name());
+    tracing::info!(
+        actor = decision.actor,
+        action,
+        after,
+        keys,
+        accept_risk = decision.accept_risk,
+        "keys were changed by hand"
+    );
+}

@@ -1,0 +1,260 @@
+//! The error of a request about keys: refused because of what it says, or because of the state that the key is in.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::domain::ids::RecordId;
+use crate::domain::state::StateKind;
+use crate::store::StoreError;
+use crate::store::admin::{DecisionResult, OperatorDecision};
+use crate::telemetry::logs::error_causes;
+
+/// The name of a problem, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProblemCode {
+    AlreadyCompleted,
+    BadRequest,
+    KeyChanged,
+    KeyHeld,
+    MoreThanExpected,
+    NoSuchKey,
+    NoSuchReservation,
+    NotQuiet,
+    OtherService,
+    RequestTimeout,
+    RequestTooLarge,
+    ReservationOver,
+    RouteUnknown,
+    RowCorrupt,
+    StillRunning,
+    StoreUnavailable,
+    WrongState,
+}
+
+impl ProblemCode {
+    const ALL: [Self; 17] = [
+        Self::AlreadyCompleted,
+        Self::BadRequest,
+        Self::KeyChanged,
+        Self::KeyHeld,
+        Self::MoreThanExpected,
+        Self::NoSuchKey,
+        Self::NoSuchReservation,
+        Self::NotQuiet,
+        Self::OtherService,
+        Self::RequestTimeout,
+        Self::RequestTooLarge,
+        Self::ReservationOver,
+        Self::RouteUnknown,
+        Self::RowCorrupt,
+        Self::StillRunning,
+        Self::StoreUnavailable,
+        Self::WrongState,
+    ];
+
+    /// The name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AlreadyCompleted => "already-completed",
+            Self::BadRequest => "bad-request",
+            Self::KeyChanged => "key-changed",
+            Self::KeyHeld => "key-held",
+            Self::MoreThanExpected => "more-than-expected",
+            Self::NoSuchKey => "no-such-key",
+            Self::NoSuchReservation => "no-such-reservation",
+            Self::NotQuiet => "not-quiet",
+            Self::OtherService => "other-service",
+            Self::RequestTimeout => "request-timeout",
+            Self::RequestTooLarge => "request-too-large",
+            Self::ReservationOver => "reservation-over",
+            Self::RouteUnknown => "route-unknown",
+            Self::RowCorrupt => "row-corrupt",
+            Self::StillRunning => "still-running",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::WrongState => "wrong-state",
+        }
+    }
+
+    /// The code of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.name() == name)
+    }
+
+    /// The HTTP status of a response with this problem.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::BadRequest => StatusCode::BAD_REQUEST,
+            Self::NoSuchKey | Self::NoSuchReservation => StatusCode::NOT_FOUND,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::ReservationOver => StatusCode::GONE,
+            Self::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::AlreadyCompleted
+            | Self::KeyChanged
+            | Self::KeyHeld
+            | Self::MoreThanExpected
+            | Self::NotQuiet
+            | Self::OtherService
+            | Self::RouteUnknown
+            | Self::StillRunning
+            | Self::WrongState => StatusCode::CONFLICT,
+        }
+    }
+}
+
+/// A refused or failed request. The API writes it as a problem document (RFC 9457), the page as text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiProblem {
+    /// The problem's name, for programs.
+    pub code: ProblemCode,
+    /// The explanation, for people.
+    pub detail: String,
+    /// Facts for programs, beyond the code.
+    pub members: Vec<ProblemMember>,
+}
+
+/// An extension member of a problem document (RFC 9457 section 3.2).
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProblemMember {
+    /// The number of keys that were changed before the store failed.
+    Changed(u64),
+    /// The number of keys that fit.
+    Count(u64),
+    /// The name of the parameter or JSON field that is wrong.
+    Field(String),
+    /// The key's id; as it was written where no key has it.
+    Id(String),
+    /// The time until "not executed" is believed.
+    QuietIn(Duration),
+    /// The key's route.
+    Route(String),
+    /// The service of this instance.
+    Service(String),
+    /// The key's state.
+    State(StateKind),
+}
+
+impl ApiProblem {
+    /// A problem without extension members.
+    pub fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into(), members: Vec::new() }
+    }
+
+    /// Adds an extension member.
+    pub fn with(mut self, member: ProblemMember) -> Self {
+        self.members.push(member);
+        self
+    }
+
+    /// The HTTP status of a response with this problem.
+    pub fn status(&self) -> StatusCode {
+        self.code.status()
+    }
+
+    /// The request is wrong: `field` is the parameter or JSON field, `why` completes a sentence about it.
+    pub fn bad(field: &str, why: impl fmt::Display) -> Self {
+        let problem = Self::new(ProblemCode::BadRequest, format!("`{field}` {why}"));
+        problem.with(ProblemMember::Field(field.to_owned()))
+    }
+
+    /// The body is over so many bytes.
+    pub fn body_too_large(bytes_max: usize) -> Self {
+        Self::new(ProblemCode::RequestTooLarge, format!("the body is over {bytes_max} bytes"))
+    }
+
+    /// Adds the id of the key that the problem is about.
+    pub fn about(self, id: RecordId) -> Self {
+        self.with(ProblemMember::Id(id.to_string()))
+    }
+
+    /// There is no key with this id, or it belongs to another service: the two are not told apart.
+    pub fn no_such_key() -> Self {
+        Self::new(ProblemCode::NoSuchKey, "there is no key with this id; it may have been forgotten")
+    }
+
+    /// More keys fit than the request expects.
+    pub fn more_than_expected(count: u64, expected: u64) -> Self {
+        let detail = format!("{count} keys fit, more than the {expected} that were expected; nothing was changed");
+        Self::new(ProblemCode::MoreThanExpected, detail).with(ProblemMember::Count(count))
+    }
+
+    /// The request names another service than the one that this instance serves.
+    pub fn another_service(served: &str, named: &str) -> Self {
+        let detail = format!(
+            "this instance serves `{served}`, and the request is about `{named}`: name an instance of that service \
+             (--admin, `admin.listen`), or this one's configuration"
+        );
+        Self::new(ProblemCode::OtherService, detail).with(ProblemMember::Service(served.to_owned()))
+    }
+
+    /// "Not executed" cannot be believed here: the route's `reconcile.after` is not in the configuration.
+    pub fn unknown_route(route: &str) -> Self {
+        let detail = format!(
+            "its route `{route}` is not in the configuration here, so it is not known when nothing of its last attempt \
+             can be running any more: use the proxies' own configuration (-c) or an instance that has the route \
+             (--admin); accept_risk overrules"
+        );
+        Self::new(ProblemCode::RouteUnknown, detail).with(ProblemMember::Route(route.to_owned()))
+    }
+
+    /// Returns the reason why a decision about a key in `state` did not take; `None` where it did.
+    pub fn from_result(result: DecisionResult, decision: &OperatorDecision, state: StateKind) -> Option<Self> {
+        Some(match result {
+            DecisionResult::Done => return None,
+            DecisionResult::Gone => Self::no_such_key(),
+            DecisionResult::Changed(now) => {
+                let detail = format!("the key has changed since it was looked at: it is {now} now; look again");
+                Self::new(ProblemCode::KeyChanged, detail).with(ProblemMember::State(now))
+            }
+            DecisionResult::Held => {
+                Self::new(ProblemCode::KeyHeld, "an open transaction in the database holds the key; try again")
+            }
+            DecisionResult::NotQuiet(left) => {
+                let detail = format!(
+                    "its last attempt may still be running: \"not executed\" is believed in {} s; accept_risk overrules",
+                    left.as_millis().div_ceil(1000)
+                );
+                Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
+            }
+            DecisionResult::Unfit => {
+                let at_risk = OperatorDecision { accept_risk: true, ..decision.clone() };
+                let action = decision.change.action();
+                let detail = match state {
+                    StateKind::InFlight => format!("the key is in_flight, and {action} is not for a running attempt"),
+                    _ if at_risk.is_for(state) => {
+                        format!("the key is {state}: to {action} it may have it executed twice; accept_risk overrules")
+                    }
+                    _ => format!("the key is {state}, and {action} is not for keys in that state"),
+                };
+                Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+            }
+        })
+    }
+}
+
+impl fmt::Display for ApiProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for ApiProblem {}
+
+impl From<StoreError> for ApiProblem {
+    fn from(error: StoreError) -> Self {
+        let cause = error_causes(&error);
+        tracing::warn!(cause, "{error}; a request at the admin listener is refused");
+        match error {
+            StoreError::Corrupt(what) => Self::new(ProblemCode::RowCorrupt, format!("a row does not decode: {what}")),
+            StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+                let detail = format!(
+                    "{error}; if this was to change something, it may have happened all the same: look before you try again"
+                );
+                Self::new(ProblemCode::StoreUnavailable, detail)
+            }
+        }
+    }
+}

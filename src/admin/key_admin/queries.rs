@@ -1,0 +1,114 @@
+//! Requests that change nothing.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use super::KeyAdminSnapshot;
+use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, NextPage, ResponseSummary};
+use super::params::{self, AuditQuery, ListQuery};
+use super::problem::ApiProblem;
+use crate::domain::record::Record;
+use crate::domain::state::KeyState;
+use crate::store::StoreError;
+use crate::store::admin::{KeyEntry, KeyFilter};
+
+/// The time after which a list with few keys, and a place to go on from, is returned.
+const SEARCH_MAX: Duration = Duration::from_secs(1);
+
+/// The number of audit entries that come with a key, at most.
+const AUDIT_ENTRIES_MAX: u32 = 100;
+
+/// The number of digits of a fingerprint that are shown.
+const FINGERPRINT_DIGITS: usize = 12;
+
+impl KeyAdminSnapshot<'_> {
+    /// Lists keys that fit a filter.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], where the store fails.
+    pub async fn list_keys(&self, query: ListQuery) -> Result<KeyList, ApiProblem> {
+        let ListQuery { filter, mut after, limit } = query;
+        let order = filter.order();
+        let begun = Instant::now();
+        let mut keys = Vec::new();
+        loop {
+            let left = limit - u32::try_from(keys.len()).unwrap_or(limit);
+            let page = self.store.admin().list_keys(self.service(), filter.clone(), after, left).await?;
+            keys.extend(page.entries);
+            after = page.next;
+            if after.is_none() || keys.len() >= limit as usize || begun.elapsed() >= SEARCH_MAX {
+                return Ok(KeyList { keys, next: after.map(|cursor| NextPage { cursor, order }) });
+            }
+        }
+    }
+
+    /// Returns all that operators may know of the key with this id, or with an id that begins so.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], where there is no such key, there are several, or the store fails.
+    pub async fn show_key(&self, id: &str) -> Result<KeyDetails, ApiProblem> {
+        let entry = self.find_entry(id).await?;
+        let quiet_at = self.route_limits(&entry.route).quiet_after.map(|after| entry.deadline + after);
+        let (record, corrupt) = match self.store.find(entry.id).await {
+            Ok(record) => (record, None),
+            Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt(row))),
+            Err(error) => return Err(error.into()),
+        };
+        let fingerprint = record.as_ref().map(|record| FingerprintSummary {
+            hash: record.fingerprint.to_string().chars().take(FINGERPRINT_DIGITS).collect(),
+            recipe: record.recipe.to_stored().to_owned(),
+        });
+        let recovery_point = record.as_ref().and_then(|record| record.recovery_point.clone());
+        let response = record.filter(|record| record.token == entry.token).and_then(summarize_response);
+        let response = corrupt.or(response);
+        let audit =
+            self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
+        Ok(KeyDetails { entry, quiet_at, recovery_point, fingerprint, response, audit })
+    }
+
+    /// Returns the one key that an id, or the beginning of one, names.
+    pub(super) async fn find_entry(&self, id: &str) -> Result<KeyEntry, ApiProblem> {
+        let filter = KeyFilter { ids: params::parse_id_prefix(id)?, ..KeyFilter::default() };
+        let mut page = self.store.admin().list_keys(self.service(), filter, None, 2).await?;
+        match (page.entries.pop(), page.entries.pop()) {
+            (Some(entry), None) => Ok(entry),
+            (None, _) => Err(ApiProblem::no_such_key()),
+            (Some(_), Some(_)) => Err(ApiProblem::bad("id", "is the beginning of several ids: write more of it")),
+        }
+    }
+
+    /// Counts keys by route and state.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], where the store fails.
+    pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
+        let counts = self.store.admin().count_keys(self.service()).await?;
+        Ok(KeyStats { service: self.service(), counts, instance: None })
+    }
+
+    /// Lists entries of the audit log, the latest first.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], where the store fails.
+    pub async fn list_audit(&self, query: AuditQuery) -> Result<AuditLog, ApiProblem> {
+        let AuditQuery { id, before, limit } = query;
+        let entries = self.store.admin().list_audit_entries(self.service(), id, before, limit).await?;
+        let is_full = entries.len() >= limit as usize;
+        let next = entries.last().filter(|_| is_full).map(|entry| entry.seq);
+        Ok(AuditLog { entries, next })
+    }
+}
+
+fn summarize_response(record: Record) -> Option<ResponseSummary> {
+    let KeyState::Completed(completed) = record.state else { return None };
+    let response = completed.response;
+    let names = |fields: &HeaderMap| fields.keys().map(|name| name.as_str().to_owned()).collect();
+    Some(ResponseSummary::Stored {
+        status: response.status,
+        headers: names(&response.headers),
+        trailers: names(&response.trailers),
+        body_bytes: response.body.as_ref().map(bytes::Bytes::len),
+    })
+}

@@ -1,0 +1,247 @@
+//! Pages for decisions: first the meaning and the consequences with a form, then the change, then a redirect.
+
+use askama::Template;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::list_pages::FilterForm;
+use super::text::ActionKind;
+use super::view_models::{BulkChangeView, KeyDetailsView, KeyView};
+use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
+use crate::admin::key_admin::problem::ApiProblem;
+use crate::admin::key_admin::{self, BODY_BYTES_MAX};
+use crate::body::Body;
+use crate::domain::state::StateKind;
+use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
+
+/// The text that an operator has typed in, to be shown again where it is refused.
+struct Draft {
+    name: String,
+    note: String,
+    status: String,
+    headers: String,
+    body: String,
+    accept_risk: bool,
+}
+
+impl Draft {
+    fn empty(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            note: String::new(),
+            status: "200".to_owned(),
+            headers: "Content-Type: application/json".to_owned(),
+            body: String::new(),
+            accept_risk: false,
+        }
+    }
+
+    fn from_form(form: &FormParams) -> Self {
+        let text = |name: &str| form.get(name).trim().to_owned();
+        Self {
+            name: text("name"),
+            note: text("note"),
+            status: text("status"),
+            headers: text("headers"),
+            // Browsers send line ends as CR LF.
+            body: form.get("body").replace("\r\n", "\n"),
+            accept_risk: form.get("accept_risk") == "true",
+        }
+    }
+
+    /// Returns the decision, with this actor for the audit log.
+    fn to_decision(&self, action: ActionKind, actor: String) -> Result<OperatorDecision, ApiProblem> {
+        if self.name.is_empty() {
+            return Err(ApiProblem::bad("name", "is empty: the audit log needs to know who you are"));
+        }
+        let change = match action {
+            ActionKind::Completed => self.to_completion()?,
+            ActionKind::NotExecuted => OperatorAction::NotExecuted,
+            ActionKind::Purge => OperatorAction::Purge,
+            ActionKind::Release => OperatorAction::Release,
+            ActionKind::Requeue => OperatorAction::Requeue,
+        };
+        Ok(OperatorDecision { change, actor, note: check_note(self.note.clone())?, accept_risk: self.accept_risk })
+    }
+
+    fn to_completion(&self) -> Result<OperatorAction, ApiProblem> {
+        if self.headers.len() + self.body.len() > BODY_BYTES_MAX {
+            return Err(ApiProblem::body_too_large(BODY_BYTES_MAX));
+        }
+        let status = self.status.parse::<u16>();
+        let status = status.map_err(|_| ApiProblem::bad("status", "is not a status from 200 to 599"))?;
+        let field = |line: &str| match line.split_once(':') {
+            Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
+            None => Err(ApiProblem::bad("headers", "has a line without a colon: write `Name: value`")),
+        };
+        let lines = self.headers.lines().filter(|line| !line.trim().is_empty());
+        let headers = lines.map(field).collect::<Result<_, _>>()?;
+        let body = Bytes::from(self.body.clone());
+        build_typed_response(status.into(), headers, body).map(OperatorAction::Complete)
+    }
+}
+
+#[derive(Template)]
+#[template(path = "change.html")]
+struct ChangePage {
+    frame: Frame,
+    action: ActionKind,
+    key: KeyView,
+    details: KeyDetailsView,
+    draft: Draft,
+    /// The risk that the checkbox accepts; `None` where there is no risk.
+    risk: Option<&'static str>,
+    /// Whether the decision is refused without the risk accepted.
+    needs_risk: bool,
+    trouble: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "bulk_change.html")]
+struct BulkChangePage {
+    frame: Frame,
+    action: ActionKind,
+    filter: FilterForm,
+    draft: Draft,
+    counted: BulkChangeView,
+    risk: Option<&'static str>,
+    trouble: Option<String>,
+}
+
+impl Visit<'_> {
+    /// Shows the meaning and the consequences of a decision about one key, and the form for it.
+    pub(super) async fn show_change(&self, id: &str, action: ActionKind) -> Result<Response<Body>, ApiProblem> {
+        let (key, details) = self.find_key(id).await?;
+        Ok(self.render_change(StatusCode::OK, action, key, details, Draft::empty(&self.visitor.name), None).await)
+    }
+
+    /// Carries a decision about one key out, if the key is still as the form was about.
+    pub(super) async fn change_key(
+        &self,
+        id: &str,
+        action: ActionKind,
+        form: &FormParams,
+    ) -> Result<Response<Body>, ApiProblem> {
+        let (key, details) = self.find_key(id).await?;
+        let draft = Draft::from_form(form);
+        if form.get("seen") != key.version() {
+            let trouble = format!(
+                "The key has changed since you looked: it is {} now, after attempt {}. Nothing was done. Look again.",
+                key.state, key.attempts
+            );
+            return Ok(self.render_change(StatusCode::CONFLICT, action, key, details, draft, Some(trouble)).await);
+        }
+        let changed = match draft.to_decision(action, self.actor(&draft.name)) {
+            Ok(decision) => self.key_admin().change_key(&key.id, decision).await,
+            Err(problem) => Err(problem),
+        };
+        match changed {
+            Ok(change) => {
+                let behind = change.instances_behind.unwrap_or(0);
+                Ok(redirect_to(&format!("/keys/{}?done={}&behind={behind}", key.id, action.name())))
+            }
+            Err(problem) => {
+                let trouble = Some(explain_problem(&problem));
+                Ok(self.render_change(problem.status(), action, key, details, draft, trouble).await)
+            }
+        }
+    }
+
+    async fn render_change(
+        &self,
+        status: StatusCode,
+        action: ActionKind,
+        key: KeyView,
+        details: KeyDetailsView,
+        draft: Draft,
+        trouble: Option<String>,
+    ) -> Response<Body> {
+        let risk = action.risk(key.state).filter(|_| !(action == ActionKind::NotExecuted && details.quiet));
+        let needs_risk = action == ActionKind::Purge && risk.is_some();
+        let frame = self.build_frame().await;
+        render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
+    }
+
+    /// Shows how many keys a decision is for, its meaning and consequences, and the form for it.
+    pub(super) async fn show_bulk_change(&self) -> Result<Response<Body>, ApiProblem> {
+        let (action, filter) = read_bulk_change(&self.query)?;
+        self.render_bulk_change(StatusCode::OK, action, filter, Draft::empty(&self.visitor.name), None).await
+    }
+
+    /// Carries a decision about several keys out, if they are no more than were counted.
+    pub(super) async fn change_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+        let (action, filter) = read_bulk_change(form)?;
+        let draft = Draft::from_form(form);
+        let expect = form.get("expect").parse::<u64>().map_err(|_| ApiProblem::bad("expect", "is not a count"))?;
+        let changed = match draft.to_decision(action, self.actor(&draft.name)) {
+            Ok(decision) => self.request_bulk_change(&filter, decision, Some(expect)).await,
+            Err(problem) => Err(problem),
+        };
+        match changed {
+            Ok(change) => Ok(redirect_to(&format!(
+                "/?done={}&changed={}&refused={}&why={}&behind={}",
+                action.name(),
+                change.changed,
+                change.refused_count,
+                change.refusal_codes(),
+                change.instances_behind,
+            ))),
+            Err(problem) => {
+                let trouble = Some(explain_problem(&problem));
+                self.render_bulk_change(problem.status(), action, filter, draft, trouble).await
+            }
+        }
+    }
+
+    async fn render_bulk_change(
+        &self,
+        status: StatusCode,
+        action: ActionKind,
+        filter: FilterForm,
+        draft: Draft,
+        trouble: Option<String>,
+    ) -> Result<Response<Body>, ApiProblem> {
+        // The count does not depend on the response that is typed in, which may still be wrong.
+        let counting = Draft { accept_risk: draft.accept_risk, ..Draft::empty("nobody") };
+        let decision = counting.to_decision(action, self.actor(""))?;
+        let counted = self.request_bulk_change(&filter, decision, None).await?;
+        let risks = counted.by_state.keys().copied().chain(StateKind::parse(&filter.state));
+        let risk = risks.into_iter().find_map(|state| action.risk(state));
+        let frame = self.build_frame().await;
+        Ok(render_page(status, &BulkChangePage { frame, action, filter, draft, counted, risk, trouble }))
+    }
+
+    async fn request_bulk_change(
+        &self,
+        filter: &FilterForm,
+        decision: OperatorDecision,
+        expect: Option<u64>,
+    ) -> Result<BulkChangeView, ApiProblem> {
+        let filter = filter.to_key_filter()?;
+        // A change of all keys at once needs the command line: a link without a filter is more likely a mistake.
+        if filter == KeyFilter::default() {
+            return Err(ApiProblem::bad("filter", "is empty: say which keys"));
+        }
+        let keys = KeySelection::ByFilter(Box::new(filter));
+        let change = self.key_admin().change_keys(BulkRequest { keys, decision, expect }).await?;
+        Ok(change.into())
+    }
+
+    fn actor(&self, name: &str) -> String {
+        key_admin::remote_actor(self.peer, Some(name.as_bytes()))
+    }
+}
+
+/// Reads the decision, and the filter of the keys that it is about.
+fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, FilterForm), ApiProblem> {
+    let action = ActionKind::parse(params.get("step"));
+    let action = action.ok_or_else(|| ApiProblem::bad("step", "is not a decision"))?;
+    Ok((action, FilterForm::from_params(params)))
+}
+
+/// Explains a refusal on a page that has a checkbox for the risk.
+fn explain_problem(problem: &ApiProblem) -> String {
+    let detail = problem.detail.replace("accept_risk overrules", "the box below overrules");
+    format!("It was not done: {detail}.")
+}

@@ -1,0 +1,307 @@
+//! Pages that change nothing.
+
+use std::time::Duration;
+
+use askama::Template;
+use http::{Response, StatusCode};
+use tokio::time::Instant;
+
+use super::text::{ActionKind, explain_state};
+use super::view_models::{
+    AuditEntryView, AuditLogView, KEY_CHARS_MAX, KeyDetailsView, KeyListView, KeyView, ResponseView, StatsView, shorten,
+};
+use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use crate::admin::key_admin::params::{AuditQuery, ListQuery, parse_filter};
+use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
+use crate::body::Body;
+use crate::domain::fingerprint::form::escape;
+use crate::domain::state::StateKind;
+use crate::store::admin::KeyFilter;
+
+/// The number of dead keys that the overview shows, at most; the same for unknown keys.
+const WAITING_SHOWN: u32 = 10;
+/// The number of keys, or entries of the audit log, on one page.
+const PAGE: u32 = 50;
+/// The number of audit entries that the overview shows.
+const LOG_SHOWN: u32 = 8;
+/// The time for which a key is searched through the whole table before the operator is asked whether to go on.
+const FIND_MAX: Duration = Duration::from_secs(10);
+
+/// A filter as it was typed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct FilterForm {
+    pub state: String,
+    pub route: String,
+    pub scope: String,
+    pub older_than: String,
+}
+
+impl FilterForm {
+    pub fn from_params(params: &FormParams) -> Self {
+        let text = |name: &str| params.get(name).trim().to_owned();
+        Self { state: text("state"), route: text("route"), scope: text("scope"), older_than: text("older_than") }
+    }
+
+    /// Returns its conditions; an empty text is none.
+    pub fn conditions(&self) -> Vec<(&'static str, &str)> {
+        let all =
+            [("state", &*self.state), ("route", &self.route), ("scope", &self.scope), ("older_than", &self.older_than)];
+        all.into_iter().filter(|(_, value)| !value.is_empty()).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.conditions().is_empty()
+    }
+
+    /// Reads the conditions.
+    ///
+    /// # Errors
+    /// [`ApiProblem`] names the condition that is wrong.
+    pub fn to_key_filter(&self) -> Result<KeyFilter, ApiProblem> {
+        parse_filter(self.conditions())
+    }
+
+    /// Returns the query string of an address with this filter.
+    pub fn query(&self) -> String {
+        let pair = |(name, value): (&str, &str)| format!("{name}={}", escape(value.as_bytes()));
+        self.conditions().into_iter().map(pair).collect::<Vec<_>>().join("&")
+    }
+
+    /// Returns the decisions for keys that fit.
+    pub fn actions(&self) -> &'static [ActionKind] {
+        match StateKind::parse(&self.state) {
+            Some(state) => ActionKind::for_state(state),
+            None => &ActionKind::ALL,
+        }
+    }
+}
+
+/// Keys of one state that need an operator, the oldest first.
+struct WaitingKeys {
+    state: StateKind,
+    title: &'static str,
+    explanation: &'static str,
+    keys: Vec<KeyView>,
+    count: u64,
+    more: bool,
+}
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+struct OverviewPage {
+    frame: Frame,
+    trouble: Option<String>,
+    waiting: Vec<WaitingKeys>,
+    stats: Option<StatsView>,
+    log: Option<AuditLogView>,
+}
+
+#[derive(Template)]
+#[template(path = "keys.html")]
+struct KeyListPage {
+    frame: Frame,
+    /// The beginning of the key that was searched; `None` where the list has a filter.
+    found: Option<String>,
+    states: [&'static str; StateKind::ALL.len()],
+    filter: FilterForm,
+    keys: Vec<KeyView>,
+    /// The place where the list goes on.
+    cursor: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "key.html")]
+struct KeyPageView {
+    frame: Frame,
+    key: KeyView,
+    details: KeyDetailsView,
+}
+
+/// A key that is gone, with its entries of the audit log.
+#[derive(Template)]
+#[template(path = "gone.html")]
+struct KeyGonePage {
+    frame: Frame,
+    detail: String,
+    audit: Vec<AuditEntryView>,
+}
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage {
+    frame: Frame,
+    log: AuditLogView,
+}
+
+impl Visit<'_> {
+    /// Shows the keys that need an operator, then the counts. Without the store the page is there too, and says so.
+    pub(super) async fn show_overview(&self) -> Response<Body> {
+        let key_admin = self.key_admin();
+        let list = |state: StateKind| {
+            let filter = KeyFilter { state: Some(state), ..KeyFilter::default() };
+            key_admin.list_keys(ListQuery { filter, after: None, limit: WAITING_SHOWN })
+        };
+        let (dead, unknown, stats, log) = tokio::join!(
+            list(StateKind::Dead),
+            list(StateKind::Unknown),
+            key_admin.count_keys(),
+            key_admin.list_audit(AuditQuery { id: None, before: None, limit: LOG_SHOWN }),
+        );
+        let problems = [dead.as_ref().err(), unknown.as_ref().err(), stats.as_ref().err(), log.as_ref().err()];
+        let trouble = problems.into_iter().flatten().next().map(|problem| problem.detail.clone());
+        let stats = stats.ok().map(|mut stats| {
+            stats.instance = Some(self.admin.instance_stats());
+            StatsView::from(stats)
+        });
+        let lists = [(StateKind::Dead, "Given up", dead), (StateKind::Unknown, "Nobody knows how they ended", unknown)];
+        let waiting = lists.into_iter().filter_map(|(state, title, list)| {
+            let KeyListView { keys, next_cursor } = list.ok()?.into();
+            let counted = stats.as_ref().map_or(0, |stats| stats.count(state));
+            let count = counted.max(keys.len() as u64);
+            let explanation = explain_state(state);
+            Some(WaitingKeys { state, title, explanation, keys, count, more: next_cursor.is_some() })
+        });
+        let (waiting, log) = (waiting.collect(), log.ok().map(AuditLogView::from));
+        render_page(StatusCode::OK, &OverviewPage { frame: self.build_frame().await, trouble, waiting, stats, log })
+    }
+
+    /// Shows the keys that fit a filter, or leads to the one with an id.
+    pub(super) async fn show_keys(&self) -> Result<Response<Body>, ApiProblem> {
+        let id = self.query.get("id").trim();
+        if !id.is_empty() {
+            let id: String = id.chars().filter(char::is_ascii_alphanumeric).collect();
+            return Ok(redirect_to(&format!("/keys/{id}")));
+        }
+        let filter = FilterForm::from_params(&self.query);
+        let query = ListQuery::new(filter.to_key_filter()?, self.query.get("cursor"), PAGE)?;
+        let KeyListView { keys, next_cursor } = self.key_admin().list_keys(query).await?.into();
+        Ok(self.render_keys(None, filter, keys, next_cursor).await)
+    }
+
+    /// Finds the keys with exactly this name. A form sends it: an address stays in histories, and a key belongs to its
+    /// caller.
+    pub(super) async fn find_keys(&self, form: &FormParams) -> Result<Response<Body>, ApiProblem> {
+        let key = form.get("key").trim();
+        if key.is_empty() {
+            return Err(ApiProblem::bad("key", "is empty: write the whole key, as the client sent it"));
+        }
+        let begun = Instant::now();
+        let filter = KeyFilter { key: Some(key.as_bytes().to_owned()), ..KeyFilter::default() };
+        let mut query = ListQuery::new(filter, form.get("cursor"), PAGE)?;
+        let (mut found, mut cursor) = (Vec::new(), None);
+        while begun.elapsed() < FIND_MAX && found.len() < PAGE as usize {
+            let list = self.key_admin().list_keys(query.clone()).await?;
+            query.after = list.next.map(|next| next.cursor);
+            let KeyListView { keys, next_cursor } = list.into();
+            found.extend(keys);
+            cursor = next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        match (&*found, &cursor) {
+            ([one], None) => Ok(redirect_to(&format!("/keys/{}", one.id))),
+            _ => {
+                let name = shorten(key, KEY_CHARS_MAX);
+                Ok(self.render_keys(Some(name), FilterForm::default(), found, cursor).await)
+            }
+        }
+    }
+
+    async fn render_keys(
+        &self,
+        found: Option<String>,
+        filter: FilterForm,
+        keys: Vec<KeyView>,
+        cursor: Option<String>,
+    ) -> Response<Body> {
+        let states = StateKind::ALL.map(StateKind::name);
+        render_page(
+            StatusCode::OK,
+            &KeyListPage { frame: self.build_frame().await, found, states, filter, keys, cursor },
+        )
+    }
+
+    /// Returns the key with this id, or with an id that begins so.
+    pub(super) async fn find_key(&self, id: &str) -> Result<(KeyView, KeyDetailsView), ApiProblem> {
+        let details = self.key_admin().show_key(id).await?;
+        Ok((KeyView::from(&details.entry), details.into()))
+    }
+
+    /// Shows all about one key; where it is gone, its entries of the audit log.
+    pub(super) async fn show_key(&self, id: &str) -> Result<Response<Body>, ApiProblem> {
+        match self.find_key(id).await {
+            Ok((key, details)) => {
+                Ok(render_page(StatusCode::OK, &KeyPageView { frame: self.build_frame().await, key, details }))
+            }
+            Err(problem) if problem.code == ProblemCode::NoSuchKey => {
+                // The log is found by whole ids alone, and may be out of reach: then nothing of it is shown.
+                let log = match AuditQuery::new(id, "", PAGE) {
+                    Ok(query) => self.key_admin().list_audit(query).await.map(AuditLogView::from),
+                    Err(problem) => Err(problem),
+                };
+                let AuditLogView { entries, .. } = log.unwrap_or_default();
+                let page = KeyGonePage { frame: self.build_frame().await, detail: problem.detail, audit: entries };
+                Ok(render_page(StatusCode::NOT_FOUND, &page))
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Shows the audit log, the latest first.
+    pub(super) async fn show_audit(&self) -> Result<Response<Body>, ApiProblem> {
+        let query = AuditQuery::new("", self.query.get("cursor"), PAGE)?;
+        let log = self.key_admin().list_audit(query).await?.into();
+        Ok(render_page(StatusCode::OK, &AuditPage { frame: self.build_frame().await, log }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::key_admin::dto::{InstanceStats, KeyStats};
+    use crate::admin::page::view_models::TimeView;
+    use crate::domain::ids::InstanceId;
+    use crate::domain::scope::Scope;
+    use crate::instance::observability::{RepeatingCaller, UnguardedPath};
+    use crate::store::admin::KeyCounts;
+
+    fn render_overview(callers: Vec<RepeatingCaller>, unguarded: Vec<UnguardedPath>) -> String {
+        let frame = Frame {
+            service: "shop".into(),
+            instance: "ab".into(),
+            reasons: vec!["store: <away>".into()],
+            form: "secret".into(),
+            name: String::new(),
+            is_signed_in: false,
+            now: TimeView::now(),
+            version: "0",
+            notice: None,
+        };
+        let stats = KeyStats {
+            service: "shop".into(),
+            counts: KeyCounts { counts: Vec::new(), sampled: 0, share: 1.0 },
+            instance: Some(InstanceStats { instance: InstanceId::from_random(1), callers, unguarded }),
+        };
+        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats.into()), log: None }
+            .render()
+            .unwrap()
+    }
+
+    #[test]
+    fn unguarded_requests_and_repeating_callers_are_shown_where_there_are_some() {
+        let page = render_overview(Vec::new(), Vec::new());
+        assert!(
+            !page.contains("Coverage") && page.contains("Not ready") && page.contains("store: &#60;away&#62;"),
+            "{page}"
+        );
+        let scope = Scope::from_stored(&[0xab; 32]).unwrap();
+        let path = UnguardedPath { method: "DELETE".into(), path: "/v1/<b>".into(), requests: 7, at_most_more: 0 };
+        let page = render_overview(vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }], vec![path]);
+        for words in ["Coverage", "DELETE /v1/&#60;b&#62;", "7 requests", "abababababab…", "3 duplicates, 2 mismatches"]
+        {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+        assert!(page.contains(&format!("/keys?scope={scope}")), "{page}");
+    }
+}

@@ -1,0 +1,222 @@
+//! The texts about states and decisions, in plain words: an operator who was woken up reads them.
+
+use crate::admin::key_admin::problem::ProblemCode;
+use crate::domain::state::StateKind;
+
+/// The decisions about a key that the page offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActionKind {
+    Completed,
+    NotExecuted,
+    Purge,
+    Release,
+    Requeue,
+}
+
+impl ActionKind {
+    /// All decisions in the order in which they are offered: those that settle a key first, the one that forgets it last.
+    pub const ALL: [Self; 5] = [Self::Completed, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
+
+    /// The name in addresses and forms.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::NotExecuted => "not-executed",
+            Self::Purge => "purge",
+            Self::Release => "release",
+            Self::Requeue => "requeue",
+        }
+    }
+
+    /// The decision of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.name() == name)
+    }
+
+    /// The text of the link to its page.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Completed => "It was executed",
+            Self::NotExecuted => "It was not executed",
+            Self::Purge => "Forget it",
+            Self::Release => "Drop its response",
+            Self::Requeue => "Requeue it",
+        }
+    }
+
+    /// The command of `oncegate keys` that does the same.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Completed => "resolve --completed",
+            Self::NotExecuted => "resolve --not-executed",
+            Self::Purge => "purge",
+            Self::Release => "release",
+            Self::Requeue => "requeue",
+        }
+    }
+
+    /// The text of its button.
+    pub fn button(self) -> &'static str {
+        match self {
+            Self::Completed => "Store this response",
+            Self::NotExecuted => "Let the next retry execute it",
+            Self::Purge => "Forget it",
+            Self::Release => "Drop the stored response",
+            Self::Requeue => "Requeue it",
+        }
+    }
+
+    /// The statement that the operator makes by it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Completed => {
+                "You know from the service's own records, not by guessing, that it carried the operation out, and what it answered."
+            }
+            Self::NotExecuted => {
+                "You know that the service did no part of the operation: you have looked in its own records, and there is nothing."
+            }
+            Self::Purge => "Oncegate is to forget the key, as if it had never been seen.",
+            Self::Release => {
+                "The stored response should not have been kept, and the operation is to be executed once more."
+            }
+            Self::Requeue => {
+                "It was given up too early: the service was away while Oncegate asked it, or tried to deliver to it."
+            }
+        }
+    }
+
+    /// The consequences.
+    pub fn consequences(self) -> &'static str {
+        match self {
+            Self::Completed => {
+                "Every retry gets the response that you write below, from now until the route's TTL has passed. Nothing is executed. A late answer of the service no longer counts."
+            }
+            Self::NotExecuted => {
+                "The next retry with this key is sent to the service; a request that was accepted for later delivery is delivered at once. If the operation was carried out after all, it is then carried out twice. Until that retry comes, a late answer of the service still counts."
+            }
+            Self::Purge => {
+                "The next request with this key is a first one, and is executed. When this is done, every running instance has forgotten the key. It cannot be undone."
+            }
+            Self::Release => {
+                "The stored response is gone, and the next retry with this key is executed: a second time, if the first one did anything. It cannot be undone."
+            }
+            Self::Requeue => {
+                "A request that was accepted for later delivery, and is known not to have executed, is delivered again. Any other key is unknown again, and if its route has a reconcile.url, Oncegate asks the service how it ended: that executes nothing, and retries still get 409."
+            }
+        }
+    }
+
+    /// The key's new situation, for the notice afterwards.
+    pub fn done(self) -> &'static str {
+        match self {
+            Self::Completed => "completed by hand: retries get the response that was written",
+            Self::NotExecuted => "retryable: the next retry or delivery is executed",
+            Self::Purge => "forgotten",
+            Self::Release => "retryable: the stored response is gone, and the next retry is executed",
+            Self::Requeue => "requeued",
+        }
+    }
+
+    /// The risk that the operator accepts, for keys in states in which there is one.
+    pub fn risk(self, state: StateKind) -> Option<&'static str> {
+        match (self, state) {
+            (Self::NotExecuted, _) => Some(
+                "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too.",
+            ),
+            (Self::Purge, StateKind::Dead | StateKind::Unknown) => Some(
+                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be.",
+            ),
+            (Self::Purge, StateKind::Queued) => {
+                Some("I accept that it is never delivered, although its caller was told that it was accepted.")
+            }
+            _ => None,
+        }
+    }
+
+    /// The decisions for a key in that state, those that need the risk accepted among them.
+    pub fn for_state(state: StateKind) -> &'static [Self] {
+        match state {
+            StateKind::Completed => &[Self::Release, Self::Purge],
+            StateKind::Dead => &[Self::Completed, Self::NotExecuted, Self::Requeue, Self::Purge],
+            StateKind::Unknown => &[Self::Completed, Self::NotExecuted, Self::Purge],
+            StateKind::Expired | StateKind::Queued | StateKind::Retryable => &[Self::Purge],
+            StateKind::InFlight => &[],
+        }
+    }
+}
+
+/// Explains a state, and what a retry gets in it.
+pub fn explain_state(state: StateKind) -> &'static str {
+    match state {
+        StateKind::Completed => "The response is stored, and every retry gets it.",
+        StateKind::Dead => {
+            "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409."
+        }
+        StateKind::Expired => "Past its TTL, and remembered only to refuse late retries with 410.",
+        StateKind::InFlight => "An attempt is running. You cannot decide about the key until it ends.",
+        StateKind::Queued => "Accepted, and waiting to be delivered to the service.",
+        StateKind::Retryable => "Known not to have executed: the next retry is sent to the service.",
+        StateKind::Unknown => "It may have been executed, and nobody knows. Retries get 409 until somebody does.",
+    }
+}
+
+/// Explains why a key was not changed.
+pub fn explain_refusal(code: ProblemCode) -> &'static str {
+    match code {
+        ProblemCode::KeyChanged => "it has changed since it was looked at",
+        ProblemCode::KeyHeld => "an open transaction in the database holds it",
+        ProblemCode::NoSuchKey => "it is gone",
+        ProblemCode::NotQuiet => "its last attempt may still be running",
+        ProblemCode::RouteUnknown => "its route is not in this instance's configuration",
+        ProblemCode::WrongState => "its state does not allow it, or not without accepting the risk",
+        _ => "for another reason",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+
+    use super::*;
+    use crate::domain::response::StoredResponse;
+    use crate::store::admin::{OperatorAction, OperatorDecision};
+
+    #[test]
+    fn the_page_offers_the_decisions_that_the_store_carries_out() {
+        for state in StateKind::ALL {
+            for action in ActionKind::ALL {
+                let response = StoredResponse {
+                    status: StatusCode::OK,
+                    headers: HeaderMap::new(),
+                    body: None,
+                    trailers: HeaderMap::new(),
+                };
+                let change = match action {
+                    ActionKind::Completed => OperatorAction::Complete(response),
+                    ActionKind::NotExecuted => OperatorAction::NotExecuted,
+                    ActionKind::Purge => OperatorAction::Purge,
+                    ActionKind::Release => OperatorAction::Release,
+                    ActionKind::Requeue => OperatorAction::Requeue,
+                };
+                let decision = |accept_risk| OperatorDecision {
+                    change: change.clone(),
+                    actor: String::new(),
+                    note: None,
+                    accept_risk,
+                };
+                let offered = ActionKind::for_state(state).contains(&action);
+                assert_eq!(offered, decision(true).is_for(state), "{action:?} of {state}");
+                let wants_risk = decision(true).is_for(state) && !decision(false).is_for(state);
+                assert!(!wants_risk || action.risk(state).is_some(), "{action:?} of {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_action_is_found_by_its_name() {
+        for action in ActionKind::ALL {
+            assert_eq!(ActionKind::parse(action.name()), Some(action));
+        }
+        assert_eq!(ActionKind::parse("resolve"), None);
+    }
+}

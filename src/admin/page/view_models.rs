@@ -1,0 +1,447 @@
+//! View models: typed results as the templates show them. Of a key its first characters, times by their age and in UTC.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::text::{self, ActionKind};
+use crate::admin::key_admin::dto::{
+    AuditLog, BulkChange, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary,
+};
+use crate::admin::key_admin::params::cursor_text;
+use crate::admin::key_admin::problem::ProblemCode;
+use crate::domain::rfc3339;
+use crate::domain::scope::Scope;
+use crate::domain::state::StateKind;
+use crate::instance::observability::{RepeatingCaller, UnguardedPath};
+use crate::store::admin::{AuditEntry, KeyCount, KeyEntry};
+
+/// The number of characters of a key that are shown: enough to recognise it, and not enough to use it.
+pub const KEY_CHARS_MAX: usize = 8;
+/// The number of digits of an id that are shown: unique among more keys than fit on any disk.
+const ID_DIGITS: usize = 16;
+/// The number of digits of a caller's hash that are shown: enough to tell two apart.
+const HASH_DIGITS: usize = 12;
+
+/// A time.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeView(SystemTime);
+
+impl TimeView {
+    pub fn now() -> Self {
+        Self(SystemTime::now())
+    }
+
+    /// RFC 3339, for programs.
+    pub fn iso(self) -> String {
+        rfc3339::format(self.0)
+    }
+
+    /// To the second, for people who compare it with a log.
+    pub fn utc(self) -> String {
+        format!("{} UTC", self.iso().get(..19).unwrap_or_default().replace('T', " "))
+    }
+
+    /// Returns the time since then, or until then.
+    pub fn age(self) -> String {
+        match SystemTime::now().duration_since(self.0) {
+            Ok(ago) => format!("{} ago", format_span(ago)),
+            Err(ahead) => format!("in {}", format_span(ahead.duration())),
+        }
+    }
+}
+
+/// A time span in its largest unit of which it has at least two.
+fn format_span(span: Duration) -> String {
+    match span.as_secs() {
+        1 => "1 second".to_owned(),
+        seconds @ 0..120 => format!("{seconds} seconds"),
+        seconds @ 120..7_200 => format!("{} minutes", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} hours", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// A page of keys.
+#[derive(Debug, Default)]
+pub struct KeyListView {
+    pub keys: Vec<KeyView>,
+    pub next_cursor: Option<String>,
+}
+
+impl From<KeyList> for KeyListView {
+    fn from(list: KeyList) -> Self {
+        let KeyList { keys, next } = list;
+        Self { keys: keys.iter().map(KeyView::from).collect(), next_cursor: next.map(cursor_text) }
+    }
+}
+
+/// A key. Its token is not part of it.
+#[derive(Debug)]
+pub struct KeyView {
+    pub id: String,
+    key: String,
+    scope: Scope,
+    space: String,
+    pub route: String,
+    pub state: StateKind,
+    pub attempts: u32,
+    pub created_at: TimeView,
+    pub reserved_at: TimeView,
+    pub deadline: TimeView,
+    pub settled_at: Option<TimeView>,
+    pub expires_at: Option<TimeView>,
+    pub lapsed: bool,
+    pub instance: String,
+    pub probes: u32,
+    pub absences: u32,
+    pub probe_at: Option<TimeView>,
+}
+
+impl From<&KeyEntry> for KeyView {
+    fn from(entry: &KeyEntry) -> Self {
+        Self {
+            id: entry.id.to_string(),
+            key: String::from_utf8_lossy(&entry.key).into_owned(),
+            scope: entry.scope,
+            space: String::from_utf8_lossy(&entry.space).into_owned(),
+            route: entry.route.clone(),
+            state: entry.state,
+            attempts: entry.attempts,
+            created_at: TimeView(entry.created_at),
+            reserved_at: TimeView(entry.reserved_at),
+            deadline: TimeView(entry.deadline),
+            settled_at: entry.settled_at.map(TimeView),
+            expires_at: entry.expires_at.map(TimeView),
+            lapsed: entry.lapsed(),
+            instance: entry.instance.to_string(),
+            probes: entry.probes,
+            absences: entry.absences,
+            probe_at: entry.probe_at.map(TimeView),
+        }
+    }
+}
+
+impl KeyView {
+    pub fn key(&self) -> String {
+        shorten(&self.key, KEY_CHARS_MAX)
+    }
+
+    pub fn id(&self) -> String {
+        self.id.chars().take(ID_DIGITS).collect()
+    }
+
+    pub fn scope(&self) -> String {
+        shorten(&self.scope.to_string(), HASH_DIGITS)
+    }
+
+    /// The whole hash, for the link to this caller's keys.
+    pub fn scope_query(&self) -> String {
+        self.scope.to_string()
+    }
+
+    pub fn space(&self) -> String {
+        make_visible(&self.space)
+    }
+
+    /// The time at which its state began; a key in flight has not been settled.
+    pub fn since(&self) -> TimeView {
+        self.settled_at.unwrap_or(self.reserved_at)
+    }
+
+    pub fn explanation(&self) -> &'static str {
+        text::explain_state(self.state)
+    }
+
+    pub fn actions(&self) -> &'static [ActionKind] {
+        ActionKind::for_state(self.state)
+    }
+
+    /// The version that a decision is made about: it must still be the same when the decision is carried out.
+    pub fn version(&self) -> String {
+        format!("{}-{}", self.state, self.attempts)
+    }
+}
+
+/// The details of a key that its own page shows.
+#[derive(Debug)]
+pub struct KeyDetailsView {
+    pub quiet: bool,
+    pub quiet_at: Option<TimeView>,
+    pub fingerprint: Option<FingerprintSummary>,
+    pub response: Option<ResponseView>,
+    pub audit: Vec<AuditEntryView>,
+}
+
+impl From<KeyDetails> for KeyDetailsView {
+    fn from(details: KeyDetails) -> Self {
+        Self {
+            quiet: details.is_quiet(),
+            quiet_at: details.quiet_at.map(TimeView),
+            fingerprint: details.fingerprint,
+            response: details.response.map(ResponseView::from),
+            audit: details.audit.into_iter().map(AuditEntryView::from).collect(),
+        }
+    }
+}
+
+/// A stored response.
+#[derive(Debug)]
+pub enum ResponseView {
+    Corrupt(String),
+    Stored { status: u16, body_bytes: Option<usize>, field_names: String },
+}
+
+impl From<ResponseSummary> for ResponseView {
+    fn from(response: ResponseSummary) -> Self {
+        match response {
+            ResponseSummary::Corrupt(row) => Self::Corrupt(row.to_string()),
+            ResponseSummary::Stored { status, headers, trailers: _, body_bytes } => {
+                Self::Stored { status: status.as_u16(), body_bytes, field_names: headers.join(", ") }
+            }
+        }
+    }
+}
+
+/// Some of the audit log.
+#[derive(Debug, Default)]
+pub struct AuditLogView {
+    pub entries: Vec<AuditEntryView>,
+    pub next_cursor: Option<String>,
+}
+
+impl From<AuditLog> for AuditLogView {
+    fn from(log: AuditLog) -> Self {
+        let AuditLog { entries, next } = log;
+        Self {
+            entries: entries.into_iter().map(AuditEntryView::from).collect(),
+            next_cursor: next.map(|place| place.to_string()),
+        }
+    }
+}
+
+/// An entry of the audit log.
+#[derive(Debug)]
+pub struct AuditEntryView {
+    pub at: TimeView,
+    actor: String,
+    pub action: String,
+    pub id: String,
+    pub before: String,
+    pub after: String,
+    note: Option<String>,
+}
+
+impl From<AuditEntry> for AuditEntryView {
+    fn from(entry: AuditEntry) -> Self {
+        let AuditEntry { seq: _, at, actor, action, id, before, after, note } = entry;
+        Self { at: TimeView(at), actor, action, id: id.to_string(), before, after, note }
+    }
+}
+
+impl AuditEntryView {
+    pub fn actor(&self) -> String {
+        make_visible(&self.actor)
+    }
+
+    pub fn id(&self) -> String {
+        self.id.chars().take(ID_DIGITS).collect()
+    }
+
+    pub fn note(&self) -> Option<String> {
+        self.note.as_deref().map(make_visible)
+    }
+}
+
+/// The numbers of keys, and the traffic that this instance has seen.
+#[derive(Debug)]
+pub struct StatsView {
+    counts: Vec<KeyCount>,
+    /// Requests that no route guards, the most frequent first.
+    pub unguarded: Vec<UnguardedView>,
+    /// Callers whose requests were repeated or did not match.
+    pub callers: Vec<CallerView>,
+}
+
+impl From<KeyStats> for StatsView {
+    fn from(stats: KeyStats) -> Self {
+        let (callers, unguarded) = stats.instance.map(|seen| (seen.callers, seen.unguarded)).unwrap_or_default();
+        Self {
+            counts: stats.counts.counts,
+            unguarded: unguarded.into_iter().map(UnguardedView).collect(),
+            callers: callers.into_iter().map(CallerView).collect(),
+        }
+    }
+}
+
+/// A state-changing method and path.
+#[derive(Debug)]
+pub struct UnguardedView(UnguardedPath);
+
+impl UnguardedView {
+    pub fn method(&self) -> String {
+        make_visible(&self.0.method)
+    }
+
+    pub fn path(&self) -> String {
+        make_visible(&self.0.path)
+    }
+
+    pub fn requests(&self) -> u64 {
+        self.0.requests
+    }
+}
+
+/// A caller, by the hash of their scope.
+#[derive(Debug)]
+pub struct CallerView(RepeatingCaller);
+
+impl CallerView {
+    pub fn scope(&self) -> String {
+        shorten(&self.0.scope.to_string(), HASH_DIGITS)
+    }
+
+    /// The whole hash, for the link to this caller's keys.
+    pub fn scope_query(&self) -> String {
+        self.0.scope.to_string()
+    }
+
+    pub fn duplicates(&self) -> u64 {
+        self.0.duplicates
+    }
+
+    pub fn mismatches(&self) -> u64 {
+        self.0.mismatches
+    }
+}
+
+/// The number of keys in a state.
+#[derive(Debug)]
+pub struct TotalView {
+    pub keys: u64,
+    /// Whether they were counted, and not estimated.
+    pub is_exact: bool,
+    pub by_route: Vec<(String, u64)>,
+}
+
+impl StatsView {
+    /// The totals of the states that keys are in, those that need an operator first.
+    pub fn totals(&self) -> Vec<(StateKind, TotalView)> {
+        let mut totals: BTreeMap<StateKind, TotalView> = BTreeMap::new();
+        for KeyCount { route, state, keys, exact } in &self.counts {
+            let total = totals.entry(*state).or_insert(TotalView { keys: 0, is_exact: true, by_route: Vec::new() });
+            total.keys += keys;
+            total.is_exact &= exact;
+            total.by_route.push((route.clone(), *keys));
+        }
+        let mut totals: Vec<_> = totals.into_iter().collect();
+        let urgent = [StateKind::Dead, StateKind::Unknown, StateKind::InFlight, StateKind::Queued];
+        let rank = |state: StateKind| urgent.iter().position(|known| *known == state).unwrap_or(urgent.len());
+        totals.sort_by_key(|(state, _)| rank(*state));
+        totals
+    }
+
+    /// Returns the number of keys in this state.
+    pub fn count(&self, state: StateKind) -> u64 {
+        self.counts.iter().filter(|count| count.state == state).map(|count| count.keys).sum()
+    }
+}
+
+/// The number of keys that a change is for, and of those that were changed.
+#[derive(Debug)]
+pub struct BulkChangeView {
+    pub count: u64,
+    pub by_state: BTreeMap<StateKind, u64>,
+    pub changed: u64,
+    pub refused_count: u64,
+    /// The reasons why keys were not changed, each once.
+    refusal_codes: Vec<ProblemCode>,
+    pub instances_behind: u64,
+}
+
+impl From<BulkChange> for BulkChangeView {
+    fn from(change: BulkChange) -> Self {
+        let mut refusal_codes: Vec<_> = change.refused.iter().map(|refused| refused.problem.code).collect();
+        refusal_codes.sort_unstable_by_key(|code| code.name());
+        refusal_codes.dedup();
+        Self {
+            count: change.count,
+            by_state: change.by_state,
+            changed: change.changed.unwrap_or(0),
+            refused_count: change.refused_count,
+            refusal_codes,
+            instances_behind: change.instances_behind.unwrap_or(0),
+        }
+    }
+}
+
+impl BulkChangeView {
+    /// The codes of the reasons, for an address.
+    pub fn refusal_codes(&self) -> String {
+        self.refusal_codes.iter().map(|code| code.name()).collect::<Vec<_>>().join(".")
+    }
+
+    pub fn refusals(&self) -> String {
+        let explained: Vec<_> = self.refusal_codes.iter().map(|code| text::explain_refusal(*code)).collect();
+        explained.join("; or ")
+    }
+}
+
+/// The first characters of a text that anybody may have written.
+pub fn shorten(text: &str, chars: usize) -> String {
+    let mut shown: String = make_visible(text).chars().take(chars).collect();
+    if text.chars().count() > chars {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A text that anybody may have written, without characters that turn the direction of a line or are invisible. The
+/// templates escape it for HTML.
+pub fn make_visible(text: &str) -> String {
+    let safe = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    text.chars().map(|c| if safe(c) { c } else { '\u{fffd}' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_by_their_age_and_in_utc() {
+        let now = SystemTime::now();
+        assert_eq!(TimeView(now - Duration::from_secs(130)).age(), "2 minutes ago");
+        assert_eq!(TimeView(now + Duration::from_secs(3 * 3_600 + 9)).age(), "in 3 hours");
+        let time = TimeView(rfc3339::parse("2026-11-21T03:04:05.678Z").unwrap());
+        assert_eq!((&*time.utc(), &*time.iso()), ("2026-11-21 03:04:05 UTC", "2026-11-21T03:04:05.678Z"));
+        for (seconds, shown) in [(0, "0 seconds"), (1, "1 second"), (119, "119 seconds"), (172_800, "2 days")] {
+            assert_eq!(format_span(Duration::from_secs(seconds)), shown);
+        }
+    }
+
+    #[test]
+    fn a_key_is_shown_by_its_first_characters_and_cannot_turn_the_line_around() {
+        let key = |key: &str| shorten(key, KEY_CHARS_MAX);
+        assert_eq!(key("order-1001-secret"), "order-10…");
+        assert_eq!(key("order-10"), "order-10");
+        assert_eq!(key("\u{202e}ab\r\ncd"), "\u{fffd}ab\u{fffd}\u{fffd}cd");
+    }
+
+    #[test]
+    fn states_that_need_an_operator_come_first() {
+        let count = |route: &str, state, keys, exact| KeyCount { route: route.to_owned(), state, keys, exact };
+        let counts = vec![
+            count("pay", StateKind::Completed, 7, false),
+            count("pay", StateKind::Unknown, 2, true),
+            count("refund", StateKind::Unknown, 1, true),
+            count("refund", StateKind::Dead, 1, true),
+        ];
+        let stats = StatsView { counts, unguarded: Vec::new(), callers: Vec::new() };
+        let totals = stats.totals();
+        let shown: Vec<_> = totals.iter().map(|(state, total)| (state.name(), total.keys, total.is_exact)).collect();
+        assert_eq!(shown, [("dead", 1, true), ("unknown", 3, true), ("completed", 7, false)]);
+        assert_eq!(stats.count(StateKind::Unknown), 3);
+    }
+}

@@ -1,0 +1,351 @@
+//! Reads and checks the file, and all of its tables but the routes and the consumers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use toml::de::DeTable;
+use tracing_subscriber::EnvFilter;
+
+use super::environment::Environment;
+use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
+use super::reader::{ConfigReader, ExternalValue, Section, Text};
+use super::route_context::RouteContext;
+use super::routes;
+use super::units;
+use super::value_parsers::{socket_address, upstream_target};
+use super::{
+    AdminToken, Config, LogConfig, LogFormat, Overrides, StoreConfig, StoreLocation, UpstreamTarget, admin, consumers,
+    otlp, postgres_tls, tls,
+};
+use crate::domain::fingerprint::{Secret, Secrets};
+use crate::tls::{Authorities, Trust};
+
+/// 128 bits, if they are random. With a shorter secret, somebody could find a short body by trying all secrets.
+const SECRET_BYTES_MIN: usize = 16;
+
+/// A PostgreSQL server allows 100 by default; no instance needs more than this.
+const CONNECTIONS_MAX: usize = 1000;
+
+pub(super) fn load(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+) -> Result<Config, ConfigProblems> {
+    let name = file.map(|file| file.display().to_string());
+    let text = read_text(file, &name, environment)?;
+    let table = parse_toml(&text, &name)?;
+    let built_in = DeTable::parse(routes::BUILT_IN).expect("the built-in route is TOML");
+    let reader = ConfigReader::new(name.as_deref(), &text, environment);
+    let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &ExternalValues { overrides, environment });
+    match (config, reader.into_problems()) {
+        (_, Some(problems)) => Err(problems),
+        (Some(config), None) => Ok(config),
+        (None, None) => unreachable!("a missing value has its problem"),
+    }
+}
+
+pub(super) fn admin_listen(
+    file: Option<&Path>,
+    overrides: &Overrides,
+    environment: &dyn Environment,
+) -> Result<SocketAddr, ConfigProblems> {
+    read_part(file, environment, |top| {
+        let section = top.table("admin");
+        let external_values = ExternalValues { overrides, environment };
+        let external = external_values.flag("listen", "--admin", &overrides.admin, "ONCEGATE_ADMIN_LISTEN");
+        admin::read_address(&section.with_external(external)).map(|found| found.value)
+    })
+}
+
+pub(super) fn admin_token(
+    file: Option<&Path>,
+    environment: &dyn Environment,
+) -> Result<Option<AdminToken>, ConfigProblems> {
+    read_part(file, environment, |top| {
+        let section = top.table("admin");
+        let external_values = ExternalValues { overrides: &Overrides::default(), environment };
+        admin::read_token(&section.with_external(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN")))
+    })
+}
+
+pub(super) fn service_name(file: &Path, environment: &dyn Environment) -> Result<Arc<str>, ConfigProblems> {
+    read_part(Some(file), environment, |top| top.parsed("service", parse_service).map(|found| found.value))
+}
+
+/// Reads one value of a file, whatever problems the rest of it has.
+fn read_part<T>(
+    file: Option<&Path>,
+    environment: &dyn Environment,
+    read: impl FnOnce(Section<'_>) -> Option<T>,
+) -> Result<T, ConfigProblems> {
+    let name = file.map(|file| file.display().to_string());
+    let text = read_text(file, &name, environment)?;
+    let table = parse_toml(&text, &name)?;
+    let reader = ConfigReader::new(name.as_deref(), &text, environment);
+    match read(reader.top(table.get_ref())) {
+        Some(found) => Ok(found),
+        None => Err(reader.into_problems().expect("a missing value has its problem")),
+    }
+}
+
+fn read_text(
+    file: Option<&Path>,
+    name: &Option<String>,
+    environment: &dyn Environment,
+) -> Result<String, ConfigProblems> {
+    let Some(path) = file else { return Ok(String::new()) };
+    environment.read(path).map_err(|error| file_problem(name, None, format!("cannot be read: {error}")))
+}
+
+fn parse_toml<'a>(text: &'a str, name: &Option<String>) -> Result<toml::Spanned<DeTable<'a>>, ConfigProblems> {
+    DeTable::parse(text).map_err(|error| {
+        // Not the error's own `Display`, which prints the line: there may be a password in it.
+        let position = error.span().map(|span| line_and_column(text, span.start));
+        file_problem(name, position, error.message().replace('\n', ", "))
+    })
+}
+
+/// A problem of the file as a whole.
+fn file_problem(file: &Option<String>, position: Option<(usize, usize)>, message: String) -> ConfigProblems {
+    ConfigProblems(vec![ConfigProblem {
+        file: file.as_deref().map(Into::into),
+        position,
+        path: String::new(),
+        message,
+    }])
+}
+
+/// The values from outside of the file: flags and variables.
+struct ExternalValues<'a> {
+    overrides: &'a Overrides,
+    environment: &'a dyn Environment,
+}
+
+impl ExternalValues<'_> {
+    fn flag(
+        &self,
+        key: &'static str,
+        flag: &'static str,
+        value: &Option<String>,
+        variable: &'static str,
+    ) -> Vec<ExternalValue> {
+        let from_flag = value.clone().map(|value| ExternalValue { key, from: flag, value });
+        from_flag.into_iter().chain(self.variable(key, variable)).collect()
+    }
+
+    fn variable(&self, key: &'static str, variable: &'static str) -> Vec<ExternalValue> {
+        let value = self.environment.variable(variable).filter(|value| !value.is_empty());
+        value.map(|value| ExternalValue { key, from: variable, value }).into_iter().collect()
+    }
+}
+
+fn read_config<'a>(
+    reader: &'a ConfigReader<'a>,
+    table: &'a DeTable<'a>,
+    built_in: &'a DeTable<'a>,
+    external_values: &ExternalValues<'_>,
+) -> Option<Config> {
+    let flags = external_values.overrides;
+    let mut external = external_values.flag("listen", "--listen", &flags.listen, "ONCEGATE_LISTEN");
+    external.extend(external_values.flag("upstream", "--upstream", &flags.upstream, "ONCEGATE_UPSTREAM"));
+    let top = reader.top(table).with_external(external);
+    let listen = top.parsed("listen", socket_address);
+    let upstream = top.text("upstream").and_then(|text| upstream_target(&top, text));
+    let service = top.parsed("service", parse_service);
+    let secrets = read_secrets(&top);
+    let trusted_proxies = top.list("trusted_proxies", parse_network);
+    let refuse_unguarded = top.choice("unguarded", |word| match word {
+        "pass" => Some(false),
+        "refuse" => Some(true),
+        _ => None,
+    });
+    let drain_delay = top.duration("drain_delay");
+    let drain_timeout = top.duration_above_zero("drain_timeout");
+    let problem_base = top.parsed("problem_base", parse_problem_base);
+    let tls = tls::read(&top.table("tls"));
+    let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
+    external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
+    let admin = admin::read(&top.table("admin").with_external(external), &listen);
+    let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
+    let store = read_store(&top.table("store").with_external(external));
+    let cache_memory = top.table("cache").parsed("memory", units::parse_size);
+    let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
+    let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
+    let lease_expiry = store.as_ref().map(|store| store.expiry);
+    let context = RouteContext { upstream, secrets, lease_expiry };
+    let (pass, routes) = routes::read(&top, built_in, &context);
+    let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
+    let probed = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
+    let upstreams =
+        pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(probed);
+    let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
+    let mut targets = upstreams.map(|upstream| &**upstream).chain(collector);
+    let needs_tls = targets.any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
+    let authorities = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
+        true => Some(external_values.environment.authorities()),
+        false => None,
+    };
+    let mut config = Config {
+        listen: listen?.value,
+        pass: pass?,
+        service: service?.value,
+        secrets: context.secrets?,
+        trusted_proxies: trusted_proxies?.value.into_iter().map(|network| network.value).collect(),
+        refuse_unguarded: refuse_unguarded?.value,
+        drain_delay: drain_delay?.value,
+        drain_timeout: drain_timeout?.value,
+        problem_base: problem_base?.value,
+        tls: tls?,
+        trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::empty())),
+        admin: admin?,
+        store: store?,
+        cache_memory: cache_memory?.value,
+        log: log?,
+        otlp: otlp?,
+        routes: routes.into_iter().map(Arc::new).collect(),
+        consumers: consumers.into_iter().map(Arc::new).collect(),
+        warnings: Vec::new(),
+    };
+    config.warnings = collect_warnings(&config);
+    config.warnings.extend(authorities.iter().flat_map(warn_of_no_authorities));
+    Some(config)
+}
+
+/// A warning where no authority at all was found: one unreadable file among many is harmless.
+fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
+    let why = authorities.problems.first().map(|why| format!(" ({why})")).unwrap_or_default();
+    authorities.roots.is_empty().then(|| {
+        format!(
+            "no certificate authority was found{why}, so every `https://` service will be refused: install \
+             ca-certificates, or name a file in SSL_CERT_FILE"
+        )
+    })
+}
+
+fn collect_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
+        warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
+    }
+    if let StoreLocation::Postgres(url) = &config.store.location {
+        warnings.extend(postgres_tls::warning(url));
+    }
+    if config.store.location == StoreLocation::Memory {
+        warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
+    }
+    for route in config.routes.iter().filter(|route| route.scope.parts.is_empty()) {
+        let name = &route.name;
+        warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
+    }
+    warnings
+}
+
+fn read_store(section: &Section<'_>) -> Option<StoreConfig> {
+    let url = section.text("url").and_then(|text| match StoreLocation::parse(&text.value) {
+        Ok(location) => Some(location),
+        // The problem does not show the text, which may hold a password.
+        Err(message) => {
+            section.reader().problem(&text.position, message);
+            None
+        }
+    });
+    let why = "one is needed, and a database has few";
+    let max_connections = section.integer("max_connections", 1..=CONNECTIONS_MAX, why);
+    let timeout = section.duration_above_zero("timeout");
+    let migrate = section.boolean("migrate");
+    let lease = section.table("lease");
+    let heartbeat = lease.duration_above_zero("heartbeat");
+    let expiry = lease.duration_above_zero("expiry");
+    if let (Some(heartbeat), Some(expiry)) = (&heartbeat, &expiry)
+        && heartbeat.value * 2 > expiry.value
+    {
+        let message = "`expiry` must be twice `heartbeat` at least: a lease must outlive one lost heartbeat";
+        section.reader().problem((&heartbeat.position).max(&expiry.position), message);
+    }
+    let sweep_every = section.duration_above_zero("sweep_every");
+    let reap_every = section.duration_above_zero("reap_every");
+    Some(StoreConfig {
+        location: url?,
+        max_connections: max_connections?.value,
+        timeout: timeout?.value,
+        migrate: migrate?.value,
+        heartbeat: heartbeat?.value,
+        expiry: expiry?.value,
+        sweep_every: sweep_every?.value,
+        reap_every: reap_every?.value,
+    })
+}
+
+fn read_log(section: &Section<'_>) -> Option<LogConfig> {
+    let filter = section.parsed("log", |text| match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => {
+            Err("is no filter: write `error`, `warn`, `info`, `debug` or `trace`, or `info,oncegate=debug`".into())
+        }
+    });
+    let format = section.choice("format", |word| match word {
+        "auto" => Some(LogFormat::Auto),
+        "json" => Some(LogFormat::Json),
+        "text" => Some(LogFormat::Text),
+        _ => None,
+    });
+    Some(LogConfig { filter: filter?.value, format: format?.value })
+}
+
+fn read_secrets(section: &Section<'_>) -> Option<Secrets> {
+    let current = section.text("secret").and_then(|text| read_secret(section, text));
+    let previous = section.texts("previous_secrets");
+    let position = previous.as_ref().map(|previous| previous.position.clone());
+    let previous: Option<Vec<_>> =
+        previous.and_then(|previous| previous.value.into_iter().map(|text| read_secret(section, text?)).collect());
+    let (current, previous) = (current?, previous?);
+    let previous: Vec<_> = previous.into_iter().flatten().collect();
+    if let (None, false, Some(position)) = (&current, previous.is_empty(), position) {
+        // The first of the secrets is the current one: without it, an earlier one would be used as the current one.
+        section.reader().problem(&position, "needs a `secret` that comes after these");
+    }
+    Some(Secrets::new(current.into_iter().chain(previous)))
+}
+
+/// Reads a secret; `Some(None)` for an empty text, which an unset variable leaves. Problems never show the text.
+fn read_secret(section: &Section<'_>, text: Text) -> Option<Option<Secret>> {
+    match text.value.len() {
+        0 => Some(None),
+        SECRET_BYTES_MIN.. => Some(Some(Secret::new(&text.value))),
+        _ => {
+            let message = "is too short to be secret: 16 bytes at least, such as `openssl rand -base64 32` prints";
+            section.reader().problem(&text.position, message);
+            None
+        }
+    }
+}
+
+fn parse_service(text: &str) -> Result<Arc<str>, String> {
+    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    if (1..=63).contains(&text.len()) && text.bytes().all(word) {
+        return Ok(text.into());
+    }
+    Err("is no name of a service: write 1 to 63 small letters, digits, `_`, `.` and `-`".into())
+}
+
+fn parse_network(text: &str) -> Result<IpNet, String> {
+    let network: IpNet = match text.parse::<IpAddr>() {
+        Ok(address) => address.into(),
+        Err(_) => text.parse().map_err(|_| "is no network: write `10.0.0.0/8` or an address like `::1`".to_owned())?,
+    };
+    if network.trunc() != network {
+        return Err("has bits set beyond its prefix: write the network's first address".into());
+    }
+    Ok(network)
+}
+
+/// Parses the beginning of a URI reference, which a slug completes: RFC 9457 wants a URI reference as the `type`.
+fn parse_problem_base(text: &str) -> Result<Box<str>, String> {
+    let begins = ["/", "http://", "https://", "urn:", "tag:"].iter().any(|start| text.starts_with(start));
+    if begins && text.bytes().all(|byte| matches!(byte, 0x21..=0x7e) && !b"\"<>\\^`{|}".contains(&byte)) {
+        return Ok(text.into());
+    }
+    Err("is no beginning of a URI: write `/.oncegate/problems/` or `https://docs.example.com/errors#`".into())
+}

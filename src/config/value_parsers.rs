@@ -1,0 +1,38 @@
+//! Parsers of values that several tables have. The error of each is the problem, beginning with a verb.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use canonical_json::Pointer;
+use http::HeaderName;
+
+use super::reader::{Section, Text};
+use super::upstream::UpstreamTarget;
+
+/// Parses an address and port.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "is no address and port: write `127.0.0.1:8080`, `[::1]:8080`, or `0.0.0.0:8080` for every interface".into()
+    })
+}
+
+/// Parses the name of a header field.
+pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
+    text.parse().map_err(|_| "is no name of a field: write one like `X-Request-Id`".into())
+}
+
+/// Parses a JSON Pointer (RFC 6901).
+pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
+    Pointer::parse(text).map_err(|_| "is no JSON Pointer: write one like `/order/id`, `~1` for a `/` in a name".into())
+}
+
+/// Parses the URL of a service, or notes a problem that never shows the text, which may hold a password.
+pub(super) fn upstream_target(section: &Section<'_>, text: Text) -> Option<Arc<UpstreamTarget>> {
+    match UpstreamTarget::parse(&text.value) {
+        Ok(upstream) => Some(Arc::new(upstream)),
+        Err(message) => {
+            section.reader().problem(&text.position, message);
+            None
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Handles one delivery: executes it, holds it as long as that takes, and settles it with the broker at the end.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicNackOptions};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::broker_error::broker_message;
+use super::dead_letter::{self, DeadLetterError, DeadLetterExchange};
+use super::decode;
+use super::disposition::{Disposition, decide};
+use crate::config::Consumer;
+use crate::gate::Gate;
+use crate::gate::message::{MessageOutcome, OutcomeReason};
+use crate::jitter::jittered;
+
+/// The values that all deliveries of a session share.
+pub(super) struct SessionContext {
+    pub(super) consumer: Arc<Consumer>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) exchange: Option<DeadLetterExchange>,
+    /// The broker's address.
+    pub(super) broker: IpAddr,
+    /// Cancelled by a drain: nothing is tried again, and held deliveries return to their queue.
+    pub(super) stop: CancellationToken,
+    /// Cancelled when the session has ended: the broker delivers held messages again.
+    pub(super) lost: CancellationToken,
+}
+
+/// Handles a delivery until it is settled with the broker, or the session has ended.
+pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery) {
+    let body = Bytes::from(std::mem::take(&mut delivery.data));
+    let message = decode::decode_message(&session.consumer, &delivery.properties, body.clone(), session.broker);
+    let (started, mut tries) = (Instant::now(), 0);
+    loop {
+        if session.stop.is_cancelled() {
+            let reason = OutcomeReason::new("draining", "This instance is stopping and starts nothing new.");
+            return session.requeue(&delivery, &reason).await;
+        }
+        let outcome = match &message {
+            Ok(message) => session.gate.execute_message(message.clone()).await,
+            Err(refusal) => MessageOutcome::from(*refusal),
+        };
+        tries += 1;
+        let step = match decide(outcome, tries, started.elapsed(), session.exchange.is_some()) {
+            Disposition::DeadLetter(reason) => match session.dead_letter(&delivery, &body, &reason).await {
+                true => return,
+                // The message is not lost: it is held until the exchange is repaired.
+                false => decide(MessageOutcome::Again(reason), tries, started.elapsed(), false),
+            },
+            step => step,
+        };
+        match step {
+            Disposition::Acknowledge => return session.acknowledge(&delivery).await,
+            Disposition::Requeue(reason) => return session.requeue(&delivery, &reason).await,
+            Disposition::Hold(pause, reason) => {
+                if tries == 1 {
+                    session.log_held(&delivery, &reason);
+                }
+                tokio::select! {
+                    () = session.lost.cancelled() => return,
+                    () = session.stop.cancelled() => return session.requeue(&delivery, &reason).await,
+                    () = tokio::time::sleep(jittered(pause)) => {}
+                }
+            }
+            Disposition::DeadLetter(_) => unreachable!("a message to be tried again is no dead letter"),
+        }
+    }
+}
+
+impl SessionContext {
+    /// Acknowledges the message. A broker that does not receive this delivers the message again, and that delivery finds the
+    /// stored outcome.
+    async fn acknowledge(&self, delivery: &Delivery) {
+        let sent = delivery.acker.ack(BasicAckOptions::default()).await;
+        if let Ok(true) = sent {
+            tracing::debug!(queue = %self.consumer.queue, route = %self.consumer.route,
+                redelivered = delivery.redelivered, "a message is acknowledged");
+        }
+        self.log_unsent(sent);
+    }
+
+    async fn requeue(&self, delivery: &Delivery, reason: &OutcomeReason) {
+        tracing::info!(queue = %self.consumer.queue, route = %self.consumer.route, reason = reason.slug,
+            "a message is returned to its queue");
+        let options = BasicNackOptions { requeue: true, ..Default::default() };
+        self.log_unsent(delivery.acker.nack(options).await);
+    }
+
+    /// Publishes the message as a dead letter, or rejects it where there is no exchange. Returns whether the delivery is
+    /// settled.
+    async fn dead_letter(&self, delivery: &Delivery, body: &[u8], reason: &OutcomeReason) -> bool {
+        let (queue, route, status) =
+            (&self.consumer.queue, &self.consumer.route, reason.status.map(|status| status.as_u16()));
+        let Some(exchange) = &self.exchange else {
+            tracing::warn!(%queue, %route, reason = reason.slug, status, "{} The message is rejected",
+                reason.detail);
+            self.log_unsent(dead_letter::reject(delivery).await);
+            return true;
+        };
+        match exchange.publish(&self.consumer, delivery, body, reason).await {
+            Ok(()) => {
+                tracing::warn!(%queue, %route, reason = reason.slug, status, exchange = %exchange.name,
+                    "{} The message is now a dead letter", reason.detail);
+                self.acknowledge(delivery).await;
+                true
+            }
+            Err(error) => {
+                let cause = match &error {
+                    DeadLetterError::Broken(cause) | DeadLetterError::Refused(cause) => cause,
+                };
+                tracing::warn!(%queue, %route, reason = reason.slug, exchange = %exchange.name, cause,
+                    "a message could not be published as a dead letter; it is held and tried again");
+                if let DeadLetterError::Broken(_) = error {
+                    self.lost.cancel();
+                }
+                false
+            }
+        }
+    }
+
+    fn log_held(&self, delivery: &Delivery, reason: &OutcomeReason) {
+        tracing::info!(queue = %self.consumer.queue, route = %self.consumer.route, reason = reason.slug,
+            redelivered = delivery.redelivered, "a message is held, and tried again");
+    }
+
+    fn log_unsent(&self, sent: Result<bool, lapin::Error>) {
+        let cause = match sent {
+            Ok(true) => return,
+            Ok(false) => "the channel is closed".to_owned(),
+            Err(error) => broker_message(&error),
+        };
+        tracing::debug!(queue = %self.consumer.queue, cause, "the broker was not told what became of a message; it delivers the message again");
+    }
+}

@@ -1,0 +1,117 @@
+//! Dead letters: a message that can never succeed is published to the dead-letter exchange, and acknowledged only then.
+
+use std::time::Duration;
+
+use lapin::message::Delivery;
+use lapin::options::{BasicPublishOptions, BasicRejectOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation};
+use tokio::time::timeout;
+
+use super::broker_error::broker_message;
+use crate::config::Consumer;
+use crate::gate::message::OutcomeReason;
+
+/// The time limit for the broker's confirmation. A healthy broker writes a message to its disks in milliseconds.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+/// The delivery mode with which a message survives a restart of the broker (AMQP 0-9-1, basic's `delivery-mode`).
+const PERSISTENT: u8 = 2;
+
+/// The exchange for dead letters, and the channel to it.
+pub(super) struct DeadLetterExchange {
+    pub(super) channel: Channel,
+    pub(super) name: ShortString,
+}
+
+/// The reason why a dead letter was not published.
+pub(super) enum DeadLetterError {
+    /// The broker refused the message: no queue is bound for it, or it could not be kept.
+    Refused(String),
+    /// The channel is unusable.
+    Broken(String),
+}
+
+impl DeadLetterExchange {
+    /// Publishes the message with its reason, and waits for the broker's confirmation.
+    pub(super) async fn publish(
+        &self,
+        consumer: &Consumer,
+        delivery: &Delivery,
+        body: &[u8],
+        reason: &OutcomeReason,
+    ) -> Result<(), DeadLetterError> {
+        // `mandatory`: without a queue behind the exchange the broker would drop the message.
+        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+        let (exchange, key) = (self.name.clone(), delivery.routing_key.clone());
+        let published = async {
+            let properties = properties(consumer, delivery, reason);
+            self.channel.basic_publish(exchange, key, options, body, properties).await?.await
+        };
+        match timeout(CONFIRM_TIMEOUT, published).await {
+            Ok(Ok(Confirmation::Ack(None))) => Ok(()),
+            Ok(Ok(Confirmation::Ack(Some(_)))) => {
+                Err(DeadLetterError::Refused("no queue is bound to the exchange for this message".into()))
+            }
+            Ok(Ok(Confirmation::Nack(_))) => {
+                Err(DeadLetterError::Refused("the broker could not keep the message".into()))
+            }
+            Ok(Ok(Confirmation::NotRequested)) => {
+                Err(DeadLetterError::Broken("the channel does not confirm messages".into()))
+            }
+            Ok(Err(error)) => Err(DeadLetterError::Broken(broker_message(&error))),
+            Err(_) => Err(DeadLetterError::Broken(format!("no confirmation in {} s", CONFIRM_TIMEOUT.as_secs()))),
+        }
+    }
+}
+
+/// Rejects a message where no exchange is configured: the queue's own dead-letter exchange takes it if the broker has one,
+/// otherwise the message is lost.
+pub(super) async fn reject(delivery: &Delivery) -> Result<bool, lapin::Error> {
+    delivery.acker.reject(BasicRejectOptions { requeue: false }).await
+}
+
+/// Returns the message's properties with the reason added. Left out are those that would keep us from publishing it (the
+/// user ID, which the broker compares) or let it expire (its time to live).
+fn properties(consumer: &Consumer, delivery: &Delivery, reason: &OutcomeReason) -> BasicProperties {
+    let sent = &delivery.properties;
+    let mut headers = sent.headers().clone().unwrap_or_default();
+    let mut add = |name: &str, value: &str| {
+        headers.insert(name.into(), AMQPValue::LongString(value.as_bytes().into()));
+    };
+    add("x-oncegate-reason", reason.slug);
+    add("x-oncegate-detail", reason.detail);
+    add("x-oncegate-queue", &consumer.queue);
+    add("x-oncegate-route", &consumer.route);
+    if let Some(user) = sent.user_id() {
+        add("x-oncegate-user-id", user.as_str());
+    }
+    if let Some(status) = reason.status {
+        headers.insert("x-oncegate-status".into(), AMQPValue::LongInt(status.as_u16().into()));
+    }
+    copy_properties(sent, headers)
+}
+
+fn copy_properties(sent: &BasicProperties, headers: FieldTable) -> BasicProperties {
+    let mut copied = BasicProperties::default().with_headers(headers).with_delivery_mode(PERSISTENT);
+    let text = |text: &Option<ShortString>| text.clone();
+    for (value, with) in [
+        (text(sent.content_type()), BasicProperties::with_content_type as fn(BasicProperties, ShortString) -> _),
+        (text(sent.content_encoding()), BasicProperties::with_content_encoding),
+        (text(sent.correlation_id()), BasicProperties::with_correlation_id),
+        (text(sent.reply_to()), BasicProperties::with_reply_to),
+        (text(sent.message_id()), BasicProperties::with_message_id),
+        (text(sent.kind()), BasicProperties::with_type),
+        (text(sent.app_id()), BasicProperties::with_app_id),
+    ] {
+        if let Some(value) = value {
+            copied = with(copied, value);
+        }
+    }
+    if let Some(priority) = *sent.priority() {
+        copied = copied.with_priority(priority);
+    }
+    match *sent.timestamp() {
+        Some(timestamp) => copied.with_timestamp(timestamp),
+        None => copied,
+    }
+}

@@ -1,0 +1,271 @@
+//! Decodes a delivery into a request: its key, its path, and the header fields that the service sees.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use lapin::BasicProperties;
+use lapin::types::AMQPValue;
+
+use crate::config::{Consumer, MessageKey};
+use crate::domain::key::KeyError;
+use crate::domain::message_path::MessagePathError;
+use crate::gate::message::Message;
+use crate::protocol::refusal::Refusal;
+
+/// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and those
+/// of the broker that change with each delivery and so are no part of the request.
+const DROPPED_HEADERS: [&str; 19] = [
+    "connection",
+    "content-length",
+    "expect",
+    "forwarded",
+    "host",
+    "http2-settings",
+    "idempotent-replayed",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+    "x-acquired-count",
+    "x-death",
+    "x-delivery-count",
+];
+const DROPPED_PREFIXES: [&str; 5] = ["oncegate-", "x-first-death-", "x-forwarded-", "x-last-death-", "x-oncegate-"];
+
+/// The last second, in Unix time, that an HTTP date can express: its year has four digits.
+const LAST_HTTP_DATE: u64 = 253_402_300_799;
+
+const SCOPE_NOT_TEXT: Refusal = Refusal::KeyInvalid(
+    "A header that identifies this message's caller has a value that is no text or cannot stand in a header field.",
+);
+const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "A header that the message's path needs is missing, present twice, or has a value that cannot stand in a path.",
+);
+
+/// Decodes a delivery into a message for the gate.
+///
+/// # Errors
+/// The refusal of a message that can never succeed.
+pub(super) fn decode_message(
+    consumer: &Arc<Consumer>,
+    properties: &BasicProperties,
+    body: Bytes,
+    broker: IpAddr,
+) -> Result<Message, Refusal> {
+    let sent = MessageHeaders::from_properties(properties);
+    let key = match &consumer.key {
+        MessageKey::MessageId => properties.message_id().as_ref().map(|id| id.as_str().as_bytes().to_vec()),
+        MessageKey::Header(name) => match sent.single(name.as_str()) {
+            HeaderLookup::Missing => None,
+            HeaderLookup::Text(text) => Some(text.to_vec()),
+            HeaderLookup::Several => return Err(KeyError::Several.into()),
+            HeaderLookup::NotText => return Err(KeyError::BadCharacter.into()),
+        },
+    };
+    let key = key.ok_or(Refusal::KeyMissing)?;
+    let filled = consumer.path.fill_in(|name| match sent.single(name) {
+        HeaderLookup::Text(text) => Some(text),
+        HeaderLookup::Missing | HeaderLookup::NotText | HeaderLookup::Several => None,
+    });
+    let path = filled.map_err(|error| match error {
+        MessagePathError::Climbs | MessagePathError::Missing => PATH_HEADER_INVALID,
+    })?;
+    let headers = sent.to_fields(properties);
+    // A header that is present and cannot become a field must not count as missing.
+    if consumer.scope.header_names().any(|name| sent.all(name.as_str()).count() != headers.get_all(name).iter().count())
+    {
+        return Err(SCOPE_NOT_TEXT);
+    }
+    Ok(Message { consumer: Arc::clone(consumer), path, key: key.into(), headers, body, broker })
+}
+
+/// A message's headers with lower-case names (case does not matter, as in HTTP). A value that has no text form is `None`.
+struct MessageHeaders(Vec<(String, Option<Vec<u8>>)>);
+
+/// The result of looking up a header that may be present once.
+enum HeaderLookup<'a> {
+    Missing,
+    NotText,
+    Several,
+    Text(&'a [u8]),
+}
+
+impl MessageHeaders {
+    fn from_properties(properties: &BasicProperties) -> Self {
+        let table = properties.headers().iter().flat_map(|table| table.inner());
+        Self(table.map(|(name, value)| (name.as_str().to_ascii_lowercase(), to_text(value))).collect())
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = Option<&[u8]>> {
+        self.0.iter().filter(move |(other, _)| other == name).map(|(_, value)| value.as_deref())
+    }
+
+    fn single(&self, name: &str) -> HeaderLookup<'_> {
+        let mut all = self.all(name);
+        match (all.next(), all.next()) {
+            (None, _) => HeaderLookup::Missing,
+            (Some(Some(text)), None) => HeaderLookup::Text(text),
+            (Some(None), None) => HeaderLookup::NotText,
+            (Some(_), Some(_)) => HeaderLookup::Several,
+        }
+    }
+
+    /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left out.
+    fn to_fields(&self, properties: &BasicProperties) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        for (name, value) in &self.0 {
+            let kept = !DROPPED_HEADERS.contains(&name.as_str())
+                && !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            let value = value.as_deref().and_then(|value| HeaderValue::from_bytes(value).ok());
+            if let (true, Ok(name), Some(value)) = (kept, name.parse::<HeaderName>(), value) {
+                fields.append(name, value);
+            }
+        }
+        let mut set = |name: HeaderName, value: Option<&str>| {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                fields.insert(name, value);
+            }
+        };
+        set(CONTENT_TYPE, properties.content_type().as_ref().map(|text| text.as_str()));
+        set(CONTENT_ENCODING, properties.content_encoding().as_ref().map(|text| text.as_str()));
+        let sent = properties.timestamp().filter(|seconds| *seconds <= LAST_HTTP_DATE);
+        let sent = sent.map(|seconds| httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
+        set(DATE, sent.as_deref());
+        fields
+    }
+}
+
+/// Returns the text of a value: a string, a number, a boolean or a timestamp.
+fn to_text(value: &AMQPValue) -> Option<Vec<u8>> {
+    let text = match value {
+        AMQPValue::LongString(text) => return Some(text.as_bytes().to_vec()),
+        AMQPValue::ByteArray(bytes) => return Some(bytes.as_slice().to_vec()),
+        AMQPValue::ShortString(text) => text.to_string(),
+        AMQPValue::Boolean(value) => value.to_string(),
+        AMQPValue::ShortShortInt(number) => number.to_string(),
+        AMQPValue::ShortShortUInt(number) => number.to_string(),
+        AMQPValue::ShortInt(number) => number.to_string(),
+        AMQPValue::ShortUInt(number) => number.to_string(),
+        AMQPValue::LongInt(number) => number.to_string(),
+        AMQPValue::LongUInt(number) => number.to_string(),
+        AMQPValue::LongLongInt(number) => number.to_string(),
+        AMQPValue::Timestamp(seconds) => seconds.to_string(),
+        AMQPValue::DecimalValue(_)
+        | AMQPValue::Double(_)
+        | AMQPValue::FieldArray(_)
+        | AMQPValue::FieldTable(_)
+        | AMQPValue::Float(_)
+        | AMQPValue::Void => return None,
+    };
+    Some(text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use lapin::types::{FieldTable, LongString};
+
+    use super::*;
+    use crate::config::{self, Overrides, ProcessEnvironment};
+
+    fn consumer(lines: &str) -> Arc<Consumer> {
+        let file = format!(
+            "upstream = 'http://a'\n[[routes]]\nname = 'r'\npath = '/o/{{id}}'\n[[consumers]]\namqp = 'amqp://b'\n\
+             queue = 'q'\nroute = 'r'\npath = '/o/{{x-id}}'\n{lines}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncegate.toml");
+        std::fs::write(&path, file).unwrap();
+        let loaded = config::load(Some(&path), &Overrides::default(), &ProcessEnvironment);
+        Arc::clone(&loaded.expect("it loads").consumers[0])
+    }
+
+    fn properties(headers: &[(&str, AMQPValue)]) -> BasicProperties {
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert((*name).into(), value.clone());
+        }
+        BasicProperties::default().with_headers(table)
+    }
+
+    fn long(text: &str) -> AMQPValue {
+        AMQPValue::LongString(LongString::from(text.as_bytes()))
+    }
+
+    fn read(lines: &str, properties: &BasicProperties) -> Result<Message, Refusal> {
+        decode_message(&consumer(lines), properties, Bytes::from_static(b"{}"), Ipv4Addr::LOCALHOST.into())
+    }
+
+    #[test]
+    fn a_message_becomes_a_request_without_hop_by_hop_and_broker_headers() {
+        let sent = properties(&[
+            ("X-Idempotency-Key", long("k-1")),
+            ("x-id", AMQPValue::LongLongInt(7)),
+            ("x-tenant", long("shop")),
+            ("x-retries", AMQPValue::LongInt(-3)),
+            ("x-first-death-queue", long("q")),
+            ("x-oncegate-reason", long("status")),
+            ("X-Forwarded-For", long("10.0.0.1")),
+            ("Oncegate-Reservation", long("t")),
+            ("host", long("elsewhere")),
+            ("x-table", AMQPValue::FieldTable(FieldTable::default())),
+            ("not a name", long("x")),
+            ("x-broken", long("a\nb")),
+        ])
+        .with_content_type("application/json".into())
+        .with_timestamp(784_111_777);
+        let message = read("", &sent).unwrap();
+        assert_eq!((message.path.as_str(), &*message.key), ("/o/7", &b"k-1"[..]));
+        let mut fields: Vec<_> = message.headers.iter().map(|(n, v)| format!("{n}: {}", v.to_str().unwrap())).collect();
+        fields.sort();
+        assert_eq!(
+            fields,
+            [
+                "content-type: application/json",
+                "date: Sun, 06 Nov 1994 08:49:37 GMT",
+                "x-id: 7",
+                "x-idempotency-key: k-1",
+                "x-retries: -3",
+                "x-tenant: shop"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_missing_or_repeated_key_path_or_scope_header_is_refused() {
+        let key = || ("x-idempotency-key", long("k"));
+        let id = || ("x-id", long("7"));
+        for (headers, lines, slug) in [
+            (vec![id()], "", "key-missing"),
+            (vec![key(), id()], "key = 'message-id'", "key-missing"),
+            (vec![key(), ("X-Idempotency-Key", long("k")), id()], "", "key-invalid"),
+            (vec![("x-idempotency-key", AMQPValue::Void), id()], "", "key-invalid"),
+            (vec![key()], "", "bad-request"),
+            (vec![key(), ("x-id", long(".."))], "", "bad-request"),
+            (vec![key(), id(), ("X-Id", long("8"))], "", "bad-request"),
+            (vec![key(), id(), ("x-tenant", long("a\nb"))], "", "key-invalid"),
+            (vec![key(), id(), ("x-tenant", AMQPValue::Void)], "", "key-invalid"),
+        ] {
+            assert_eq!(read(lines, &properties(&headers)).unwrap_err().slug(), slug, "{headers:?} {lines}");
+        }
+        let by_id = read("key = 'message-id'", &properties(&[id()]).with_message_id("m-1".into())).unwrap();
+        assert_eq!(&*by_id.key, b"m-1");
+    }
+
+    #[test]
+    fn a_timestamp_beyond_http_dates_is_left_out() {
+        let sent = properties(&[("x-idempotency-key", long("k")), ("x-id", long("7"))]).with_timestamp(u64::MAX);
+        assert!(!read("", &sent).unwrap().headers.contains_key(DATE));
+    }
+}

@@ -1,0 +1,103 @@
+//! Decides what happens to a message: acknowledge, hold, return to the queue or dead-letter. Pure, with no clock and no
+//! random numbers, so that its test is a table.
+
+use std::time::Duration;
+
+use crate::gate::message::{MessageOutcome, OutcomeReason};
+
+/// The first pause; it doubles with each try. An attempt that runs elsewhere has mostly ended by then.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+/// The longest pause. A fault that lasts this long is repaired by people, and 30 s after the repair is soon enough.
+const PAUSE_CAP: Duration = Duration::from_secs(30);
+/// The longest pause that a service's `Retry-After` can ask for.
+const RETRY_AFTER_CAP: Duration = Duration::from_secs(5 * 60);
+/// The longest time that a delivery is held. RabbitMQ closes a channel on which a delivery was unacknowledged for half an
+/// hour.
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// The next step for a delivery.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Disposition {
+    /// Acknowledge it.
+    Acknowledge,
+    /// Publish it as a dead letter, for people to look at.
+    DeadLetter(OutcomeReason),
+    /// Return it to the queue: another consumer may succeed.
+    Requeue(OutcomeReason),
+    /// Keep it unacknowledged, and try it again after about this time.
+    Hold(Duration, OutcomeReason),
+}
+
+/// Decides after `tries` of a delivery that came `held` ago. `has_exchange` says whether there is a dead-letter exchange.
+pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, has_exchange: bool) -> Disposition {
+    let doubled = PAUSE_FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(PAUSE_CAP);
+    match outcome {
+        MessageOutcome::Done => Disposition::Acknowledge,
+        MessageOutcome::Refused(reason) => Disposition::DeadLetter(reason),
+        // The person who resolves the key finds the message among the dead letters. Requests with the key are refused meanwhile, so the
+        // message may be sent again at any time.
+        MessageOutcome::Unknown(reason) if held >= HOLD_MAX && has_exchange => Disposition::DeadLetter(reason),
+        MessageOutcome::Unknown(reason) | MessageOutcome::Again(reason) if held >= HOLD_MAX => {
+            Disposition::Requeue(reason)
+        }
+        MessageOutcome::Unknown(reason) | MessageOutcome::Again(reason) => {
+            let retry_after = reason.wait.unwrap_or_default().min(RETRY_AFTER_CAP);
+            Disposition::Hold(doubled.max(retry_after), reason)
+        }
+    }
+}
+
+/// Returns the pause before the next connection to a broker: short after the first failure, and up to 30 s for one that is
+/// away for long.
+pub(super) fn reconnect_pause(failures: u32) -> Duration {
+    PAUSE_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(PAUSE_CAP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = HOLD_MAX;
+    const SHORT: Duration = Duration::from_secs(1);
+
+    fn reason() -> OutcomeReason {
+        OutcomeReason::new("in-flight", "")
+    }
+
+    #[test]
+    fn a_message_is_held_until_it_is_settled_and_never_dropped() {
+        for (outcome, held, has_exchange, expected) in [
+            (MessageOutcome::Done, LONG, true, Disposition::Acknowledge),
+            (MessageOutcome::Refused(reason()), SHORT, false, Disposition::DeadLetter(reason())),
+            (MessageOutcome::Again(reason()), SHORT, true, Disposition::Hold(PAUSE_FIRST, reason())),
+            (MessageOutcome::Again(reason()), LONG, true, Disposition::Requeue(reason())),
+            (MessageOutcome::Unknown(reason()), SHORT, true, Disposition::Hold(PAUSE_FIRST, reason())),
+            (MessageOutcome::Unknown(reason()), LONG, true, Disposition::DeadLetter(reason())),
+            (MessageOutcome::Unknown(reason()), LONG, false, Disposition::Requeue(reason())),
+        ] {
+            assert_eq!(decide(outcome.clone(), 1, held, has_exchange), expected, "{outcome:?} {held:?} {has_exchange}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_cap_and_respect_retry_after() {
+        let pause = |tries, wait: Option<u64>| {
+            let reason = OutcomeReason { wait: wait.map(Duration::from_secs), ..reason() };
+            match decide(MessageOutcome::Again(reason), tries, SHORT, false) {
+                Disposition::Hold(pause, _) => pause.as_millis(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let grown = [1, 2, 3, 7, 8, 9, u32::MAX].map(|tries| pause(tries, None));
+        assert_eq!(grown, [250, 500, 1_000, 16_000, 30_000, 30_000, 30_000]);
+        assert_eq!([pause(1, Some(60)), pause(1, Some(0)), pause(1, Some(86_400))], [60_000, 250, 300_000]);
+    }
+
+    #[test]
+    fn reconnect_pauses_double_up_to_their_cap() {
+        assert_eq!(
+            [1, 2, 8, u32::MAX].map(|failures| reconnect_pause(failures).as_millis()),
+            [250, 500, 30_000, 30_000]
+        );
+    }
+}

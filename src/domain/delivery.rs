@@ -1,0 +1,92 @@
+//! Asynchronous delivery: a request that is accepted now and sent later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt::{AttemptLease, ReserveRequest};
+use super::ids::{InstanceId, RecordId, Token};
+use super::record::Record;
+use super::response_policy::OnUnknown;
+use super::retry::RetryPolicy;
+use super::sealed::SealedBytes;
+
+/// A request to the store: accept this key, with its request.
+#[derive(Clone, Debug)]
+pub struct EnqueueRequest {
+    /// The key and its owner. Its token is the key's until the first attempt has one; no time limit runs yet.
+    pub reserve_request: ReserveRequest,
+    /// The request, readable only with the secret.
+    pub sealed: SealedBytes,
+}
+
+/// The store's answer to an [`EnqueueRequest`].
+#[derive(Debug)]
+pub enum EnqueueResult {
+    /// Accepted, durably: key and request in one transaction.
+    Accepted,
+    /// The key has a record already.
+    Taken(Record),
+}
+
+/// A request to the store: begin the attempts of the deliveries that are due.
+#[derive(Clone, Debug)]
+pub struct PickUpRequest {
+    /// The service whose deliveries are picked up.
+    pub service: Arc<str>,
+    /// The instance whose lease the attempts run under.
+    pub instance: InstanceId,
+    /// One token for each attempt that may be begun.
+    pub tokens: Vec<Token>,
+    /// The policies of the routes that are delivered here.
+    pub policies: Vec<DeliveryPolicy>,
+    /// The keys that were delivered since the last call, whose requests are not needed any more.
+    pub delivered: Vec<RecordId>,
+    /// The keys to leave out: their attempts run here, or have ended here and are still to be stored.
+    pub busy: Vec<RecordId>,
+    /// The keys whose attempt was begun and not sent: such an attempt does not count.
+    pub unsent: Vec<RecordId>,
+}
+
+/// The rules by which a route's accepted requests are delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliveryPolicy {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// Whether an unknown outcome is followed by another attempt.
+    pub on_unknown: OnUnknown,
+    /// The time past its deadline after which an attempt cannot be running any more.
+    pub quiet_after: Duration,
+    /// The time limit of an attempt, from its reservation.
+    pub time_limit: Duration,
+    /// The limits and pauses of its tries.
+    pub retry: RetryPolicy,
+}
+
+/// The store's answer to a [`PickUpRequest`].
+#[derive(Debug, Default)]
+pub struct PickUpResult {
+    /// The deliveries whose attempts were reserved, to be sent now.
+    pub jobs: Vec<DeliveryJob>,
+    /// The keys that are not tried again.
+    pub given_up: Vec<GivenUpKey>,
+}
+
+/// A delivery whose next attempt has begun.
+#[derive(Debug)]
+pub struct DeliveryJob {
+    /// The attempt.
+    pub lease: AttemptLease,
+    /// The request.
+    pub sealed: SealedBytes,
+}
+
+/// A key that was given up instead of tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUpKey {
+    /// The record's id.
+    pub id: RecordId,
+    /// Its route's name.
+    pub route: Box<str>,
+    /// The reason, as the audit log has it.
+    pub note: String,
+}

@@ -1,0 +1,215 @@
+//! The paths of routes: the requests that they match, and which of two is the more specific.
+
+use std::fmt;
+
+use super::percent::{decode_unreserved, is_path};
+use super::placeholders::{TemplatePiece, split_placeholders};
+
+/// A route's path: each `{name}` is a whole segment, and `{*rest}` the rest of the path. Ordered by how specific it is:
+/// where two patterns match the same path, the lesser one counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathPattern {
+    segments: Vec<PatternSegment>,
+    text: Box<str>,
+}
+
+/// A segment of a pattern. From the most specific to the least.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PatternSegment {
+    /// This text alone.
+    Literal(Box<str>),
+    /// Any one segment that is not empty.
+    One,
+    /// All segments from here on; the last one may be empty.
+    Rest,
+}
+
+/// A segment of the path, or of all the paths, to be matched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathSegment<'a> {
+    /// Any text but the empty one.
+    Any,
+    /// This text.
+    Written(&'a str),
+}
+
+impl PathPattern {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// The problem, beginning with a verb.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(inner) = text.strip_prefix('/') else {
+            return Err("must begin with `/`".into());
+        };
+        if !is_path(text) {
+            let right = "spaces, `?`, `#` and all that is not ASCII are percent-encoded there";
+            return Err(format!("has a character that no request's path has: {right}"));
+        }
+        // Requests are matched with such characters decoded: a path that has them encoded would match none.
+        if decode_unreserved(text) != text {
+            return Err("percent-encodes a letter, digit, `-`, `.`, `_` or `~`: write the character itself".into());
+        }
+        let (mut segments, mut names) = (Vec::new(), Vec::new());
+        for segment in inner.split('/') {
+            if segments.last() == Some(&PatternSegment::Rest) {
+                return Err("has something after `{*…}`, which takes all the rest".into());
+            }
+            if matches!(segment, "." | "..") {
+                return Err("has a segment `.` or `..`, which are removed from requests before they are matched".into());
+            }
+            let (segment, name) = parse_segment(segment)?;
+            if name.is_some_and(|name| names.contains(&name)) {
+                return Err("has the same name twice".into());
+            }
+            names.extend(name);
+            segments.push(segment);
+        }
+        Ok(Self { segments, text: text.into() })
+    }
+
+    /// Whether the pattern matches a path, which is in its normal form.
+    pub fn matches(&self, path: &str) -> bool {
+        self.matches_segments(path.strip_prefix('/').unwrap_or(path).split('/').map(PathSegment::Written))
+    }
+
+    /// Whether the pattern matches every path of these segments.
+    pub(super) fn matches_segments<'a>(&self, mut others: impl Iterator<Item = PathSegment<'a>>) -> bool {
+        for segment in &self.segments {
+            let is_match = match (segment, others.next()) {
+                (PatternSegment::Rest, Some(_)) => return true,
+                (PatternSegment::One, Some(other)) => other != PathSegment::Written(""),
+                (PatternSegment::Literal(literal), Some(other)) => other == PathSegment::Written(literal),
+                (_, None) => false,
+            };
+            if !is_match {
+                return false;
+            }
+        }
+        others.next().is_none()
+    }
+
+    /// Whether two patterns match the same paths, whatever the names of their placeholders.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.segments == other.segments
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// `/` alone.
+impl Default for PathPattern {
+    fn default() -> Self {
+        Self { segments: vec![PatternSegment::Literal("".into())], text: "/".into() }
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A segment, and its placeholder's name where it has one.
+fn parse_segment(segment: &str) -> Result<(PatternSegment, Option<&str>), String> {
+    let inside = match split_placeholders(segment).as_deref() {
+        Ok([]) => return Ok((PatternSegment::Literal("".into()), None)),
+        Ok([TemplatePiece::Text(text)]) => return Ok((PatternSegment::Literal((*text).into()), None)),
+        Ok([TemplatePiece::Placeholder(inside)]) => *inside,
+        Ok(_) | Err(_) => return Err("has a brace inside a segment: `{name}` stands for a whole one".into()),
+    };
+    let (kind, name) = match inside.strip_prefix('*') {
+        Some(name) => (PatternSegment::Rest, name),
+        None => (PatternSegment::One, inside),
+    };
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        return Err(
+            "has a segment without a proper name: write `{name}` or `{*rest}`, of letters, digits and `_`".into()
+        );
+    }
+    Ok((kind, Some(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_literal_segments_named_ones_and_a_rest() {
+        for text in [
+            "/",
+            "/v1/payments",
+            "/v1/{id}/pay",
+            "/{*rest}",
+            "/v1/a%20b/",
+            "/v1/{a}/{b}/{*c}",
+            "/v1/pay:cancel",
+            "/.well-known/x",
+        ] {
+            assert_eq!(PathPattern::parse(text).map(|pattern| pattern.to_string()), Ok(text.into()));
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_request_could_match_is_refused() {
+        for (text, why) in [
+            ("", "begin with `/`"),
+            ("v1", "begin with `/`"),
+            ("/a b", "percent-encoded"),
+            ("/a?b", "percent-encoded"),
+            ("/caf\u{e9}", "percent-encoded"),
+            ("/p%61y", "the character itself"),
+            ("/a/../b", "removed"),
+            ("/{id}.json", "whole"),
+            ("/{id", "whole"),
+            ("/{a}{b}", "whole"),
+            ("/{}", "name"),
+            ("/{*}", "name"),
+            ("/{a-b}", "name"),
+            ("/{*rest}/x", "all the rest"),
+            ("/{a}/{a}", "twice"),
+        ] {
+            let message = PathPattern::parse(text).expect_err(text);
+            assert!(message.contains(why), "{text}: {message}");
+        }
+    }
+
+    fn pattern(text: &str) -> PathPattern {
+        PathPattern::parse(text).expect(text)
+    }
+
+    #[test]
+    fn names_do_not_make_two_patterns_of_one() {
+        assert!(pattern("/v1/{id}/x").is_same_as(&pattern("/v1/{name}/x")));
+        assert!(pattern("/{*rest}").is_same_as(&pattern("/{*all}")));
+        assert!(!pattern("/{id}").is_same_as(&pattern("/{*id}")));
+        assert!(!pattern("/a").is_same_as(&pattern("/a/")));
+    }
+
+    #[test]
+    fn a_pattern_matches_whole_segments() {
+        for (text, matched, others) in [
+            ("/v1/pay", &["/v1/pay"][..], &["/v1/pay/", "/v1", "/v1/pays", "/v1/pay/x", "/V1/pay"][..]),
+            ("/v1/{id}", &["/v1/7", "/v1/a.b"], &["/v1/", "/v1", "/v1/7/", "/v1/7/x"]),
+            ("/v1/{id}/pay", &["/v1/7/pay"], &["/v1//pay", "/v1/7/8/pay"]),
+            ("/v1/{*rest}", &["/v1/", "/v1/a", "/v1/a/b"], &["/v1", "/v2/a"]),
+            ("/{*rest}", &["/", "/a", "/a/b/"], &[]),
+            ("/", &["/"], &["/a", "//"]),
+        ] {
+            matched.iter().for_each(|path| assert!(pattern(text).matches(path), "{text} {path}"));
+            others.iter().for_each(|path| assert!(!pattern(text).matches(path), "{text} {path}"));
+        }
+    }
+
+    #[test]
+    fn the_more_specific_pattern_comes_first() {
+        let sorted = ["/v1/pay", "/v1/{id}", "/v1/{id}/x", "/v1/{*rest}", "/{a}/pay", "/{*rest}"].map(pattern);
+        let mut shuffled = sorted.clone();
+        shuffled.reverse();
+        shuffled.sort();
+        assert_eq!(shuffled, sorted);
+    }
+}

@@ -1,0 +1,117 @@
+//! The states of a key.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use super::response::StoredResponse;
+
+/// The state of a key, with the response where there is one: the known outcome of the newest attempt.
+#[derive(Clone, Debug)]
+pub enum KeyState {
+    /// The response is stored.
+    Completed(CompletedResponse),
+    /// The outcome is not known, and reconciliation or delivery has been given up: an operator must decide.
+    Dead,
+    /// Completed once, and past its TTL: the response is gone, and late retries are refused.
+    Expired,
+    /// An attempt is running, or its instance has died and the sweeper has not run since.
+    InFlight,
+    /// Accepted for asynchronous delivery: waiting, or between tries.
+    Queued,
+    /// The last attempt is known not to have executed, or its status is one to release.
+    Retryable,
+    /// The attempt may have executed.
+    Unknown,
+}
+
+impl KeyState {
+    /// The state without its response.
+    pub fn kind(&self) -> StateKind {
+        match self {
+            Self::Completed(_) => StateKind::Completed,
+            Self::Dead => StateKind::Dead,
+            Self::Expired => StateKind::Expired,
+            Self::InFlight => StateKind::InFlight,
+            Self::Queued => StateKind::Queued,
+            Self::Retryable => StateKind::Retryable,
+            Self::Unknown => StateKind::Unknown,
+        }
+    }
+
+    /// The state's name, see [`StateKind::name`].
+    pub fn name(&self) -> &'static str {
+        self.kind().name()
+    }
+}
+
+/// A stored response with the time at which it expires.
+#[derive(Clone, Debug)]
+pub struct CompletedResponse {
+    /// The upstream's response.
+    pub response: StoredResponse,
+    /// When it expires, by the store's clock; `None` as long as no store has it.
+    pub expires_at: Option<SystemTime>,
+}
+
+/// The name of a key's state: the form in which stores, lists and filters have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StateKind {
+    /// See [`KeyState::Completed`].
+    Completed,
+    /// See [`KeyState::Dead`].
+    Dead,
+    /// See [`KeyState::Expired`].
+    Expired,
+    /// See [`KeyState::InFlight`].
+    InFlight,
+    /// See [`KeyState::Queued`].
+    Queued,
+    /// See [`KeyState::Retryable`].
+    Retryable,
+    /// See [`KeyState::Unknown`].
+    Unknown,
+}
+
+impl StateKind {
+    /// All states, in the order of their names.
+    pub const ALL: [Self; 7] =
+        [Self::Completed, Self::Dead, Self::Expired, Self::InFlight, Self::Queued, Self::Retryable, Self::Unknown];
+
+    /// The name in the store and in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Dead => "dead",
+            Self::Expired => "expired",
+            Self::InFlight => "in_flight",
+            Self::Queued => "queued",
+            Self::Retryable => "retryable",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Reads a name; `None` if no state has it.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+impl fmt::Display for StateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back_and_they_are_in_order() {
+        for state in StateKind::ALL {
+            assert_eq!(StateKind::parse(state.name()), Some(state));
+        }
+        assert!(StateKind::ALL.is_sorted_by_key(|state| state.name()) && StateKind::ALL.is_sorted());
+        assert_eq!(StateKind::parse("Dead"), None);
+    }
+}

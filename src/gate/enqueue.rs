@@ -1,0 +1,92 @@
+//! Accepts a request for asynchronous delivery. A client that gets 202 has its key and its request durable in the store.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::admit::GuardedRequest;
+use super::decide::Decision;
+use super::outcome::Outcome;
+use super::{Gate, TAKE_OVERS_MAX, log_and_refuse};
+use crate::config::DeliveryMode;
+use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
+use crate::domain::operation::OperationId;
+use crate::domain::sealed::SealedBytes;
+use crate::instance::metrics::ReservationResult;
+use crate::protocol::prefer;
+use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::request_codec;
+
+impl GuardedRequest {
+    /// Whether the request is delivered later.
+    pub(super) fn is_for_later(&self) -> bool {
+        match self.route().delivery {
+            DeliveryMode::Async => true,
+            DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
+            DeliveryMode::Sync => false,
+        }
+    }
+
+    /// The sealed request, with its reservation.
+    fn enqueue_request(&self) -> EnqueueRequest {
+        let secret = self.secrets.current().expect("the configuration requires a secret for asynchronous routes");
+        let mut salt = [0; 32];
+        getrandom::fill(&mut salt).expect("the operating system has random numbers");
+        let encoded = request_codec::encode(&self.head, &self.body, &self.origin);
+        EnqueueRequest {
+            reserve_request: self.reserve_request.clone(),
+            sealed: SealedBytes::seal(secret, &self.reserve_request.id, salt, &encoded),
+        }
+    }
+}
+
+impl Gate {
+    /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
+    /// no lease.
+    pub(super) async fn enqueue(&self, guarded: &GuardedRequest) -> Outcome {
+        let request = guarded.enqueue_request();
+        let epoch = self.instance.cache.current_epoch();
+        let mut replaces = None;
+        for _ in 0..=TAKE_OVERS_MAX {
+            let record = match self.instance.store.enqueue(request.clone(), replaces).await {
+                Ok(EnqueueResult::Accepted) => {
+                    let is_new = replaces.is_none();
+                    guarded.count(
+                        if is_new { ReservationResult::Created } else { ReservationResult::FailedRetry },
+                        &self.instance,
+                    );
+                    // Saves this instance's deliverer the time until its next look.
+                    self.instance.delivery_due.notify_one();
+                    return self.accepted(guarded, RetryAfter::new(guarded.rules().average_latency)).await;
+                }
+                Ok(EnqueueResult::Taken(record)) => record,
+                Err(error) => return Outcome::Refused(log_and_refuse(error)),
+            };
+            self.instance.cache.insert_if_current(&record, epoch);
+            match guarded.decide(record) {
+                Decision::TakeOver(found) => replaces = Some(found),
+                decision => return self.answer(guarded, decision).await,
+            }
+        }
+        // Other requests keep taking the key over first, so one of them is running.
+        Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
+    }
+
+    /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client
+    /// prefers to wait.
+    pub(super) async fn accepted(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
+        let (id, route) = (guarded.reserve_request.id, guarded.route());
+        let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
+        let settled = tokio::select! {
+            settled = self.instance.wait_groups.wait(&self.instance, id, Instant::now() + wait) => settled,
+            () = self.instance.draining.cancelled() => None,
+        };
+        let operation = OperationId::derive(id, &guarded.reserve_request.scope, &self.instance.salt);
+        match settled.map(|record| guarded.decide(record)) {
+            Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
+            Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
+            Some(Decision::Accepted(retry_after)) => Outcome::Accepted { operation, retry_after },
+            Some(Decision::Join(_) | Decision::TakeOver(_)) | None => Outcome::Accepted { operation, retry_after },
+        }
+    }
+}

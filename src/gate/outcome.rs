@@ -1,0 +1,121 @@
+//! The outcome of a guarded request, independent of how it is reported: HTTP, delivery or message.
+
+use std::time::SystemTime;
+
+use http::header::HeaderValue;
+use http::{StatusCode, response};
+use tokio::sync::mpsc;
+
+use crate::body::BodyPiece;
+use crate::domain::operation::OperationId;
+use crate::domain::response::StoredResponse;
+use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::state::CompletedResponse;
+use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::status::OncegateStatus;
+
+/// The outcome of a guarded request. A response that came with this request's own attempt is as the service sent it; a
+/// replayed one is as the store keeps it.
+pub enum Outcome {
+    /// The request is stored for asynchronous delivery, or was before.
+    Accepted {
+        /// The operation that shows its state.
+        operation: OperationId,
+        /// When to ask again.
+        retry_after: RetryAfter,
+    },
+    /// The store could not reserve, so the request was forwarded unguarded. The inner outcome is the attempt's.
+    Bypassed(Box<Outcome>),
+    /// The service completed the key itself while this attempt ran. The response is the stored one.
+    CompletedByService(CompletedResponse),
+    /// The attempt's response is stored.
+    Executed {
+        /// The response as the service sent it.
+        response: StoredResponse,
+        /// When the key expires; `None` if the store has not said so.
+        expires_at: Option<SystemTime>,
+    },
+    /// Another attempt is running, and the route answers 202 rather than 409.
+    InFlight(RetryAfter),
+    /// Oncegate refuses in its own name.
+    Refused(Refusal),
+    /// The attempt's response says that it was not executed. The next request becomes the next attempt.
+    Released(StoredResponse),
+    /// The response of an earlier attempt.
+    Replayed(CompletedResponse),
+    /// The attempt's response is too large to store. Its body is still on its way.
+    Streamed(StreamedResponse),
+    /// The attempt's response leaves open whether it was executed.
+    Unknown(StoredResponse),
+    /// The attempt's response could not be stored yet.
+    Unstored(StoredResponse),
+}
+
+/// A response that is handed on while it comes in.
+pub struct StreamedResponse {
+    pub(super) head: response::Parts,
+    /// The service's `Trailer` field.
+    pub(super) announced_trailers: Option<HeaderValue>,
+    /// The body's length, if the service gave one.
+    pub(super) length: Option<u64>,
+    /// The meaning of the response if its body comes to its end.
+    pub(super) verdict: ResponseVerdict,
+    /// The body. [`BodyPiece::End`] comes after the attempt is settled; without it the body broke off.
+    pub(super) body: mpsc::Receiver<BodyPiece>,
+}
+
+impl StreamedResponse {
+    /// Reads the body to its end and drops it. `None` if it broke off, or if its end could not be stored.
+    pub async fn drain(mut self) -> Option<ResponseVerdict> {
+        loop {
+            match self.body.recv().await? {
+                BodyPiece::End => return Some(self.verdict),
+                BodyPiece::Frame(_) => {}
+            }
+        }
+    }
+
+    /// The response's status.
+    pub fn status(&self) -> StatusCode {
+        self.head.status
+    }
+}
+
+impl Outcome {
+    /// The value of `Oncegate-Status`.
+    pub fn oncegate_status(&self) -> OncegateStatus {
+        match self {
+            Self::Accepted { .. } => OncegateStatus::Queued,
+            Self::Bypassed(_) => OncegateStatus::Bypassed,
+            Self::CompletedByService(_) | Self::Executed { .. } => OncegateStatus::Executed,
+            Self::InFlight(_) => OncegateStatus::InFlight,
+            Self::Refused(refusal) => refusal.oncegate_status(),
+            Self::Released(_) => OncegateStatus::Released,
+            // A response that is not stored yet is not durable: it is lost if this instance stops now.
+            Self::Replayed(completed) if completed.expires_at.is_none() => OncegateStatus::Unstored,
+            Self::Replayed(_) => OncegateStatus::Replayed,
+            Self::Streamed(streamed) => match streamed.verdict {
+                ResponseVerdict::Release => OncegateStatus::Released,
+                ResponseVerdict::Store => OncegateStatus::Executed,
+                ResponseVerdict::Unknown => OncegateStatus::Unknown,
+            },
+            Self::Unknown(_) => OncegateStatus::Unknown,
+            Self::Unstored(_) => OncegateStatus::Unstored,
+        }
+    }
+
+    /// The status of the HTTP response.
+    pub fn http_status(&self) -> StatusCode {
+        match self {
+            Self::Accepted { .. } | Self::InFlight(_) => StatusCode::ACCEPTED,
+            Self::Bypassed(outcome) => outcome.http_status(),
+            Self::CompletedByService(completed) | Self::Replayed(completed) => completed.response.status,
+            Self::Executed { response, .. }
+            | Self::Released(response)
+            | Self::Unknown(response)
+            | Self::Unstored(response) => response.status,
+            Self::Refused(refusal) => refusal.status(),
+            Self::Streamed(streamed) => streamed.status(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! An outcome as an HTTP response.
+
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
+use http::{Response, StatusCode};
+
+use super::operations;
+use super::outcome::{Outcome, StreamedResponse};
+use super::response_context::ResponseContext;
+use crate::body::Body;
+use crate::domain::operation::OperationId;
+use crate::domain::response::StoredResponse;
+use crate::domain::state::CompletedResponse;
+use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::status::OncegateStatus;
+use crate::protocol::stored_response::http_date;
+use crate::protocol::{fields, prefer};
+
+impl Outcome {
+    /// Renders the outcome for the request that `context` belongs to.
+    pub(super) fn render(self, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+        let status = self.oncegate_status();
+        self.render_as(status, context, problem_base)
+    }
+
+    fn render_as(self, status: OncegateStatus, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+        let mut response = match self {
+            // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
+            Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
+            Self::Accepted { operation, retry_after } => accepted(operation, retry_after),
+            Self::CompletedByService(completed) => stored(completed, context),
+            Self::Executed { response, expires_at } => {
+                let mut response = live(response, context);
+                if let Some(expires_at) = expires_at {
+                    response.headers_mut().insert(fields::KEY_EXPIRES, http_date(expires_at));
+                }
+                response
+            }
+            Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), retry_after),
+            Self::Refused(refusal) => refusal.response(problem_base),
+            Self::Released(response) | Self::Unknown(response) | Self::Unstored(response) => live(response, context),
+            Self::Replayed(completed) => {
+                let mut response = stored(completed, context);
+                response.headers_mut().insert(fields::IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+                response
+            }
+            Self::Streamed(response) => streamed(response, context),
+        };
+        context.add_fields(response.headers_mut(), status);
+        response
+    }
+}
+
+/// Renders a refusal.
+pub(super) fn refusal(refusal: Refusal, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+    Outcome::Refused(refusal).render(context, problem_base)
+}
+
+/// The response to the request whose attempt brought it.
+fn live(response: StoredResponse, context: &ResponseContext) -> Response<Body> {
+    let StoredResponse { status, mut headers, body, trailers } = response;
+    let body = context.body(body.unwrap_or_default(), trailers, &mut headers);
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// A response from the store: the status, fields, body and trailers of the attempt that was completed.
+fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<Body> {
+    let CompletedResponse { response: stored, expires_at } = completed;
+    let mut response = live(stored, context);
+    let headers = response.headers_mut();
+    if let Some(date) = headers.get(DATE).cloned() {
+        fields::remove(headers, |name| *name == DATE);
+        headers.insert(fields::ORIGINAL_DATE, date);
+    }
+    if let Some(expires_at) = expires_at {
+        headers.insert(fields::KEY_EXPIRES, http_date(expires_at));
+    }
+    response
+}
+
+fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<Body> {
+    let mut response = Response::new(Body::Piped(streamed.body));
+    *response.status_mut() = streamed.head.status;
+    let headers = response.headers_mut();
+    *headers = streamed.head.headers;
+    if let Some(length) = streamed.length {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let Some(announced) = streamed.announced_trailers.filter(|_| context.accepts_trailers) {
+        headers.insert(TRAILER, announced);
+    }
+    response
+}
+
+/// 202, and where to ask for the operation's state.
+fn accepted(operation: OperationId, retry_after: RetryAfter) -> Response<Body> {
+    let mut response = pending(serde_json::json!({ "id": operation.to_string() }).to_string(), retry_after);
+    let headers = response.headers_mut();
+    let location = format!("{}{operation}", operations::PATH_PREFIX);
+    headers.insert(LOCATION, HeaderValue::from_str(&location).expect("an operation's path is plain ASCII"));
+    headers.insert(prefer::APPLIED, HeaderValue::from_static(prefer::RESPOND_ASYNC));
+    response
+}
+
+fn pending(document: String, retry_after: RetryAfter) -> Response<Body> {
+    let mut response = Response::new(Body::whole(document));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.seconds()));
+    response
+}

@@ -1,0 +1,125 @@
+//! The part of a request that its response needs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::TRAILER;
+use http::{HeaderMap, HeaderName, HeaderValue, request};
+use tokio::time::Instant;
+
+use super::outcome::Outcome;
+use crate::body::Body;
+use crate::instance::metrics::RouteMetrics;
+use crate::instance::observability::Observability;
+use crate::instance::request_trace::{RequestTrace, TraceStage};
+use crate::protocol::fields;
+use crate::protocol::status::OncegateStatus;
+
+/// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
+#[derive(Clone, Default)]
+pub struct ResponseContext {
+    guarded: bool,
+    pub(super) accepts_trailers: bool,
+    key_field: Option<(HeaderName, HeaderValue)>,
+    began: Option<Instant>,
+    pub(super) trace: Option<Arc<RequestTrace>>,
+}
+
+impl ResponseContext {
+    /// The context of a request with these fields. No route guards it yet.
+    pub fn new(headers: &HeaderMap) -> Self {
+        Self { accepts_trailers: fields::accepts_trailers(headers), began: Some(Instant::now()), ..Self::default() }
+    }
+
+    /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,
+    /// because HTTP/1.1 sends no trailer that is not announced.
+    pub fn body(&self, data: Bytes, trailers: HeaderMap, headers: &mut HeaderMap) -> Body {
+        if trailers.is_empty() || !self.accepts_trailers {
+            return Body::whole(data);
+        }
+        for name in trailers.keys() {
+            headers.append(TRAILER, HeaderValue::from_name(name.clone()));
+        }
+        Body::with_trailers(data, trailers)
+    }
+
+    /// Echoes the key's field, which is well-formed, as it was received.
+    pub fn echo_key(&mut self, name: &HeaderName, value: &HeaderValue) {
+        self.key_field = Some((name.clone(), value.clone()));
+    }
+
+    /// Adds `Oncegate-Status`, if a route guards the request, and the echoed key. Notes the status in the trace.
+    pub fn add_fields(&self, headers: &mut HeaderMap, status: OncegateStatus) {
+        if self.guarded {
+            self.with_trace(|trace| trace.note_oncegate_status(status));
+            headers.insert(fields::ONCEGATE_STATUS, status.value());
+        }
+        if let Some((name, value)) = &self.key_field {
+            headers.insert(name, value.clone());
+        }
+    }
+
+    /// Notes the status of an outcome in the trace. A refusal is noted where it is rendered: a client that has left gets none.
+    pub(super) fn note_outcome(&self, outcome: &Outcome) {
+        if self.guarded && !matches!(outcome, Outcome::Refused(_)) {
+            self.with_trace(|trace| trace.note_oncegate_status(outcome.oncegate_status()));
+        }
+    }
+
+    /// The time at which the request came in.
+    pub(super) fn began(&self) -> Instant {
+        self.began.unwrap_or_else(Instant::now)
+    }
+
+    /// Notes that a route guards the request.
+    pub(super) fn guard(
+        &mut self,
+        observability: &Arc<Observability>,
+        head: &request::Parts,
+        route: &Arc<RouteMetrics>,
+    ) {
+        self.guarded = true;
+        let began = self.began();
+        self.trace.get_or_insert_with(|| RequestTrace::for_guarded(observability, head, began)).note_route(Some(route));
+    }
+
+    /// Notes that a route observes the request.
+    pub(super) fn observe(
+        &mut self,
+        observability: &Arc<Observability>,
+        head: &request::Parts,
+        route: &Arc<RouteMetrics>,
+    ) {
+        self.guard(observability, head, route);
+        self.guarded = false;
+        self.with_trace(|trace| trace.note_oncegate_status(OncegateStatus::Observed));
+    }
+
+    /// Notes that the request has no key and its route requires none.
+    pub(super) fn unguard(&mut self) {
+        self.guarded = false;
+        self.with_trace(|trace| trace.note_route(None));
+    }
+
+    /// Calls `note` with the trace, if the request has one.
+    pub(super) fn with_trace(&self, note: impl FnOnce(&RequestTrace)) {
+        if let Some(trace) = &self.trace {
+            note(trace);
+        }
+    }
+
+    /// Awaits the work and notes its duration in the trace. The caller pins the work: a future that is passed by value would
+    /// take its space twice in the request's future, which is copied as a whole when the request starts.
+    pub(super) async fn timed<T>(&self, stage: TraceStage, work: Pin<&mut impl Future<Output = T>>) -> T {
+        let began = Instant::now();
+        let done = work.await;
+        self.with_trace(|trace| trace.note_stage(stage, began, began.elapsed()));
+        done
+    }
+
+    /// Makes the request to the service a part of this request's trace.
+    pub(super) fn continue_trace(&self, headers: &mut HeaderMap) {
+        self.with_trace(|trace| trace.add_traceparent(headers));
+    }
+}

@@ -1,0 +1,113 @@
+//! The state of this process that all its requests and tasks share.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cache::Cache;
+use crate::config::{Config, Route};
+use crate::domain::ids::RecordId;
+use crate::domain::record::Record;
+use crate::domain::scope::Salt;
+use crate::store::{Breaker, Store, StoreError};
+use in_flight::InFlightRegistry;
+use latency::RouteLatencies;
+use lease::InstanceLease;
+use metrics::CacheTier;
+use observability::Observability;
+use wait_groups::WaitGroups;
+
+pub mod boot_time;
+pub mod in_flight;
+pub mod latency;
+pub mod lease;
+pub mod metrics;
+pub mod observability;
+pub mod request_trace;
+pub mod wait_groups;
+
+/// The state of this process: one value, shared by the gates of all workers, the tasks and the admin listener.
+pub struct Instance {
+    /// The configuration at start, for the settings that need a restart. Each gate has the reloaded one.
+    pub config: Arc<Config>,
+    /// The recent latency of each route's attempts.
+    pub latencies: RouteLatencies,
+    /// The store behind its breaker. Its reservations decide which attempt may run.
+    pub store: Arc<dyn Store>,
+    /// The same breaker, for the state of the store.
+    pub breaker: Arc<Breaker>,
+    /// The number of requests that were forwarded unguarded because the store could not reserve.
+    pub bypassed: AtomicU64,
+    /// Metrics, request traces and counts for operators.
+    pub observability: Arc<Observability>,
+    /// The store's salt.
+    pub salt: Salt,
+    /// This instance's right to start attempts.
+    pub instance_lease: InstanceLease,
+    /// The attempts of this process.
+    pub in_flight: Arc<InFlightRegistry>,
+    /// The duplicates that wait for an attempt, here or on another instance.
+    pub wait_groups: Arc<WaitGroups>,
+    /// Wakes the deliverer: a request was accepted here and is due.
+    pub delivery_due: Notify,
+    /// Deliveries whose attempt was started and not sent. They do not count as tries.
+    pub unsent_deliveries: Mutex<Vec<RecordId>>,
+    /// Completed responses in memory.
+    pub cache: Cache,
+    /// The work that must end before the process does: attempts and their settlements.
+    pub tracker: TaskTracker,
+    /// Cancelled when the drain begins: no new attempt starts.
+    pub draining: CancellationToken,
+    /// Cancelled when the drain's time is over: outcomes that are not stored by now stay unstored.
+    pub drain_expired: CancellationToken,
+}
+
+impl Instance {
+    /// The key's record, as far as this instance knows it without the store.
+    pub fn known_record(&self, id: &RecordId) -> Option<Record> {
+        self.cached_record(id).or_else(|| self.in_flight.find(id))
+    }
+
+    /// The key's record from the cache, if it is completed. `None` while the lease is not current, because another instance
+    /// may have purged the key meanwhile.
+    pub fn cached_record(&self, id: &RecordId) -> Option<Record> {
+        self.instance_lease.is_current().then(|| self.possibly_purged_record(id)).flatten()
+    }
+
+    /// The key's record from the cache, even if another instance may have purged it.
+    pub fn possibly_purged_record(&self, id: &RecordId) -> Option<Record> {
+        let found = self.cache.get(id, self.instance_lease.store_now());
+        found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Memory))
+    }
+
+    /// The key's record from the cache or the store. A completed record goes into the cache.
+    pub async fn find_record(&self, id: RecordId) -> Result<Option<Record>, StoreError> {
+        if let Some(record) = self.cached_record(&id) {
+            return Ok(Some(record));
+        }
+        let epoch = self.cache.current_epoch();
+        let found = self.store.find(id).await?;
+        found.iter().for_each(|record| self.cache.insert_if_current(record, epoch));
+        Ok(found)
+    }
+
+    /// The time from the start of a reservation within which its attempt may send the first byte: the store's timeout, and
+    /// one second for a busy machine. After that, quiescence could be over before the attempt is.
+    pub fn first_byte_within(&self) -> Duration {
+        self.config.store.timeout + Duration::from_secs(1)
+    }
+
+    /// The time limit of an attempt from its reservation: the wait for its first byte, and then the route's own timeout.
+    pub fn attempt_time_limit(&self, route: &Route) -> Duration {
+        self.first_byte_within() + route.upstream_timeout
+    }
+
+    /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.
+    pub fn note_unsent_delivery(&self, id: RecordId) {
+        self.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    }
+}

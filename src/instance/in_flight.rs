@@ -1,0 +1,272 @@
+//! The attempts of this process: reserved, running, or ended and not stored yet.
+//!
+//! One lock guards four tables, because an attempt moves between them: the tokens that this process still has to settle,
+//! the newest attempt of each key (a duplicate joins it), outcomes that are not stored yet, and the tokens of attempts that
+//! may have executed lately.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::boot_time::BootInstant;
+use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::record::Record;
+use crate::domain::state::{CompletedResponse, KeyState};
+use newest_attempts::{NewestAttempts, StartedAttempt};
+use recently_executed::RecentlyExecuted;
+use unstored_outcomes::UnstoredOutcomes;
+
+mod newest_attempts;
+mod recently_executed;
+mod unstored_outcomes;
+
+/// The registry of this process's attempts.
+///
+/// An in-flight row of this instance whose token is not registered here is an orphan. Either its reservation
+/// committed after its request had given up, so nothing was sent; or a failover lost its stored outcome, so it may have
+/// executed. [`Self::recently_executed`] tells the two apart. See `tasks::orphans`.
+#[derive(Debug, Default)]
+pub struct InFlightRegistry(Mutex<InFlightTables>);
+
+#[derive(Debug, Default)]
+struct InFlightTables {
+    /// The attempts that this process still has to settle.
+    registered: HashSet<Token>,
+    newest: NewestAttempts,
+    unstored: UnstoredOutcomes,
+    executed: RecentlyExecuted,
+}
+
+impl InFlightRegistry {
+    /// Registers an attempt that is about to be reserved. Call it before the reservation is sent: otherwise the pass over
+    /// orphans could take the row of a living request for an orphan.
+    pub fn register(self: &Arc<Self>, token: Token) -> InFlightEntry {
+        self.lock().registered.insert(token);
+        InFlightEntry {
+            registry: Arc::clone(self),
+            token,
+            reserve_status: ReserveStatus::Reserved,
+            record: None,
+            may_have_executed: false,
+            registered_at: BootInstant::now(),
+        }
+    }
+
+    /// The tokens of all registered attempts.
+    pub fn registered_tokens(&self) -> HashSet<Token> {
+        self.lock().registered.clone()
+    }
+
+    /// The number of registered attempts.
+    pub fn count(&self) -> usize {
+        self.lock().registered.len()
+    }
+
+    /// The subset of `tokens` whose attempts have ended and may have executed. Scans the whole table under the lock.
+    pub fn recently_executed(&self, tokens: impl IntoIterator<Item = Token>) -> HashSet<Token> {
+        let mut tokens = tokens.into_iter().peekable();
+        if tokens.peek().is_none() {
+            return HashSet::new();
+        }
+        let wanted: Vec<Token> = tokens.collect();
+        self.lock().executed.find(wanted)
+    }
+
+    /// Forgets the executed attempts that had ended more than `age` before `time`.
+    pub fn forget_executed(&self, time: BootInstant, age: Duration) {
+        self.lock().executed.forget(time, age);
+    }
+
+    /// The key's record, if its newest attempt of this process is running, or has ended and its outcome is not stored yet.
+    /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
+    /// another instance may have started a later attempt; the answer here is still the attempt of this process.
+    pub fn find(&self, id: &RecordId) -> Option<Record> {
+        let tables = self.lock();
+        let StartedAttempt { record, started_at } = tables.newest.get(id).or_else(|| tables.unstored.get(id))?.clone();
+        drop(tables);
+        let running_for = started_at.elapsed();
+        let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
+        Some(Record { running_for, deadline_in_ms, ..Record::clone(&record) })
+    }
+
+    /// The keys of deliveries that run here or whose outcome is not stored yet. None of them may be picked up.
+    pub fn running_deliveries(&self) -> Vec<RecordId> {
+        let tables = self.lock();
+        let attempts = tables.newest.iter().chain(tables.unstored.iter());
+        attempts.filter(|attempt| attempt.record.accepted_at.is_some()).map(|attempt| attempt.record.id).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InFlightTables> {
+        // The tables are consistent between any two statements, so a panic elsewhere is no reason to stop guarding.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One attempt's entry in the registry. Drop it when the attempt's outcome is durable, or when the attempt never started.
+#[derive(Debug)]
+pub struct InFlightEntry {
+    registry: Arc<InFlightRegistry>,
+    token: Token,
+    reserve_status: ReserveStatus,
+    record: Option<Arc<Record>>,
+    may_have_executed: bool,
+    registered_at: BootInstant,
+}
+
+/// Whether the store has the attempt's reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReserveStatus {
+    /// The store was not asked, or its answer did not come: the reservation may have been committed, or may be yet.
+    InDoubt,
+    /// The store has it, or is being asked for it.
+    Reserved,
+}
+
+/// Another attempt of the key has started on this instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherAttemptStarted;
+
+impl InFlightEntry {
+    /// The same entry with another reserve status.
+    pub fn with_reserve_status(mut self, reserve_status: ReserveStatus) -> Self {
+        self.reserve_status = reserve_status;
+        self
+    }
+
+    /// The time of registration, which is before the reservation.
+    pub fn registered_at(&self) -> BootInstant {
+        self.registered_at
+    }
+
+    /// Whether the store has the attempt's reservation.
+    pub fn reserve_status(&self) -> ReserveStatus {
+        self.reserve_status
+    }
+
+    /// Starts the attempt: from now on it is the key's newest one on this instance.
+    ///
+    /// # Errors
+    /// [`OtherAttemptStarted`] if the key's newest attempt here is not the one with the token `replaces` (`None`: no
+    /// attempt). Nothing has changed then.
+    pub fn start(&mut self, lease: &AttemptLease, replaces: Option<Token>) -> Result<(), OtherAttemptStarted> {
+        let request = &lease.reserve_request;
+        let record = Arc::new(Record {
+            id: request.id,
+            attempt: lease.attempt,
+            token: request.token,
+            recipe: request.recipe.clone(),
+            fingerprint: request.fingerprint,
+            running_for: Duration::ZERO,
+            deadline_in_ms: i64::try_from(request.time_limit.as_millis()).unwrap_or(i64::MAX),
+            past_ttl: false,
+            late: false,
+            recovery_point: lease.recovery_point.clone(),
+            accepted_at: lease.delivery.map(|delivery| delivery.accepted_at),
+            state: KeyState::InFlight,
+        });
+        let started = StartedAttempt::new(Arc::clone(&record));
+        {
+            let mut tables = self.registry.lock();
+            let newest = tables.newest.get(&request.id).or_else(|| tables.unstored.get(&request.id));
+            if newest.map(|newest| newest.record.token) != replaces {
+                return Err(OtherAttemptStarted);
+            }
+            tables.unstored.remove(&request.id);
+            tables.newest.insert(started);
+        }
+        self.record = Some(record);
+        Ok(())
+    }
+
+    /// The record as the attempt's reservation made it; `None` before [`Self::start`].
+    pub fn record(&self) -> Option<&Record> {
+        self.record.as_deref()
+    }
+
+    /// Notes the settlement that is about to be stored. If it says that the attempt may have executed, the registry keeps
+    /// the token after this entry is gone, in case the store loses the settlement.
+    pub fn note_settlement(&mut self, settlement: &Settlement) {
+        self.may_have_executed = settlement.lease_to_restore().is_some();
+    }
+
+    /// Publishes the outcome of an attempt that has ended and is not stored yet: [`InFlightRegistry::find`] answers with it.
+    pub fn publish_outcome(&mut self, outcome: &AttemptOutcome) {
+        let Some(record) = &self.record else { return };
+        let state = match outcome {
+            AttemptOutcome::Completed { response, .. } => {
+                KeyState::Completed(CompletedResponse { response: response.clone(), expires_at: None })
+            }
+            AttemptOutcome::Retryable { .. } => KeyState::Retryable,
+            AttemptOutcome::Unknown => KeyState::Unknown,
+        };
+        let mut tables = self.registry.lock();
+        if let Some(started) = tables.newest.remove(&record.id, self.token) {
+            let record = Arc::new(Record { state, ..Record::clone(record) });
+            tables.unstored.insert(StartedAttempt { record, ..started });
+        }
+    }
+
+    /// Withdraws the attempt from [`InFlightRegistry::find`]: from now on the store answers for the key.
+    pub fn withdraw(&mut self) {
+        let Some(record) = self.record.take() else { return };
+        let mut tables = self.registry.lock();
+        tables.newest.remove(&record.id, self.token);
+        tables.unstored.remove_attempt(&record.id, self.token);
+    }
+
+    /// Keeps the token registered for as long as this process lives: its outcome could not be stored, and nobody tries any
+    /// more. Without this the pass over orphans would release the key. The sweeper makes it unknown.
+    pub fn keep_registered(mut self) {
+        self.withdraw();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for InFlightEntry {
+    fn drop(&mut self) {
+        self.withdraw();
+        let mut tables = self.registry.lock();
+        tables.registered.remove(&self.token);
+        if self.may_have_executed {
+            tables.executed.push(self.token, BootInstant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_whose_outcome_cannot_be_stored_stays_registered() {
+        let registry = Arc::new(InFlightRegistry::default());
+        let [ended, given_up] = [1, 2].map(|byte| Token::from_random([byte; 16]));
+        drop(registry.register(ended));
+        registry.register(given_up).keep_registered();
+        assert_eq!(registry.registered_tokens(), HashSet::from([given_up]));
+    }
+
+    #[test]
+    fn an_attempt_that_may_have_executed_is_remembered_past_its_end_and_a_released_one_is_not() {
+        let registry = Arc::new(InFlightRegistry::default());
+        let [executed, released, running] = [1, 2, 3].map(|byte| Token::from_random([byte; 16]));
+        drop(registry.register(released));
+        let _running = registry.register(running).that_may_have_executed();
+        assert_eq!(registry.recently_executed([executed, running]), HashSet::new(), "a running attempt is registered");
+        drop(registry.register(executed).that_may_have_executed());
+        assert_eq!(registry.recently_executed([executed, released]), HashSet::from([executed]));
+        let ended = BootInstant::now();
+        registry.forget_executed(BootInstant::from_millis(ended.millis() + 1_000), Duration::from_secs(2));
+        assert_eq!(registry.recently_executed([executed]), HashSet::from([executed]));
+        registry.forget_executed(BootInstant::from_millis(ended.millis() + 3_000), Duration::from_secs(2));
+        assert_eq!(registry.recently_executed([executed]), HashSet::new());
+    }
+
+    impl InFlightEntry {
+        fn that_may_have_executed(mut self) -> Self {
+            self.may_have_executed = true;
+            self
+        }
+    }
+}

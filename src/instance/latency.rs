@@ -1,0 +1,39 @@
+//! The recent latency of each route's attempts.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// An exponentially weighted moving average (EWMA). Each new attempt counts one eighth, so some ten attempts after a change
+/// of latency the old value is gone.
+#[derive(Debug, Default)]
+pub struct LatencyEwma(AtomicU64);
+
+impl LatencyEwma {
+    /// Adds an attempt's duration.
+    pub fn record(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        // Two threads at once may lose one sample, which an average can bear.
+        let mean = self.0.load(Ordering::Relaxed);
+        let next = if mean == 0 { took } else { (mean.saturating_mul(7).saturating_add(took)) / 8 };
+        self.0.store(next, Ordering::Relaxed);
+    }
+
+    /// The average; zero before the first attempt.
+    pub fn average(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The latency of each route, by name. It survives reloads, and all workers share it.
+#[derive(Debug, Default)]
+pub struct RouteLatencies(Mutex<HashMap<Arc<str>, Arc<LatencyEwma>>>);
+
+impl RouteLatencies {
+    /// The latency of one route.
+    pub fn route(&self, route: &Arc<str>) -> Arc<LatencyEwma> {
+        let mut latencies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(latencies.entry(Arc::clone(route)).or_default())
+    }
+}

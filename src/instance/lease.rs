@@ -1,0 +1,155 @@
+//! This instance's right to start attempts, as far as the instance can know it without asking the store.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use super::boot_time::BootInstant;
+use crate::domain::ids::InstanceId;
+
+/// The lease of this process, as the process sees it.
+///
+/// The store's clock decides when the lease ends. The process therefore counts `expiry` from the *start* of its last
+/// successful renewal: until then the lease is certainly valid. It measures with [`BootInstant`], which also counts the
+/// time for which the machine or the process was suspended.
+#[derive(Debug)]
+pub struct InstanceLease {
+    id: InstanceId,
+    expiry: Duration,
+    heartbeat: Duration,
+    /// Milliseconds of boot time; 0 before the first renewal.
+    valid_until: AtomicU64,
+    /// Milliseconds of boot time since which no renewal was missed for longer than a lease.
+    unbroken_since: AtomicU64,
+    /// Milliseconds by which the store's time is ahead of boot time.
+    store_offset: AtomicU64,
+    /// Whether the last renewal has failed.
+    missed: AtomicBool,
+}
+
+impl InstanceLease {
+    /// A lease that allows nothing before its first renewal.
+    pub fn new(id: InstanceId, heartbeat: Duration, expiry: Duration) -> Self {
+        Self {
+            id,
+            expiry,
+            heartbeat,
+            valid_until: AtomicU64::new(0),
+            unbroken_since: AtomicU64::new(0),
+            store_offset: AtomicU64::new(0),
+            missed: AtomicBool::new(true),
+        }
+    }
+
+    /// The instance's id in the store.
+    pub fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// The duration of a lease from its renewal.
+    pub fn expiry(&self) -> Duration {
+        self.expiry
+    }
+
+    /// Records a successful renewal that was started at `started_at`; the store's time was `store_time`.
+    pub fn record_renewal(&self, started_at: BootInstant, store_time: SystemTime) {
+        self.missed.store(false, Ordering::Release);
+        let store_time = millis(store_time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        self.store_offset.store(store_time.saturating_sub(started_at.millis()), Ordering::Release);
+        let until = started_at.millis() + millis(self.expiry) - self.margin();
+        if started_at.millis() > self.valid_until.fetch_max(until, Ordering::AcqRel) {
+            self.unbroken_since.store(BootInstant::now().millis(), Ordering::Release);
+        }
+    }
+
+    /// Records a failed renewal.
+    pub fn record_missed_renewal(&self) {
+        self.missed.store(true, Ordering::Release);
+    }
+
+    /// Whether the last renewal succeeded and was started less than two heartbeats ago: only then may the cache answer,
+    /// because only then has this instance heard of every purge.
+    pub fn is_current(&self) -> bool {
+        let renewed = (self.valid_until.load(Ordering::Acquire) + self.margin()).saturating_sub(millis(self.expiry));
+        !self.missed.load(Ordering::Acquire)
+            && self.may_start()
+            && BootInstant::now().millis() < renewed + 2 * millis(self.heartbeat)
+    }
+
+    /// Whether an attempt may start, or its first byte be written, now.
+    pub fn may_start(&self) -> bool {
+        BootInstant::now().millis() < self.valid_until.load(Ordering::Acquire)
+    }
+
+    /// Whether this instance may sweep the keys of lapsed leases. After a time in which it could not renew, other instances
+    /// could not either: they get one `expiry` to renew.
+    pub fn may_sweep(&self) -> bool {
+        self.may_start()
+            && BootInstant::now().millis() >= self.unbroken_since.load(Ordering::Acquire) + millis(self.expiry)
+    }
+
+    /// Whether the lease was valid without a gap since `time`, as far as this instance knows.
+    pub fn has_held_since(&self, time: BootInstant) -> bool {
+        self.may_start() && self.unbroken_since.load(Ordering::Acquire) <= time.millis()
+    }
+
+    /// The store's time, extrapolated from the last renewal.
+    pub fn store_now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+            + Duration::from_millis(BootInstant::now().millis() + self.store_offset.load(Ordering::Acquire))
+    }
+
+    /// A tenth of the lease in milliseconds. It covers the time between a look at the clock and the write to a socket, and
+    /// the drift of two clocks in one lease.
+    fn margin(&self) -> u64 {
+        millis(self.expiry) / 10
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease() -> InstanceLease {
+        InstanceLease::new(InstanceId::from_random(2), Duration::from_secs(2), Duration::from_secs(10))
+    }
+
+    #[test]
+    fn nothing_may_start_before_the_first_renewal_or_after_the_lease() {
+        let lease = lease();
+        assert!(!lease.may_start());
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 9_500), SystemTime::now());
+        assert!(!lease.may_start(), "the last tenth of a lease is not used");
+        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        assert!(lease.may_start());
+    }
+
+    #[test]
+    fn the_lease_is_current_only_while_renewals_succeed() {
+        let lease = lease();
+        assert!(!lease.is_current(), "before the first renewal");
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 4_001), SystemTime::now());
+        assert!(!lease.is_current(), "two heartbeats ago");
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 3_000), SystemTime::now());
+        assert!(lease.is_current());
+        lease.record_missed_renewal();
+        assert!(!lease.is_current(), "after a missed renewal");
+        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        assert!(lease.is_current());
+    }
+
+    #[test]
+    fn an_instance_sweeps_only_after_a_whole_lease_without_a_gap() {
+        let lease = lease();
+        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        assert!(!lease.may_sweep());
+        lease.unbroken_since.store(BootInstant::now().millis() - 10_001, Ordering::Release);
+        assert!(lease.may_sweep());
+        lease.valid_until.store(BootInstant::now().millis() - 1, Ordering::Release);
+        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        assert!(!lease.may_sweep(), "a gap restarts the wait");
+    }
+}

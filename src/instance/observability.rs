@@ -1,0 +1,172 @@
+//! Metrics, traces, and counts of repeating callers and unguarded paths.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
+use crate::domain::scope::Scope;
+use crate::telemetry::metrics::Label;
+use crate::telemetry::top_k::{TopK, TopKCount};
+use crate::telemetry::traces::Tracer;
+
+/// The number of callers that are counted apart. A new one replaces the rarest.
+const CALLERS_MAX: usize = 1_000;
+
+/// The half-life of a caller's counts.
+const HALF_LIFE: Duration = Duration::from_secs(10 * 60);
+
+/// The number of pairs of method and path that are counted apart.
+const PATHS_MAX: usize = 200;
+
+/// The longest path in segments, and the longest segment in characters, that is kept. Templates of real APIs are shorter.
+const SEGMENTS_MAX: usize = 8;
+const SEGMENT_MAX: usize = 40;
+
+/// The indexes of a caller's two counts.
+const DUPLICATES: usize = 0;
+const MISMATCHES: usize = 1;
+
+/// Everything that requests report to.
+pub struct Observability {
+    /// All metrics.
+    pub metrics: Metrics,
+    /// The queue of spans; `None` without a collector.
+    pub tracer: Option<Tracer>,
+    callers: TopK<[u8; 32], 2>,
+    /// Keyed by method and path with a space between.
+    unguarded: TopK<String, 1>,
+}
+
+/// A caller with many duplicates or mismatches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatingCaller {
+    /// The caller's scope, as the caller's keys have it.
+    pub scope: Scope,
+    /// Recent requests whose key had been used for the same request.
+    pub duplicates: u64,
+    /// Recent requests whose key had been used for another request.
+    pub mismatches: u64,
+}
+
+/// State-changing requests that were forwarded with nothing to guard them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnguardedPath {
+    /// The method; `other` for an unusual one.
+    pub method: String,
+    /// The path without identifiers and without the query.
+    pub path: String,
+    /// The number of requests since the start.
+    pub requests: u64,
+    /// The number by which `requests` may be too low, because the pair had to give its place away for a time.
+    pub at_most_more: u64,
+}
+
+impl Observability {
+    /// Everything at zero.
+    pub fn new(metrics: Metrics, tracer: Option<Tracer>) -> Self {
+        let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
+        Self { metrics, tracer, callers, unguarded }
+    }
+
+    /// Counts the result of a keyed request's reservation, for the route and for the caller.
+    pub fn count_reservation(&self, route: &RouteMetrics, scope: &Scope, result: ReservationResult) {
+        route.reservations.count(result);
+        match result {
+            ReservationResult::Created | ReservationResult::FailedRetry => {}
+            ReservationResult::KeyMisuse => self.callers.count(scope.as_bytes(), MISMATCHES),
+            ReservationResult::Expired
+            | ReservationResult::InFlight
+            | ReservationResult::Replay
+            | ReservationResult::Unknown => self.callers.count(scope.as_bytes(), DUPLICATES),
+        }
+    }
+
+    /// Counts a state-changing request that nothing guards.
+    pub fn count_unguarded(&self, method: MethodLabel, path: &str) {
+        thread_local! {
+            static KEY: RefCell<String> = const { RefCell::new(String::new()) };
+        }
+        self.metrics.unguarded.count(method);
+        KEY.with_borrow_mut(|key| {
+            key.clear();
+            key.push_str(method.name());
+            key.push(' ');
+            push_template(key, path);
+            self.unguarded.count(key.as_str(), 0);
+        });
+    }
+
+    /// The callers with the most recent duplicates and mismatches, in descending order.
+    pub fn callers(&self, at_most: usize) -> Vec<RepeatingCaller> {
+        let caller = |(scope, TopKCount { counts: [duplicates, mismatches], .. }): ([u8; 32], _)| {
+            let scope = Scope::from_stored(&scope)?;
+            Some(RepeatingCaller { scope, duplicates, mismatches })
+        };
+        self.callers.top(at_most).into_iter().filter_map(caller).collect()
+    }
+
+    /// The most frequent unguarded state-changing paths.
+    pub fn unguarded(&self, at_most: usize) -> Vec<UnguardedPath> {
+        let shown = |(key, TopKCount { counts: [requests], excess_max }): (String, TopKCount<1>)| {
+            let (method, path) = key.split_once(' ')?;
+            let (method, path) = (method.to_owned(), path.to_owned());
+            Some(UnguardedPath { method, path, requests, at_most_more: excess_max })
+        };
+        self.unguarded.top(at_most).into_iter().filter_map(shown).collect()
+    }
+}
+
+/// Appends the path with `{id}` in place of each segment that is not a word. A number, a UUID, a name with digits, an address
+/// or a token identifies something: it is not part of a template, and must not be shown.
+fn push_template(template: &mut String, path: &str) {
+    for (number, segment) in path.split('/').skip(1).enumerate() {
+        template.push('/');
+        if number == SEGMENTS_MAX {
+            template.push('…');
+            break;
+        }
+        template.push_str(if is_word(segment) { segment } else { "{id}" });
+    }
+}
+
+/// Whether a segment consists of letters, `-`, `_`, `.` and `:`, as in `bulk-delete` or `orders:cancel`, or is a version such as
+/// `v1`.
+fn is_word(segment: &str) -> bool {
+    let is_version = segment
+        .strip_prefix('v')
+        .is_some_and(|digits| (1..=3).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_letters = segment.len() <= SEGMENT_MAX
+        && segment.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_.:".contains(&byte));
+    is_version || is_letters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(path: &str) -> String {
+        let mut template = String::new();
+        push_template(&mut template, path);
+        template
+    }
+
+    #[test]
+    fn identifiers_are_not_part_of_a_template() {
+        for (path, expected) in [
+            ("/v1/payments", "/v1/payments"),
+            ("/v1/payments/42/refund", "/v1/payments/{id}/refund"),
+            ("/orders/6ba7b810-9dad-11d1-80b4-00c04fd430c8", "/orders/{id}"),
+            ("/orders:cancel/", "/orders:cancel/"),
+            ("/users/alice@example.com/keys", "/users/{id}/keys"),
+            ("/t/ch_1Nirtg2eZvKYlo2C", "/t/{id}"),
+            ("/t/%41lice", "/t/{id}"),
+            ("/v1234/x", "/{id}/x"),
+            ("/a/b/c/d/e/f/g/h/i/j", "/a/b/c/d/e/f/g/h/…"),
+            ("/", "/"),
+            ("*", ""),
+        ] {
+            assert_eq!(template(path), expected, "{path}");
+        }
+        assert_eq!(template(&format!("/{}", "a".repeat(41))), "/{id}");
+    }
+}

@@ -1,0 +1,235 @@
+//! The trace of a request: its metrics, its log line and its spans.
+//!
+//! The trace goes with the request, and with its work if that outlives the client. The drop of its last reference reports:
+//! each request is reported once, whatever became of it and of its client.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, StatusCode, request};
+use tokio::time::Instant;
+
+use super::metrics::{MethodLabel, RouteMetrics};
+use super::observability::Observability;
+use crate::domain::key::Key;
+use crate::protocol::status::OncegateStatus;
+use crate::telemetry::logs::{REQUESTS, RequestLine, millis};
+use crate::telemetry::metrics::Label;
+use crate::telemetry::traces::{Span, SpanKind, SpanValue, TRACEPARENT, TraceContext, TraceParent, Tracer};
+
+/// A stage of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceStage {
+    /// The store reserves the key.
+    Reserve,
+    /// The service has the request.
+    Upstream,
+    /// The store takes the outcome.
+    Settle,
+}
+
+/// The trace of one request.
+pub struct RequestTrace {
+    observability: Arc<Observability>,
+    began: Instant,
+    method: MethodLabel,
+    parent: Option<TraceParent>,
+    context: Option<TraceContext>,
+    state: Mutex<TraceState>,
+}
+
+#[derive(Default)]
+struct TraceState {
+    /// The route that guards or observes the request.
+    route: Option<Arc<RouteMetrics>>,
+    oncegate_status: Option<OncegateStatus>,
+    attempt: Option<u32>,
+    /// The first bytes of the key, and their number.
+    key: ([u8; 8], usize),
+    answered: Option<(StatusCode, Duration)>,
+    /// The start and the total duration of each stage.
+    stages: [Option<(Instant, Duration)>; 3],
+}
+
+impl Observability {
+    /// Whether unguarded requests are reported too. Usually they are not, and then they cost nothing.
+    fn wants_all(&self) -> bool {
+        self.tracer.is_some() || tracing::enabled!(target: REQUESTS, tracing::Level::DEBUG)
+    }
+
+    /// A trace for a request whose route is not known yet.
+    pub fn start_trace(
+        self: &Arc<Self>,
+        request: &http::Request<impl Sized>,
+        began: Instant,
+    ) -> Option<Arc<RequestTrace>> {
+        self.wants_all().then(|| RequestTrace::new(self, request.method(), request.headers(), began))
+    }
+}
+
+impl RequestTrace {
+    fn new(
+        observability: &Arc<Observability>,
+        method: &http::Method,
+        headers: &HeaderMap,
+        began: Instant,
+    ) -> Arc<Self> {
+        let parent = TraceParent::from_headers(headers);
+        let context = observability.tracer.as_ref().and_then(|_| TraceContext::continue_or_begin(parent));
+        let (observability, method, state) =
+            (Arc::clone(observability), MethodLabel::from_method(method), Mutex::default());
+        Arc::new(Self { observability, began, method, parent, context, state })
+    }
+
+    /// A trace for a request that a route guards.
+    pub fn for_guarded(observability: &Arc<Observability>, head: &request::Parts, began: Instant) -> Arc<Self> {
+        Self::new(observability, &head.method, &head.headers, began)
+    }
+
+    /// Notes the route that guards the request, or that none does.
+    pub fn note_route(&self, route: Option<&Arc<RouteMetrics>>) {
+        self.lock().route = route.map(Arc::clone);
+    }
+
+    /// Notes the value of `Oncegate-Status`.
+    pub fn note_oncegate_status(&self, oncegate_status: OncegateStatus) {
+        self.lock().oncegate_status = Some(oncegate_status);
+    }
+
+    /// Notes the attempt's number.
+    pub fn note_attempt(&self, number: u32) {
+        self.lock().attempt = Some(number);
+    }
+
+    /// Notes the key. At most its first eight characters are kept.
+    pub fn note_key(&self, key: &Key) {
+        let prefix = key.prefix().as_bytes();
+        let mut kept = [0; 8];
+        kept[..prefix.len()].copy_from_slice(prefix);
+        self.lock().key = (kept, prefix.len());
+    }
+
+    /// Notes that a stage took this long.
+    pub fn note_stage(&self, stage: TraceStage, began: Instant, took: Duration) {
+        let mut state = self.lock();
+        let before = state.stages[stage as usize].get_or_insert((began, Duration::ZERO));
+        before.1 += took;
+    }
+
+    /// Notes the status of the response.
+    pub fn note_response(&self, status: StatusCode) {
+        self.lock().answered = Some((status, self.began.elapsed()));
+    }
+
+    /// Sets `traceparent` for the request to the service.
+    pub fn add_traceparent(&self, headers: &mut HeaderMap) {
+        if let Some(context) = &self.context {
+            headers.insert(TRACEPARENT, context.traceparent());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TraceState> {
+        // Consistent between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
+        if let (Some(route), Some(oncegate_status)) = (&state.route, state.oncegate_status) {
+            route.requests.count(oncegate_status);
+            self.observability.metrics.request_duration.observe(total);
+        }
+        self.log(&state, total);
+        if let (Some(tracer), Some(context)) = (&self.observability.tracer, &self.context) {
+            self.trace(&state, total, tracer, context);
+        }
+    }
+}
+
+impl RequestTrace {
+    /// Logs guarded requests at info, others at debug.
+    fn log(&self, state: &TraceState, total: Duration) {
+        let method = self.method.name();
+        let status = state.answered.map(|(status, _)| status.as_u16());
+        let trace_id = || self.context.map(|it| it.trace).or(self.parent.map(|it| it.trace)).map(|trace| trace.hex());
+        let Some(route) = &state.route else {
+            tracing::debug!(target: REQUESTS, method, status, total_ms = millis(total), trace_id = trace_id(),
+                client_gone = status.is_none().then_some(true), "request");
+            return;
+        };
+        if !RequestLine::is_wanted() {
+            return;
+        }
+        let took = |stage: TraceStage| state.stages[stage as usize].map(|(_, took)| took);
+        let key = std::str::from_utf8(&state.key.0[..state.key.1]).ok().filter(|key| !key.is_empty());
+        RequestLine {
+            route: &route.name,
+            method,
+            oncegate_status: state.oncegate_status.map(OncegateStatus::name),
+            status,
+            attempt: state.attempt,
+            total,
+            store: took(TraceStage::Reserve).map(|reserve| reserve + took(TraceStage::Settle).unwrap_or_default()),
+            upstream: took(TraceStage::Upstream),
+            key,
+            trace_id: trace_id().as_deref(),
+        }
+        .log();
+    }
+
+    /// Reports a span for the request, and one for each of its stages.
+    fn trace(&self, state: &TraceState, total: Duration, tracer: &Tracer, context: &TraceContext) {
+        let method = self.method.name();
+        let span = |id, parent, kind, name, began, took, attributes, failed| Span {
+            trace: context.trace,
+            id,
+            parent,
+            kind,
+            name,
+            began,
+            took,
+            attributes,
+            failed,
+        };
+        let status = state.answered.map(|(status, _)| status);
+        let mut attributes = vec![("http.request.method", SpanValue::Word(method))];
+        if let Some(status) = status {
+            attributes.push(("http.response.status_code", SpanValue::Number(i64::from(status.as_u16()))));
+        }
+        if let Some(oncegate_status) = state.oncegate_status {
+            attributes.push(("oncegate.status", SpanValue::Word(oncegate_status.name())));
+        }
+        if let Some(attempt) = state.attempt {
+            attributes.push(("oncegate.attempt", SpanValue::Number(i64::from(attempt))));
+        }
+        let name = match &state.route {
+            Some(route) => {
+                attributes.push(("oncegate.route", SpanValue::Name(Arc::clone(&route.name))));
+                format!("{method} {}", route.name)
+            }
+            None => method.to_owned(),
+        };
+        let failed = status.is_some_and(|status| status.is_server_error());
+        let mut spans =
+            vec![span(context.span, context.parent, SpanKind::Server, name, context.began, total, attributes, failed)];
+        let parent = Some(context.span);
+        for stage in [TraceStage::Reserve, TraceStage::Upstream, TraceStage::Settle] {
+            let Some((began, took)) = state.stages[stage as usize] else { continue };
+            let began: SystemTime = context.began + began.saturating_duration_since(self.began);
+            let (id, name, attributes) = match stage {
+                TraceStage::Reserve | TraceStage::Settle => {
+                    let op = if stage == TraceStage::Reserve { "reserve" } else { "settle" };
+                    (context.new_span_id(), format!("store {op}"), vec![("db.operation.name", SpanValue::Word(op))])
+                }
+                TraceStage::Upstream => {
+                    (context.onward, method.to_owned(), vec![("http.request.method", SpanValue::Word(method))])
+                }
+            };
+            spans.push(span(id, parent, SpanKind::Client, name, began, took, attributes, false));
+        }
+        tracer.send(spans);
+    }
+}

@@ -1,0 +1,115 @@
+//! Duplicates that wait until the attempt of their key is settled: all duplicates of a key share one wait group.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Instance;
+use crate::domain::ids::RecordId;
+use crate::domain::record::Record;
+use crate::domain::state::KeyState;
+
+/// The pauses between two looks at a key that another instance executes: short at first, because most attempts end soon,
+/// and then no shorter than a client would wait.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The wait groups by key. One task looks at the store for all duplicates of a key, and it looks at once when the attempt
+/// ends on this instance. A lost wake-up costs one second, never an answer.
+#[derive(Default)]
+pub struct WaitGroups(Mutex<HashMap<RecordId, Weak<WaitGroup>>>);
+
+/// The duplicates that wait for one key.
+struct WaitGroup {
+    settled: watch::Sender<Option<SettledRecord>>,
+    wake_up: Notify,
+}
+
+/// The record once it is settled; `None` if it is gone.
+type SettledRecord = Option<Arc<Record>>;
+
+impl WaitGroups {
+    /// Waits until the key's attempt is settled, until `deadline` at the latest. `None` if the attempt is still running
+    /// then, or if the record is gone.
+    pub async fn wait(&self, instance: &Arc<Instance>, id: RecordId, deadline: Instant) -> Option<Record> {
+        if deadline <= Instant::now() {
+            return None;
+        }
+        let group = self.join(instance, id);
+        let mut settled = group.settled.subscribe();
+        let found = timeout_at(deadline, settled.wait_for(Option::is_some)).await.ok()?.ok()?.clone();
+        found.flatten().map(|record| (*record).clone())
+    }
+
+    /// Wakes the key's group: this instance, or the service through it, has settled the attempt.
+    pub fn wake(&self, id: RecordId) {
+        if let Some(group) = self.lock().get(&id).and_then(Weak::upgrade) {
+            group.wake_up.notify_one();
+        }
+    }
+
+    fn join(&self, instance: &Arc<Instance>, id: RecordId) -> Arc<WaitGroup> {
+        let mut groups = self.lock();
+        if let Some(group) = groups.get(&id).and_then(Weak::upgrade) {
+            return group;
+        }
+        let group = Arc::new(WaitGroup { settled: watch::Sender::new(None), wake_up: Notify::new() });
+        groups.insert(id, Arc::downgrade(&group));
+        tokio::spawn(watch_key(Arc::clone(instance), id, Arc::downgrade(&group)));
+        group
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RecordId, Weak<WaitGroup>>> {
+        // The map is consistent between any two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at the key until it is settled or the group is empty.
+async fn watch_key(instance: Arc<Instance>, id: RecordId, group: Weak<WaitGroup>) {
+    let wait_groups = &instance.wait_groups;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let woken = {
+            let Some(group) = group.upgrade() else { break };
+            tokio::select! {
+                () = sleep(pause) => {
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    false
+                }
+                () = group.wake_up.notified() => true,
+            }
+        };
+        let found = match instance.in_flight.find(&id) {
+            // The attempt runs here, and its service may have completed the key before it responds.
+            Some(record) if woken && matches!(record.state, KeyState::InFlight) => {
+                let found = instance.find_record(id).await.ok().flatten();
+                found.filter(|found| matches!(found.state, KeyState::Completed(_))).or(Some(record))
+            }
+            // The attempt runs here and its end wakes this group; or it has ended, and the store may not know.
+            Some(record) => Some(record),
+            // After an error the next look tries again; the waiting requests have deadlines of their own.
+            None => match instance.find_record(id).await {
+                Ok(found) => found,
+                Err(_) => continue,
+            },
+        };
+        if found.as_ref().is_some_and(|record| matches!(record.state, KeyState::InFlight | KeyState::Queued)) {
+            continue;
+        }
+        // Remove the group before it gets its answer: a duplicate that comes now must start a new group.
+        wait_groups.lock().remove(&id);
+        if let Some(group) = group.upgrade() {
+            group.settled.send_replace(Some(found.map(Arc::new)));
+        }
+        return;
+    }
+    let mut groups = wait_groups.lock();
+    // Another group of the key may be there by now.
+    if groups.get(&id).is_some_and(|group| group.strong_count() == 0) {
+        groups.remove(&id);
+    }
+}

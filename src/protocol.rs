@@ -1,0 +1,10 @@
+//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, refusals and their pages.
+
+pub mod directives;
+pub mod fields;
+pub mod prefer;
+pub mod problem_pages;
+pub mod refusal;
+pub mod request_codec;
+pub mod status;
+pub mod stored_response;

@@ -1,0 +1,365 @@
+//! Header fields of forwarded messages: hop-by-hop fields and forged Oncegate fields are removed, forwarding fields are added.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, Version};
+
+/// The field that marks a replay; no other answer has it.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// The field with Oncegate's part in the answer; see [`OncegateStatus`](super::status::OncegateStatus).
+pub const ONCEGATE_STATUS: HeaderName = HeaderName::from_static("oncegate-status");
+/// The time until which the response is replayed.
+pub const KEY_EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
+/// The `Date` of the response that is replayed.
+pub const ORIGINAL_DATE: HeaderName = HeaderName::from_static("oncegate-original-date");
+/// The service's directive that overrules the status table for one response: `store`, `release` or `unknown`.
+pub const DECISION: HeaderName = HeaderName::from_static("oncegate-decision");
+/// The service's directive that sets the TTL of one response.
+pub const TTL: HeaderName = HeaderName::from_static("oncegate-ttl");
+/// The attempt's token, for the service behind.
+pub const RESERVATION: HeaderName = HeaderName::from_static("oncegate-reservation");
+/// The attempt's number, for the service behind.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
+/// The recovery point that an earlier attempt has reached, for the service behind.
+pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// The hop-by-hop fields (RFC 9110 section 7.6.1), besides those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 11] = [
+    CONNECTION,
+    HTTP2_SETTINGS,
+    KEEP_ALIVE,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    PROXY_CONNECTION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    // Oncegate answers it when it reads the body; the service gets the body without it.
+    EXPECT,
+];
+
+/// The fields that only Oncegate may send to the service.
+const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
+
+/// The fields that only Oncegate may send to the client, and the service's directives, which are for Oncegate alone.
+const TO_CLIENT: [HeaderName; 6] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
+
+/// The fields to remove from a stored response. Its length is set from the body that is sent.
+const TO_KEEP: [HeaderName; 7] =
+    [CONTENT_LENGTH, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
+
+/// Returns the field names that `Connection` lists.
+pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|name| !name.is_empty())
+}
+
+/// Whether `Connection` lists a field that must not be removed: one of `guarded`, or one for the host, the caller or the end
+/// of the body.
+pub fn connection_lists_any(headers: &HeaderMap, guarded: &[&HeaderName]) -> bool {
+    let framing = [&HOST, &CONTENT_LENGTH, &TRANSFER_ENCODING, &http::header::AUTHORIZATION];
+    connection_options(headers)
+        .any(|name| framing.iter().chain(guarded).any(|field| field.as_str().as_bytes().eq_ignore_ascii_case(name)))
+}
+
+/// Removes the hop-by-hop fields, and those in `also`.
+fn strip_hop_by_hop(headers: &mut HeaderMap, also: &[HeaderName]) {
+    let named: Vec<HeaderName> =
+        connection_options(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    remove(headers, |name| HOP_BY_HOP.contains(name) || also.contains(name) || named.contains(name));
+}
+
+/// Removes fields and keeps the order of the others. The map's own `remove` moves the last field to the place of the
+/// removed one.
+pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    if !headers.keys().any(&is_removed) {
+        return;
+    }
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    let mut current = None;
+    for (name, value) in headers.drain() {
+        // Only the first value of a field comes with its name.
+        current = name.or(current);
+        if let Some(name) = current.as_ref().filter(|name| !is_removed(name)) {
+            kept.append(name.clone(), value);
+        }
+    }
+    *headers = kept;
+}
+
+/// Prepares a request's fields for the upstream: removes hop-by-hop fields and forged Oncegate fields, adds forwarding
+/// fields. `Content-Length` stays: the upstream client sets the framing.
+pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin) {
+    let trailers = accepts_trailers(headers);
+    strip_hop_by_hop(headers, &TO_SERVICE);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(host) = &origin.host {
+        headers.insert(HOST, host.clone());
+    }
+    add_forwarding(headers, origin);
+}
+
+/// Requests an uncompressed body: every later caller must be able to read it, whatever this one accepts.
+pub fn request_identity_encoding(headers: &mut HeaderMap) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Prepares a response's fields for the store and the client: removes hop-by-hop fields, forged Oncegate fields and the
+/// length.
+pub fn prepare_for_client(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers, &TO_KEEP);
+}
+
+/// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays.
+pub fn prepare_pass_through(headers: &mut HeaderMap) {
+    strip_hop_by_hop(headers, &TO_CLIENT);
+}
+
+/// Whether a field describes the moment of an answer, so that it would be wrong on a replay.
+pub fn is_momentary(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(name, "age" | "alt-svc" | "server-timing" | "traceparent") || name.starts_with("ratelimit")
+}
+
+/// Whether the client accepts trailers (RFC 9110 section 6.5.1).
+pub fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TE).iter().flat_map(|te| te.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// The origin of a request: its connection, its protocol and the host that it was sent to.
+#[derive(Debug)]
+pub struct RequestOrigin {
+    /// The address of the connection's peer.
+    pub peer: IpAddr,
+    /// Whether the peer is a trusted proxy, whose forwarding fields are kept.
+    pub trusted: bool,
+    /// The host that the request names.
+    pub host: Option<HeaderValue>,
+    /// The request's protocol version.
+    pub version: Version,
+    /// Whether the request came over TLS.
+    pub secure: bool,
+}
+
+impl RequestOrigin {
+    fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+
+    /// Returns the host's name without its port and without a trailing dot.
+    pub fn host_name(&self) -> &str {
+        let host = self.host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        // The colons of an IPv6 address in brackets do not separate a port.
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => name,
+            _ => host,
+        };
+        name.strip_suffix('.').unwrap_or(name)
+    }
+}
+
+/// Adds the forwarding fields for the service. Those of an untrusted peer are dropped: anybody can write them.
+fn add_forwarding(headers: &mut HeaderMap, origin: &RequestOrigin) {
+    let PreviousHop { address, element, .. } = PreviousHop::from_origin(origin);
+    let scheme = HeaderValue::from_static(origin.scheme());
+    if origin.trusted {
+        append_member(headers, X_FORWARDED_FOR, address);
+        append_member(headers, FORWARDED, element);
+        headers.entry(X_FORWARDED_PROTO).or_insert(scheme);
+        if let Some(host) = &origin.host {
+            headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+        }
+    } else {
+        headers.insert(X_FORWARDED_FOR, address);
+        headers.insert(FORWARDED, element);
+        headers.insert(X_FORWARDED_PROTO, scheme);
+        match &origin.host {
+            Some(host) => headers.insert(X_FORWARDED_HOST, host.clone()),
+            None => headers.remove(X_FORWARDED_HOST),
+        };
+    }
+    let via = match origin.version {
+        Version::HTTP_10 => "1.0 oncegate",
+        Version::HTTP_2 => "2.0 oncegate",
+        _ => "1.1 oncegate",
+    };
+    append_member(headers, VIA, HeaderValue::from_static(via));
+}
+
+/// The forwarding values for the hop before us.
+#[derive(Clone)]
+struct PreviousHop {
+    peer: IpAddr,
+    secure: bool,
+    host: Option<HeaderValue>,
+    address: HeaderValue,
+    /// The element for `Forwarded` (RFC 7239 section 4).
+    element: HeaderValue,
+}
+
+impl PreviousHop {
+    fn from_origin(origin: &RequestOrigin) -> Self {
+        thread_local! {
+            /// The values of the last request: the next one mostly has the same origin.
+            static LAST: RefCell<Option<PreviousHop>> = const { RefCell::new(None) };
+        }
+        LAST.with_borrow_mut(|last| match last {
+            Some(hop) if hop.peer == origin.peer && hop.secure == origin.secure && hop.host == origin.host => {
+                hop.clone()
+            }
+            _ => last.insert(Self::new(origin)).clone(),
+        })
+    }
+
+    fn new(origin: &RequestOrigin) -> Self {
+        // RFC 7239 section 6: an IPv6 address is in brackets, and quoted because of the brackets.
+        let mut element = match origin.peer {
+            IpAddr::V4(address) => format!("for={address}"),
+            IpAddr::V6(address) => format!("for=\"[{address}]\""),
+        };
+        if let Some(host) = origin.host.as_ref().and_then(|host| host.to_str().ok()) {
+            element.push_str(&format!(";host=\"{}\"", host.replace(['"', '\\'], "")));
+        }
+        element.push_str(";proto=");
+        element.push_str(origin.scheme());
+        let value =
+            |text: String| HeaderValue::try_from(text).expect("an address and a field's visible part make a field");
+        let (peer, secure, host) = (origin.peer, origin.secure, origin.host.clone());
+        Self { peer, secure, host, address: value(peer.to_string()), element: value(element) }
+    }
+}
+
+/// Appends a member to a list field.
+fn append_member(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
+    let mut present = match headers.entry(name) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(member);
+            return;
+        }
+        Entry::Occupied(present) => present,
+    };
+    let mut list: Vec<u8> = Vec::new();
+    for value in present.iter() {
+        list.extend_from_slice(value.as_bytes());
+        list.extend_from_slice(b", ");
+    }
+    list.extend_from_slice(member.as_bytes());
+    if let Ok(value) = HeaderValue::try_from(list) {
+        present.insert_mult(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in fields {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    const LOCAL: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn hop_by_hop_fields_are_removed() {
+        let mut headers = map(&[
+            ("connection", "close, X-Secret"),
+            ("x-secret", "1"),
+            ("keep-alive", "5"),
+            ("te", "gzip"),
+            ("upgrade", "h2c"),
+            ("content-length", "3"),
+            ("x-kept", "1"),
+        ]);
+        strip_hop_by_hop(&mut headers, &[]);
+        assert_eq!(names(&headers), ["content-length", "x-kept"]);
+        prepare_for_client(&mut headers);
+        assert_eq!(names(&headers), ["x-kept"]);
+    }
+
+    #[test]
+    fn the_other_fields_keep_their_order() {
+        let mut headers =
+            map(&[("x-c", "1"), ("connection", "x-d"), ("x-a", "2"), ("x-d", "0"), ("x-a", "3"), ("x-b", "4")]);
+        strip_hop_by_hop(&mut headers, &[]);
+        let left: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(left, [("x-c", "1"), ("x-a", "2"), ("x-a", "3"), ("x-b", "4")]);
+    }
+
+    #[test]
+    fn a_connection_field_cannot_remove_guarded_fields() {
+        let key = HeaderName::from_static("idempotency-key");
+        for (value, named) in
+            [("Idempotency-Key", true), ("close, HOST", true), ("authorization", true), ("x-a", false)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONNECTION, HeaderValue::from_static(value));
+            assert_eq!(connection_lists_any(&headers, &[&key]), named, "{value}");
+        }
+    }
+
+    #[test]
+    fn forwarding_fields_are_kept_only_from_trusted_peers() {
+        let host = HeaderValue::from_static("shop.example");
+        let forwarded = |trusted| {
+            let mut headers = map(&[("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")]);
+            let origin = RequestOrigin {
+                peer: LOCAL,
+                trusted,
+                host: Some(host.clone()),
+                version: Version::HTTP_11,
+                secure: false,
+            };
+            prepare_for_service(&mut headers, &origin);
+            ["x-forwarded-for", "forwarded", "x-forwarded-host", "via"]
+                .map(|name| headers[name].to_str().unwrap().to_owned())
+        };
+        let ours = "for=127.0.0.1;host=\"shop.example\";proto=http";
+        assert_eq!(forwarded(false), ["127.0.0.1", ours, "shop.example", "1.1 oncegate"]);
+        assert_eq!(
+            forwarded(true),
+            ["1.2.3.4, 127.0.0.1", &format!("for=1.2.3.4, {ours}"), "shop.example", "1.1 oncegate"]
+        );
+    }
+
+    #[test]
+    fn forged_oncegate_fields_are_removed() {
+        let mut request = map(&[("oncegate-reservation", "x"), ("oncegate-attempt", "9"), ("x-a", "1")]);
+        let origin =
+            RequestOrigin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11, secure: false };
+        prepare_for_service(&mut request, &origin);
+        assert!(!request.contains_key(RESERVATION) && !request.contains_key(ATTEMPT) && request.contains_key("x-a"));
+        let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);
+        prepare_for_client(&mut response);
+        assert_eq!(names(&response), ["x-a"]);
+    }
+}

@@ -1,0 +1,185 @@
+//! The texts of the problem pages: one page for each slug of the table in `protocol::refusal`, in the order of their names.
+
+/// The texts of one page; its title, status and `retry` come from the table. Text between backticks is code.
+pub(super) struct ProblemPage {
+    pub slug: &'static str,
+    /// The cause, for a reader who does not know Oncegate.
+    pub means: &'static str,
+    /// Whether the operation may have been executed: a client's first question.
+    pub executed: &'static str,
+    pub client: &'static str,
+    pub operator: &'static str,
+}
+
+#[rustfmt::skip]
+pub(super) const PAGES: [ProblemPage; 18] = [
+    ProblemPage {
+        slug: "bad-request",
+        means: "The request violates HTTP, or it is ambiguous about its end or its target. Two programs could read \
+                two different requests in it, so it is refused and not repaired. A head that is too large gets status \
+                431, an unknown transfer coding 501.",
+        executed: "No. The request was not forwarded.",
+        client: "Correct the request: `detail` says what is wrong. The connection is closed, so send the request on a \
+                 new one. The same key may be used.",
+        operator: "Browsers and HTTP libraries do not send such requests. Look at the programs between the client and \
+                   this proxy: for example a gateway that sends both `Content-Length` and `Transfer-Encoding`, or no \
+                   `Host`. If there is none, somebody may be trying to smuggle requests.",
+    },
+    ProblemPage {
+        slug: "draining",
+        means: "This instance of the proxy is stopping, and starts nothing new.",
+        executed: "No. Nothing of the request was forwarded.",
+        client: "Send the same request with the same key again, after `Retry-After` and on a new connection. Another \
+                 instance will handle it.",
+        operator: "Nothing, if it lasts seconds. If clients see it at every deployment, the load balancer keeps \
+                   sending requests to an instance whose `/readyz` already fails: raise `drain_delay` above the time \
+                   that the load balancer takes to notice.",
+    },
+    ProblemPage {
+        slug: "in-flight",
+        means: "A request with this key is being executed at this moment. A second one would be a second execution.",
+        executed: "The first request is being executed. This one was not executed, and will not be.",
+        client: "Wait for `Retry-After`, and send the same request with the same key again. It gets the response of \
+                 the first attempt, or becomes the next attempt if the first one turns out not to have been executed.",
+        operator: "Clients that often get this answer give up before the service has answered: compare their timeout \
+                   with the time that the service takes. An attempt lasts no longer than the route's \
+                   `upstream_timeout`.",
+    },
+    ProblemPage {
+        slug: "key-expired",
+        means: "A request with this key was executed long ago. Its response is no longer stored, and this route \
+                remembers expired keys so that a very late retry is not treated as a new request.",
+        executed: "Once, long ago. Not now.",
+        client: "Do not send the request again with another key before you know how the first one ended: ask the \
+                 service. A new operation needs a new key.",
+        operator: "The route has `after_ttl = \"refuse\"`. Clients that retry after the `ttl` keep their requests for \
+                   too long, or the `ttl` is too short for them.",
+    },
+    ProblemPage {
+        slug: "key-invalid",
+        means: "The request has a key that cannot be used: it is empty, too long or too short, has a character that \
+                is not allowed, or was sent more than once. Or the owner of the key is not known, because the request \
+                lacks the field by which this route identifies callers.",
+        executed: "No. The request was not forwarded.",
+        client: "Correct the request: `detail` says what is wrong. A random UUID is always a valid key.",
+        operator: "The route's `key` sets the limits, and its `scope` identifies callers. A `header:` part is \
+                   accepted only from `trusted_proxies`. If a cookie identifies callers, the scope must name it.",
+    },
+    ProblemPage {
+        slug: "key-missing",
+        means: "This operation may be retried only with an idempotency key, and the request has none.",
+        executed: "No. The request was not forwarded.",
+        client: "Send the key field, by default `Idempotency-Key`: a new value for each operation, such as a random \
+                 UUID, and the same value for each retry of it. Store the key before the first try, not after it.",
+        operator: "The route has `key.required`, and `key.header` names the field. A gateway in front of the proxy \
+                   may be dropping it.",
+    },
+    ProblemPage {
+        slug: "key-reused",
+        means: "The key belongs to another request: its method, path, query or body differs from this one.",
+        executed: "This request was not executed. The one that the key belongs to may have been; its record is \
+                   unchanged.",
+        client: "For a new operation, use a new key. For a retry, repeat the first request unchanged: a body that is \
+                 built anew for each try, for example with the current time in it, is another request.",
+        operator: "The cause is nearly always a client that makes its keys from too little, such as a customer \
+                   number. The route's `fingerprint` defines when two requests are the same.",
+    },
+    ProblemPage {
+        slug: "outcome-unknown",
+        means: "An earlier attempt was sent to the service, and its answer was lost: the connection failed, the time \
+                limit passed, or the proxy was stopped. The proxy cannot know how the attempt ended.",
+        executed: "Perhaps. The request may have been executed, and it is not executed again while that is unknown.",
+        client: "Do not send the operation with a new key. Ask the service whether it was done, then continue from \
+                 there. Asking again with the same key is safe on a route that holds such keys, as routes do by \
+                 default: the request gets the response once it is known.",
+        operator: "The log has a line for the attempt whose outcome is unknown. A late answer of the service still \
+                   settles the key. If the service itself can safely be asked twice, `on_unknown` can make the retry \
+                   the next attempt.",
+    },
+    ProblemPage {
+        slug: "request-timeout",
+        means: "The request did not arrive in time: its head was incomplete, or its body stopped or was too slow.",
+        executed: "No. A request is forwarded only when it is complete.",
+        client: "Send the complete request again, on a new connection: this one is closed. The same key may be used.",
+        operator: "The cause is a slow network, or a client that announces a longer body than it sends. Many of these \
+                   from few addresses mean that somebody holds connections open on purpose.",
+    },
+    ProblemPage {
+        slug: "request-too-large",
+        means: "The body is larger than this route allows. Guarded requests are held in memory until they are \
+                complete.",
+        executed: "No. The request was not forwarded.",
+        client: "Send less, or send the large part in another way and refer to it.",
+        operator: "The limit is the route's `max_request_body`. Send uploads to a path that no route guards: there \
+                   bodies stream through.",
+    },
+    ProblemPage {
+        slug: "request-too-old",
+        means: "The request says in `Repeatability-First-Sent` or `Date` when it was first sent, and that is longer \
+                ago than this route allows. Its key may have been deleted since.",
+        executed: "Not now. An earlier attempt may have been executed.",
+        client: "Ask the service how the first attempt ended. A new operation needs a new key and its own time.",
+        operator: "The limit is the route's `max_age`, by the store's clock. If new requests are refused, compare the \
+                   clients' clocks.",
+    },
+    ProblemPage {
+        slug: "response-corrupt",
+        means: "There is a stored response for this key, and it can no longer be read.",
+        executed: "Yes. Its response was stored, and was damaged later.",
+        client: "Do not send the operation with a new key. Ask the service for the result.",
+        operator: "The log names the record. Something else than the proxy has written into the store: check the \
+                   database, its disks, and who may write there. Requests with the key are refused until then.",
+    },
+    ProblemPage {
+        slug: "response-not-kept",
+        means: "The operation was executed. Its response was too large to store, and went to the first caller only.",
+        executed: "Yes, once. It will not be executed again with this key.",
+        client: "Ask the service for the result, for example by reading what the operation has created.",
+        operator: "The limit is the route's `max_response_body`. Raise it if such responses are usual here.",
+    },
+    ProblemPage {
+        slug: "store-unavailable",
+        means: "The proxy cannot store the reservation of the key at the moment, and it forwards nothing without one.",
+        executed: "No. Nothing of the request was forwarded.",
+        client: "Send the same request with the same key again, after `Retry-After`.",
+        operator: "`/readyz` on the admin listener says what is wrong with the store. Check the database, the network \
+                   to it, and the settings `store.timeout` and `store.max_connections`.",
+    },
+    ProblemPage {
+        slug: "unguarded",
+        means: "The operation may change state, and no route of this proxy makes it safe to retry.",
+        executed: "No. The request was not forwarded.",
+        client: "Retrying does not help: tell the operators of the service which operation you need.",
+        operator: "`unguarded = \"refuse\"` refuses every operation that no route names. Add a route for it, or one \
+                   with `mode = \"off\"` if it may be executed twice. `oncegate check --openapi` lists the missing \
+                   ones.",
+    },
+    ProblemPage {
+        slug: "upstream-broken",
+        means: "The request was sent to the service, and the service closed the connection before its answer was \
+                complete.",
+        executed: "Perhaps. The service may have executed it before that. With a key it is not executed again until \
+                   that is known.",
+        client: "Do not send the operation with a new key. Ask the service whether it was done. Without a key, treat \
+                 it as possibly done.",
+        operator: "Look at the service's own log at that moment: a crash, a restart without draining, a memory limit. \
+                   If only idle connections fail, set `upstream_idle_timeout` below the service's own keep-alive time.",
+    },
+    ProblemPage {
+        slug: "upstream-timeout",
+        means: "The request was sent to the service, and no complete answer came within this route's time limit.",
+        executed: "Perhaps. The service may still be working on it. It is not executed again with this key until the \
+                   outcome is known.",
+        client: "Do not send the operation with a new key. Ask again with the same key later, or ask the service.",
+        operator: "The limit is the route's `upstream_timeout`. Keep it above the time after which the service itself \
+                   gives up, so that the service reports how it ended.",
+    },
+    ProblemPage {
+        slug: "upstream-unreachable",
+        means: "The proxy could not connect to the service.",
+        executed: "No. Nothing of the request was sent.",
+        client: "Send the same request with the same key again, a little later.",
+        operator: "Check whether the service is running, and whether `upstream` names it as this proxy sees it. The \
+                   log has the cause; `connect_timeout` limits each try.",
+    },
+];

@@ -1,0 +1,320 @@
+//! Refusals: all the error answers of Oncegate itself, in one table.
+
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use serde::Serialize;
+
+use super::status::OncegateStatus;
+use crate::body::Body;
+use crate::domain::key::KeyError;
+
+/// An error answer of Oncegate itself. It is never stored as the response of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The request violates HTTP, or is ambiguous about its end or its target.
+    BadRequest(StatusCode, &'static str),
+    /// This instance is stopping.
+    Draining,
+    /// The first attempt is still running.
+    InFlight(RetryAfter),
+    /// The key is past its TTL, and the route refuses late retries.
+    KeyExpired,
+    /// The key is invalid, or the caller cannot be identified.
+    KeyInvalid(&'static str),
+    /// The route requires a key.
+    KeyMissing,
+    /// The key was used for another request.
+    KeyReused,
+    /// The attempt may have executed; its outcome is unknown.
+    OutcomeUnknown(RetryAfter),
+    /// The request did not arrive in time.
+    RequestTimeout,
+    /// The request's own time is older than the route allows.
+    RequestTooOld,
+    /// The body is larger than the route allows.
+    RequestTooLarge,
+    /// The stored response cannot be decoded.
+    ResponseCorrupt,
+    /// The operation was executed, but its response was too large to store.
+    ResponseNotKept,
+    /// The store cannot reserve the key.
+    StoreUnavailable,
+    /// The operation may change state, and no route guards it.
+    Unguarded,
+    /// The upstream closed the connection after the request was sent.
+    UpstreamBroken,
+    /// No complete response came within the route's time limit.
+    UpstreamTimeout,
+    /// Nothing of the request was sent.
+    UpstreamUnreachable,
+}
+
+/// The value of `Retry-After`: whole seconds, from 1 to 86 400 (RFC 9110 section 10.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter(u64);
+
+impl RetryAfter {
+    /// Rounds up: a client that comes a little late finds its answer, one that comes early has to ask twice.
+    pub fn new(wait: Duration) -> Self {
+        Self(wait.as_millis().div_ceil(1_000).clamp(1, 86_400) as u64)
+    }
+
+    /// Returns the seconds.
+    pub fn seconds(self) -> u64 {
+        self.0
+    }
+}
+
+/// The client's next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientAction {
+    /// Correct the request: it can never succeed unchanged.
+    Fix,
+    /// This key is taken: a new operation needs a new one.
+    NewKey,
+    /// Find out what happened before doing anything else.
+    Reconcile,
+    /// Send the same request with the same key again.
+    SameKey,
+}
+
+impl ClientAction {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fix => "fix",
+            Self::NewKey => "new_key",
+            Self::Reconcile => "reconcile",
+            Self::SameKey => "same_key",
+        }
+    }
+}
+
+/// A problem document, with its members in reading order.
+#[derive(Serialize)]
+struct ProblemDocument<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retry: &'a str,
+}
+
+struct RefusalRow {
+    status: u16,
+    slug: &'static str,
+    title: &'static str,
+    detail: &'static str,
+    action: ClientAction,
+    oncegate_status: OncegateStatus,
+}
+
+impl Refusal {
+    /// All refusals, each once, in the order of their names. The values that they carry are examples.
+    pub const ALL: [Self; 18] = [
+        Self::BadRequest(StatusCode::BAD_REQUEST, ""),
+        Self::Draining,
+        Self::InFlight(RetryAfter(1)),
+        Self::KeyExpired,
+        Self::KeyInvalid(""),
+        Self::KeyMissing,
+        Self::KeyReused,
+        Self::OutcomeUnknown(RetryAfter(1)),
+        Self::RequestTimeout,
+        Self::RequestTooLarge,
+        Self::RequestTooOld,
+        Self::ResponseCorrupt,
+        Self::ResponseNotKept,
+        Self::StoreUnavailable,
+        Self::Unguarded,
+        Self::UpstreamBroken,
+        Self::UpstreamTimeout,
+        Self::UpstreamUnreachable,
+    ];
+
+    /// The whole error contract in one table.
+    #[rustfmt::skip]
+    fn row(self) -> RefusalRow {
+        use ClientAction::{Fix, NewKey, Reconcile, SameKey};
+        let (status, slug, action, oncegate_status, title, detail) = match self {
+            Self::BadRequest(status, detail) => (status.as_u16(), "bad-request", Fix, OncegateStatus::Rejected,
+                "The request cannot be forwarded", detail),
+            Self::Draining => (503, "draining", SameKey, OncegateStatus::Rejected,
+                "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will handle it."),
+            Self::InFlight(_) => (409, "in-flight", SameKey, OncegateStatus::InFlight,
+                "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After."),
+            Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
+                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. Nothing was executed now. A new operation needs a new key."),
+            Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
+                "The idempotency key cannot be used", detail),
+            Self::KeyMissing => (400, "key-missing", Fix, OncegateStatus::Rejected,
+                "An idempotency key is required", "This operation must carry an idempotency key: a new value for each operation, and the same value for each of its retries."),
+            Self::KeyReused => (422, "key-reused", NewKey, OncegateStatus::Mismatch,
+                "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged."),
+            Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
+                "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else."),
+            Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
+                "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it."),
+            Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
+                "The request is too old", "The request says that it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been executed."),
+            Self::RequestTooLarge => (413, "request-too-large", Fix, OncegateStatus::Rejected,
+                "The request is too large", "The request's body is larger than this route allows. Nothing was executed."),
+            Self::ResponseCorrupt => (500, "response-corrupt", Fix, OncegateStatus::Rejected,
+                "The stored response is damaged", "The operation was executed, but its stored response cannot be read. It will not be executed again; an operator must look at it."),
+            Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
+                "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result."),
+            Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
+                "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After."),
+            Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
+                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed."),
+            Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,
+                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. It will not be executed again until its outcome is known."),
+            Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, OncegateStatus::Unknown,
+                "The service did not answer in time", "The request may have been executed: no complete response came in time. It will not be executed again until its outcome is known."),
+            Self::UpstreamUnreachable => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
+                "The service cannot be reached", "Nothing of the request was sent. Send it again, with the same key if it has one."),
+        };
+        RefusalRow { status, slug, title, detail, action, oncegate_status }
+    }
+
+    /// Returns the name for the problem's type, its label in metrics and its page.
+    pub fn slug(self) -> &'static str {
+        self.row().slug
+    }
+
+    /// Returns the problem's title.
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// Returns the answer's status.
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
+    }
+
+    /// Returns the problem's detail: what is wrong, in one to three sentences.
+    pub fn detail(self) -> &'static str {
+        self.row().detail
+    }
+
+    /// Returns the client's next step, the document's `retry`: `fix`, `new_key`, `reconcile` or `same_key`.
+    pub fn client_action(self) -> &'static str {
+        self.row().action.name()
+    }
+
+    /// Returns the `Oncegate-Status` of the answer on a guarded route.
+    pub fn oncegate_status(self) -> OncegateStatus {
+        self.row().oncegate_status
+    }
+
+    fn retry_after(self) -> Option<RetryAfter> {
+        match self {
+            Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(wait),
+            Self::Draining | Self::StoreUnavailable => Some(RetryAfter(1)),
+            Self::BadRequest(..)
+            | Self::KeyExpired
+            | Self::KeyInvalid(_)
+            | Self::KeyMissing
+            | Self::KeyReused
+            | Self::RequestTimeout
+            | Self::RequestTooLarge
+            | Self::RequestTooOld
+            | Self::ResponseCorrupt
+            | Self::ResponseNotKept
+            | Self::Unguarded
+            | Self::UpstreamBroken
+            | Self::UpstreamTimeout
+            | Self::UpstreamUnreachable => None,
+        }
+    }
+
+    /// Whether the connection must close after this answer: further bytes on it cannot be trusted, or are not wanted.
+    fn closes(self) -> bool {
+        matches!(self, Self::BadRequest(..) | Self::Draining | Self::RequestTimeout | Self::RequestTooLarge)
+    }
+
+    /// Builds the answer: a problem document (RFC 9457) with the type `problem_base` followed by the slug.
+    pub fn response(self, problem_base: &str) -> Response<Body> {
+        let row = self.row();
+        let document = ProblemDocument {
+            kind: &format!("{problem_base}{}", row.slug),
+            title: row.title,
+            status: row.status,
+            detail: row.detail,
+            code: row.slug,
+            retry: row.action.name(),
+        };
+        let document = serde_json::to_vec(&document).expect("strings and a number can be written as JSON");
+        let mut response = Response::new(Body::whole(document));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(wait) = self.retry_after() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
+        }
+        if self.closes() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<KeyError> for Refusal {
+    fn from(error: KeyError) -> Self {
+        Self::KeyInvalid(match error {
+            KeyError::BadCharacter => {
+                "The key has a character that is not allowed. Allowed are visible ASCII without comma, or printable characters in quotes."
+            }
+            KeyError::BadString => {
+                "The key begins with a quote but is not a structured-field String (RFC 9651 section 3.3.3)."
+            }
+            KeyError::Empty => "The key is empty.",
+            KeyError::NotUuid => "This route requires UUIDs as keys, and this key is not a UUID.",
+            KeyError::Several => "The key was sent more than once.",
+            KeyError::TooLong => "The key is longer than this route allows.",
+            KeyError::TooShort => "The key is shorter than this route allows.",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_has_every_refusal_once() {
+        // No `_` arm: a new refusal does not compile until it is added here. Add it to `ALL` too.
+        let index = |refusal: Refusal| match refusal {
+            Refusal::BadRequest(..) => 0,
+            Refusal::Draining => 1,
+            Refusal::InFlight(_) => 2,
+            Refusal::KeyExpired => 3,
+            Refusal::KeyInvalid(_) => 4,
+            Refusal::KeyMissing => 5,
+            Refusal::KeyReused => 6,
+            Refusal::OutcomeUnknown(_) => 7,
+            Refusal::RequestTimeout => 8,
+            Refusal::RequestTooLarge => 9,
+            Refusal::RequestTooOld => 10,
+            Refusal::ResponseCorrupt => 11,
+            Refusal::ResponseNotKept => 12,
+            Refusal::StoreUnavailable => 13,
+            Refusal::Unguarded => 14,
+            Refusal::UpstreamBroken => 15,
+            Refusal::UpstreamTimeout => 16,
+            Refusal::UpstreamUnreachable => 17,
+        };
+        assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_at_least_one() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (30_000, 30)] {
+            assert_eq!(RetryAfter::new(Duration::from_millis(millis)).seconds(), seconds, "{millis} ms");
+        }
+    }
+}

@@ -1,0 +1,609 @@
+//! The operators' side of the store: listing keys, and applying decisions to them.
+//!
+//! [`AdminStore`] is the contract; both stores implement it, and the contract suite tests both. Each call is about one
+//! service and never sees another service's keys in the same database. Each statement's work is bounded, whatever the
+//! table's size, so that operators do not slow requests down. A decision compares the record's token and state with
+//! those that the operator saw. Each decision is one commit together with its audit entry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use data_encoding::HEXLOWER_PERMISSIVE;
+
+use super::{StoreError, StoreFuture};
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::response::StoredResponse;
+use crate::domain::scope::Scope;
+use crate::domain::state::StateKind;
+
+pub use current_row::CurrentRow;
+pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
+
+mod current_row;
+mod row;
+
+/// The most rows that one statement reads: about ten milliseconds' work where the table is in memory.
+pub const SCAN_ROWS_MAX: u32 = 10_000;
+
+/// The most decisions in one commit: few enough that their row locks delay no request noticeably.
+pub const DECISIONS_MAX: usize = 500;
+
+/// The operations that operators need of a store.
+pub trait AdminStore: Send + Sync {
+    /// Lists a service's keys that fit the filter, without bodies and fields: at most `limit`, from one scan of at most
+    /// [`SCAN_ROWS_MAX`] rows. A page may be empty and not the last.
+    fn list_keys(
+        &self,
+        service: Arc<str>,
+        filter: KeyFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> StoreFuture<'_, KeyPage>;
+
+    /// Applies a decision to those of the keys that are still as they were seen, at most [`DECISIONS_MAX`]. The
+    /// verdicts come in the order of the targets.
+    fn apply_operator_decision(
+        &self,
+        service: Arc<str>,
+        decision: Arc<OperatorDecision>,
+        targets: Vec<Target>,
+    ) -> StoreFuture<'_, DecisionResults>;
+
+    /// Lists audit entries, the latest first: of one key or of all, with a number below `before`.
+    fn list_audit_entries(
+        &self,
+        service: Arc<str>,
+        of: Option<RecordId>,
+        before: Option<i64>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<AuditEntry>>;
+
+    /// Counts the keys by route and state.
+    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts>;
+
+    /// Counts the living instances of the service that may still cache a response purged by that count.
+    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64>;
+}
+
+/// A filter on keys. The default fits all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyFilter {
+    /// The range of ids.
+    pub ids: IdRange,
+    /// The stored state: a record past its TTL keeps its state until it is reaped.
+    pub state: Option<StateKind>,
+    /// The range of callers' scopes.
+    pub scope: Option<IdRange>,
+    /// The route's name.
+    pub route: Option<String>,
+    /// The exact key, in any scope and space.
+    pub key: Option<Vec<u8>>,
+    /// The least time since the key was settled, by the store's clock; since it was created, where it is in flight.
+    pub older_than: Option<Duration>,
+}
+
+impl KeyFilter {
+    /// The order in which the keys are listed.
+    pub fn order(&self) -> ListOrder {
+        match self.state {
+            Some(StateKind::Dead | StateKind::Unknown) => ListOrder::Age,
+            Some(StateKind::InFlight) => ListOrder::Running,
+            Some(StateKind::Completed | StateKind::Expired | StateKind::Queued | StateKind::Retryable) | None => {
+                ListOrder::Id
+            }
+        }
+    }
+}
+
+/// The order in which keys are listed; it follows from the indexes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOrder {
+    /// The key that was settled first comes first: for keys that wait for an operator.
+    Age,
+    /// By id, over the whole table, a scan at a time.
+    Id,
+    /// By id, among the keys in flight.
+    Running,
+}
+
+/// A range of 32-byte hashes, both ends included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first.
+    pub low: Vec<u8>,
+    /// The last.
+    pub high: Vec<u8>,
+}
+
+impl Default for IdRange {
+    fn default() -> Self {
+        Self { low: Vec::new(), high: vec![0xff; 32] }
+    }
+}
+
+impl IdRange {
+    /// The range of one id.
+    pub fn from_id(id: RecordId) -> Self {
+        Self { low: id.as_bytes().to_vec(), high: id.as_bytes().to_vec() }
+    }
+
+    /// The range of hashes that begin with these 1 to 64 hexadecimal digits; `None` for anything else.
+    pub fn from_hex_prefix(prefix: &str) -> Option<Self> {
+        if prefix.is_empty() || prefix.len() > 64 {
+            return None;
+        }
+        let decode = |digits: String| HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok();
+        Some(Self { low: decode(format!("{prefix:0<64}"))?, high: decode(format!("{prefix:f<64}"))? })
+    }
+}
+
+/// A position in a listing: the last key read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// When the key was settled, in the store's own ticks; 0 unless the order is [`ListOrder::Age`].
+    pub ticks: i64,
+    /// The key's id.
+    pub id: RecordId,
+}
+
+impl Cursor {
+    /// The smallest bytes that sort after the id.
+    pub fn next_id(&self) -> Vec<u8> {
+        self.id.as_bytes().iter().copied().chain([0]).collect()
+    }
+}
+
+/// One page of a listing.
+#[derive(Clone, Debug)]
+pub struct KeyPage {
+    /// The keys that fit.
+    pub entries: Vec<KeyEntry>,
+    /// The position to continue from; `None` on the last page.
+    pub next: Option<Cursor>,
+}
+
+impl KeyPage {
+    /// The page of a scan that read `scanned` rows up to `last`. A full page continues after its last entry, a full
+    /// scan after its end.
+    pub fn from_scan(entries: Vec<KeyEntry>, limit: u32, scanned: i64, last: Option<RecordId>) -> Self {
+        let full = entries.len() >= limit as usize;
+        let last_read = if full { entries.last().map(|entry| entry.id) } else { last };
+        let more = full || scanned >= i64::from(SCAN_ROWS_MAX);
+        Self { next: last_read.filter(|_| more).map(|id| Cursor { ticks: 0, id }), entries }
+    }
+
+    /// The page of an index search, which finds all keys that fit, up to the limit.
+    pub fn from_index(entries: Vec<KeyEntry>, limit: u32, order: ListOrder) -> Self {
+        let cursor =
+            |entry: &KeyEntry| Cursor { ticks: if order == ListOrder::Age { entry.ticks } else { 0 }, id: entry.id };
+        let full = entries.len() >= limit as usize;
+        Self { next: entries.last().filter(|_| full).map(cursor), entries }
+    }
+}
+
+/// A key as operators see it.
+#[derive(Clone, Debug)]
+pub struct KeyEntry {
+    /// The record's id.
+    pub id: RecordId,
+    /// The newest attempt's token, for [`Target`]. Never shown to anybody.
+    pub token: Token,
+    /// The stored state.
+    pub state: StateKind,
+    /// The number of attempts.
+    pub attempts: u32,
+    /// The instance of the newest attempt.
+    pub instance: InstanceId,
+    /// The caller's scope.
+    pub scope: Scope,
+    /// The space within which the key is unique.
+    pub space: Vec<u8>,
+    /// The client's name for the operation.
+    pub key: Vec<u8>,
+    /// The route of the newest request.
+    pub route: String,
+    /// When the first attempt was reserved.
+    pub created_at: SystemTime,
+    /// When the newest attempt was reserved.
+    pub reserved_at: SystemTime,
+    /// When the newest attempt's time limit ends or ended.
+    pub deadline: SystemTime,
+    /// When the state last changed; `None` while in flight.
+    pub settled_at: Option<SystemTime>,
+    /// When the record lapses, where it has a TTL.
+    pub expires_at: Option<SystemTime>,
+    /// The stored response's status.
+    pub status: Option<u16>,
+    /// The length of the stored body in bytes; `None` where there is none, or it was too large to keep.
+    pub body_bytes: Option<u64>,
+    /// The number of probes for the newest attempt.
+    pub probes: u32,
+    /// The number of times in a row that the service knew of no such request.
+    pub absences: u32,
+    /// The time of the next probe.
+    pub probe_at: Option<SystemTime>,
+    /// The store's time when the row was read.
+    pub now: SystemTime,
+    /// `settled_at` in the store's own ticks.
+    pub ticks: i64,
+}
+
+impl KeyEntry {
+    /// Whether the record is past its TTL, and counts as never seen (or as expired) although its row still exists.
+    pub fn lapsed(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= self.now)
+    }
+}
+
+/// A decision of an operator, or of a program that acts like one.
+#[derive(Clone, Debug)]
+pub struct OperatorDecision {
+    /// The change to the keys.
+    pub change: OperatorAction,
+    /// The person or program that decided; for people to read, at most some hundred characters.
+    pub actor: String,
+    /// The reason.
+    pub note: Option<String>,
+    /// Whether the operator accepts a risk for which the decision is otherwise refused.
+    pub accept_risk: bool,
+}
+
+impl OperatorDecision {
+    /// The note for the audit log: the grounds on which the decision was allowed, and the operator's reason.
+    pub fn audit_note(&self) -> Option<String> {
+        let grounds = match (self.accept_risk, self.requires_quiet()) {
+            (true, _) => Some("accept_risk"),
+            (false, true) => Some("quiet"),
+            (false, false) => None,
+        };
+        let parts: Vec<_> = grounds.into_iter().chain(self.note.as_deref()).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// Whether the decision applies to keys in that state.
+    pub fn is_for(&self, state: StateKind) -> bool {
+        match (&self.change, state) {
+            (OperatorAction::Complete(_) | OperatorAction::NotExecuted, StateKind::Dead | StateKind::Unknown) => true,
+            (OperatorAction::Release, StateKind::Completed) | (OperatorAction::Requeue, StateKind::Dead) => true,
+            (OperatorAction::Purge, StateKind::Completed | StateKind::Expired | StateKind::Retryable) => true,
+            (OperatorAction::Purge, StateKind::Dead | StateKind::Queued | StateKind::Unknown) => self.accept_risk,
+            _ => false,
+        }
+    }
+
+    /// Whether the newest attempt must be quiet first, that is: nothing of it can be running any more.
+    pub fn requires_quiet(&self) -> bool {
+        matches!(self.change, OperatorAction::NotExecuted) && !self.accept_risk
+    }
+}
+
+/// The changes that an operator can make to a key.
+#[derive(Clone, Debug)]
+pub enum OperatorAction {
+    /// The request has executed, and retries get this response.
+    Complete(StoredResponse),
+    /// The request has not executed.
+    NotExecuted,
+    /// The record is deleted.
+    Purge,
+    /// The stored response is dropped and the token replaced: the next request becomes the next attempt.
+    Release,
+    /// The service is probed again; an accepted key that is known not to have executed is delivered again.
+    Requeue,
+}
+
+impl OperatorAction {
+    /// The action's name in the API and in the audit log.
+    pub fn action(&self) -> &'static str {
+        match self {
+            Self::Complete(_) | Self::NotExecuted => "resolve",
+            Self::Purge => "purge",
+            Self::Release => "release",
+            Self::Requeue => "requeue",
+        }
+    }
+
+    /// Whether it withdraws a response that instances may have cached.
+    pub fn withdraws_response(&self) -> bool {
+        matches!(self, Self::Purge | Self::Release)
+    }
+
+    /// The key's new state where it was not accepted for delivery; `None` where the record is deleted.
+    pub fn resulting_state(&self) -> Option<StateKind> {
+        match self {
+            Self::Complete(_) => Some(StateKind::Completed),
+            Self::NotExecuted | Self::Release => Some(StateKind::Retryable),
+            Self::Purge => None,
+            Self::Requeue => Some(StateKind::Unknown),
+        }
+    }
+
+    /// Whether it may queue a key that was accepted for delivery.
+    pub fn may_queue(&self) -> bool {
+        matches!(self, Self::NotExecuted | Self::Requeue)
+    }
+
+    /// The name of [`Self::resulting_state`] in the audit log.
+    pub fn resulting_state_name(&self) -> &'static str {
+        self.resulting_state().map_or("none", StateKind::name)
+    }
+}
+
+/// A key that a decision is about, as the operator saw it, with its route's settings.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The record's id.
+    pub id: RecordId,
+    /// The newest attempt's token.
+    pub token: Token,
+    /// The state.
+    pub state: StateKind,
+    /// The TTL from now on.
+    pub ttl: Duration,
+    /// The time past its TTL for which the key is remembered, to refuse late retries.
+    pub remember: Option<Duration>,
+    /// The time past the newest attempt's deadline after which nothing of it can be running any more.
+    pub quiet_after: Duration,
+}
+
+/// The results of a decision.
+#[derive(Clone, Debug, Default)]
+pub struct DecisionResults {
+    /// One result for each target, in their order.
+    pub verdicts: Vec<DecisionResult>,
+    /// The keys that now wait for their next delivery.
+    pub queued: Vec<RecordId>,
+    /// The purge count after this decision, where it withdrew a response.
+    pub purges: Option<u64>,
+}
+
+/// The result of a decision for one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionResult {
+    /// The key has changed since the operator saw it, and this is its state now.
+    Changed(StateKind),
+    /// The decision was applied and audited, durably.
+    Done,
+    /// The key does not exist any more.
+    Gone,
+    /// Another transaction has locked the row.
+    Held,
+    /// The newest attempt may still be running for this long.
+    NotQuiet(Duration),
+    /// The decision does not apply to the key's state.
+    Unfit,
+}
+
+/// An entry of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// The entry's number.
+    pub seq: i64,
+    /// The time, by the store's clock.
+    pub at: SystemTime,
+    /// The person or program that acted.
+    pub actor: String,
+    /// The action's name.
+    pub action: String,
+    /// The key's record.
+    pub id: RecordId,
+    /// The state before.
+    pub before: String,
+    /// The state after; `none` where the record was deleted.
+    pub after: String,
+    /// The reason.
+    pub note: Option<String>,
+}
+
+/// The numbers of keys, by route and state.
+///
+/// Keys in flight, queued, unknown or dead are counted by their indexes, up to [`COUNTED_MAX`] rows of each state. For
+/// the other states the first [`SCAN_ROWS_MAX`] rows in the order of ids are counted: ids are hashes, so these rows are
+/// a fair sample, and the last id gives the sample's share of the table. A table with no more rows is counted exactly.
+#[derive(Clone, Debug)]
+pub struct KeyCounts {
+    /// One count for each route and state found.
+    pub counts: Vec<KeyCount>,
+    /// The number of rows in the sample, of all services.
+    pub sampled: u64,
+    /// The sample's share of the table, from 0 to 1; 1 where the sample is the whole table.
+    pub share: f64,
+}
+
+/// The number of keys of a route in a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyCount {
+    /// The route's name.
+    pub route: String,
+    /// The state.
+    pub state: StateKind,
+    /// The number of keys.
+    pub keys: u64,
+    /// Whether the number was counted, and not estimated or cut off.
+    pub exact: bool,
+}
+
+/// The most unsettled keys of one state that are counted.
+pub const COUNTED_MAX: u32 = 100_000;
+
+/// The counted rows of a route and state.
+#[derive(Clone, Debug)]
+pub struct RawKeyCount {
+    /// The route's name.
+    pub route: String,
+    /// The state.
+    pub state: StateKind,
+    /// The number of rows.
+    pub rows: u64,
+}
+
+impl KeyCounts {
+    /// Counts from the unsettled rows, and from a sample of `sampled` rows whose last has the id `last`.
+    pub fn from_rows(
+        unsettled: Vec<RawKeyCount>,
+        settled: Vec<RawKeyCount>,
+        sampled: u64,
+        last: Option<RecordId>,
+    ) -> Self {
+        let is_complete = sampled < u64::from(SCAN_ROWS_MAX);
+        let share = match last {
+            Some(last) if !is_complete => {
+                let head = u64::from_be_bytes(last.as_bytes()[..8].try_into().unwrap_or([0xff; 8]));
+                (head as f64 + 1.0) / (u64::MAX as f64)
+            }
+            _ => 1.0,
+        };
+        let mut rows_of_state = BTreeMap::<StateKind, u64>::new();
+        unsettled.iter().for_each(|count| *rows_of_state.entry(count.state).or_default() += count.rows);
+        let counted = unsettled.into_iter().map(|RawKeyCount { route, state, rows }| {
+            let exact = rows_of_state[&state] < u64::from(COUNTED_MAX);
+            KeyCount { route, state, keys: rows, exact }
+        });
+        let estimated = settled.into_iter().map(|RawKeyCount { route, state, rows }| {
+            let keys = (rows as f64 / share).round() as u64;
+            KeyCount { route, state, keys, exact: is_complete }
+        });
+        let mut counts: Vec<_> = counted.chain(estimated).collect();
+        counts.sort_by(|one, other| (&one.route, one.state).cmp(&(&other.route, other.state)));
+        Self { counts, sampled, share }
+    }
+}
+
+/// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the
+/// number of instances that still may.
+///
+/// # Errors
+/// [`StoreError`], where the store cannot be read.
+pub async fn wait_until_forgotten(
+    admin_store: &dyn AdminStore,
+    service: Arc<str>,
+    purges: u64,
+    wait_max: Duration,
+) -> Result<u64, StoreError> {
+    let deadline = tokio::time::Instant::now() + wait_max;
+    loop {
+        let behind = admin_store.count_instances_behind(Arc::clone(&service), purges).await?;
+        if behind == 0 || tokio::time::Instant::now() >= deadline {
+            return Ok(behind);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+
+    use super::*;
+
+    fn decision(change: OperatorAction, accept_risk: bool) -> OperatorDecision {
+        OperatorDecision { change, actor: "alice".into(), note: None, accept_risk }
+    }
+
+    fn response() -> StoredResponse {
+        StoredResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: None, trailers: HeaderMap::new() }
+    }
+
+    #[test]
+    fn each_action_applies_to_its_states_and_none_to_a_running_key() {
+        use StateKind::{Completed, Dead, Expired, Queued, Retryable, Unknown};
+        for (change, plain, at_risk) in [
+            (OperatorAction::Complete(response()), &[Dead, Unknown][..], &[Dead, Unknown][..]),
+            (OperatorAction::NotExecuted, &[Dead, Unknown], &[Dead, Unknown]),
+            (OperatorAction::Release, &[Completed], &[Completed]),
+            (OperatorAction::Requeue, &[Dead], &[Dead]),
+            (
+                OperatorAction::Purge,
+                &[Completed, Expired, Retryable],
+                &[Completed, Dead, Expired, Queued, Retryable, Unknown],
+            ),
+        ] {
+            for (accept_risk, states) in [(false, plain), (true, at_risk)] {
+                let decision = decision(change.clone(), accept_risk);
+                let fit: Vec<_> = StateKind::ALL.into_iter().filter(|state| decision.is_for(*state)).collect();
+                assert_eq!(fit, states, "{decision:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_a_range_of_hashes() {
+        let range = IdRange::from_hex_prefix("0a1").unwrap();
+        assert_eq!((&range.low[..3], range.low.len()), (&[0x0a, 0x10, 0][..], 32));
+        assert_eq!((&range.high[..3], range.high.len()), (&[0x0a, 0x1f, 0xff][..], 32));
+        let whole = IdRange::from_hex_prefix(&"ab".repeat(32)).unwrap();
+        assert_eq!(whole, IdRange::from_id(RecordId::from_stored(&[0xab; 32]).unwrap()));
+        for wrong in ["", "xyz", &"a".repeat(65), "ä", "+1"] {
+            assert_eq!(IdRange::from_hex_prefix(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_samples_last_id_gives_its_share_of_the_table() {
+        let settled = |rows| vec![RawKeyCount { route: "pay".into(), state: StateKind::Completed, rows }];
+        let last = |first: u8| {
+            let mut id = [0xff; 32];
+            id[0] = first;
+            RecordId::from_stored(&id)
+        };
+        let scanned = u64::from(SCAN_ROWS_MAX);
+        // The sample ends after a sixteenth of all hashes.
+        let counts = KeyCounts::from_rows(vec![], settled(5_000), scanned, last(0x0f));
+        assert_eq!((counts.counts[0].keys, counts.counts[0].exact), (80_000, false));
+        let counts = KeyCounts::from_rows(vec![], settled(5_000), scanned - 1, last(0x0f));
+        assert_eq!((counts.counts[0].keys, counts.counts[0].exact, counts.share as u64), (5_000, true, 1));
+    }
+
+    #[test]
+    fn the_current_row_shows_why_a_decision_was_not_applied() {
+        let id = RecordId::from_stored(&[1; 32]).unwrap();
+        let (token, other) = (Token::from_random([1; 16]), Token::from_random([2; 16]));
+        let second = Duration::from_secs(1);
+        let target = Target { id, token, state: StateKind::Unknown, ttl: second, remember: None, quiet_after: second };
+        let found = |token, state| CurrentRow { id, current: Some((token, state)), deadline_in_ms: -400, last: None };
+        let gone = CurrentRow { id, current: None, deadline_in_ms: 0, last: None };
+        let plain = decision(OperatorAction::NotExecuted, false);
+        assert_eq!(gone.verdict(&target, &plain, false), DecisionResult::Gone);
+        assert_eq!(
+            found(other, StateKind::Unknown).verdict(&target, &plain, false),
+            DecisionResult::Changed(StateKind::Unknown)
+        );
+        assert_eq!(
+            found(token, StateKind::Completed).verdict(&target, &plain, true),
+            DecisionResult::Changed(StateKind::Completed)
+        );
+        let left = DecisionResult::NotQuiet(Duration::from_millis(600));
+        assert_eq!(found(token, StateKind::Unknown).verdict(&target, &plain, false), left);
+        let at_risk = decision(OperatorAction::NotExecuted, true);
+        assert_eq!(found(token, StateKind::Unknown).verdict(&target, &at_risk, false), DecisionResult::Held);
+
+        // The answer was lost, and the audit log shows that the decision was ours.
+        let last = Some(("alice".to_owned(), "resolve".to_owned(), "retryable".to_owned()));
+        let ours = CurrentRow { last: last.clone(), ..found(token, StateKind::Retryable) };
+        assert_eq!(ours.verdict(&target, &plain, true), DecisionResult::Done);
+        assert_eq!(ours.verdict(&target, &plain, false), DecisionResult::Changed(StateKind::Retryable));
+        let theirs = CurrentRow { last: last.map(|(_, b, c)| ("bob".to_owned(), b, c)), ..ours };
+        assert_eq!(theirs.verdict(&target, &plain, true), DecisionResult::Changed(StateKind::Retryable));
+
+        // A release has left another token there.
+        let (release, target) =
+            (decision(OperatorAction::Release, false), Target { state: StateKind::Completed, ..target });
+        let last = Some(("alice".to_owned(), "release".to_owned(), "retryable".to_owned()));
+        for (left, verdict) in [(other, DecisionResult::Done), (token, DecisionResult::Changed(StateKind::Retryable))] {
+            let ours = CurrentRow { last: last.clone(), ..found(left, StateKind::Retryable) };
+            assert_eq!(ours.verdict(&target, &release, true), verdict);
+        }
+    }
+
+    #[test]
+    fn the_audit_note_holds_the_grounds_and_the_reason() {
+        let audit_note = |note: Option<&str>, accept_risk| {
+            OperatorDecision { note: note.map(Into::into), ..decision(OperatorAction::Purge, accept_risk) }.audit_note()
+        };
+        assert_eq!(audit_note(None, false), None);
+        assert_eq!(audit_note(None, true).as_deref(), Some("accept_risk"));
+        assert_eq!(decision(OperatorAction::NotExecuted, false).audit_note().as_deref(), Some("quiet"));
+        assert_eq!(audit_note(Some("ticket 7"), true).as_deref(), Some("accept_risk; ticket 7"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The current state of a key that a decision left unchanged.
+
+use std::time::Duration;
+
+use super::{DecisionResult, OperatorAction, OperatorDecision, Target};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::state::StateKind;
+use crate::store::row::millis;
+
+/// A key as it is found after a decision left it unchanged.
+#[derive(Clone, Debug)]
+pub struct CurrentRow {
+    /// The record's id.
+    pub id: RecordId,
+    /// The newest attempt's token and the state; `None` where the key is gone.
+    pub current: Option<(Token, StateKind)>,
+    /// The time until the newest attempt's time limit ends, in milliseconds.
+    pub deadline_in_ms: i64,
+    /// The key's last audit entry: actor, action, and the resulting state.
+    pub last: Option<(String, String, String)>,
+}
+
+impl CurrentRow {
+    /// Returns why the decision was not applied; or that it was, where an earlier try of this very call lost its
+    /// answer.
+    pub fn verdict(&self, target: &Target, decision: &OperatorDecision, in_doubt: bool) -> DecisionResult {
+        let current_name = self.current.map_or("none", |(_, state)| state.name());
+        let is_ours = |(actor, action, after): &(String, String, String)| {
+            *actor == decision.actor && action == decision.change.action() && after == current_name
+        };
+        let keeps_token = !matches!(decision.change, OperatorAction::Release);
+        let as_decided = self.current.is_none_or(|(token, _)| (token == target.token) == keeps_token)
+            && match self.current.map(|(_, state)| state) {
+                Some(StateKind::Queued) => decision.change.may_queue(),
+                state => state == decision.change.resulting_state(),
+            };
+        if in_doubt && as_decided && self.last.as_ref().is_some_and(is_ours) {
+            return DecisionResult::Done;
+        }
+        match self.current {
+            None => DecisionResult::Gone,
+            Some((token, state)) if token != target.token || state != target.state => DecisionResult::Changed(state),
+            Some(_) => {
+                let left = self.deadline_in_ms.saturating_add(millis(target.quiet_after));
+                match u64::try_from(left) {
+                    Ok(left) if decision.requires_quiet() && left > 0 => {
+                        DecisionResult::NotQuiet(Duration::from_millis(left))
+                    }
+                    _ => DecisionResult::Held,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Decoding the rows of listings and of the audit log, for both stores.
+
+use super::{AuditEntry, CurrentRow, KeyEntry};
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::response::CorruptRow;
+use crate::domain::scope::Scope;
+use crate::domain::state::StateKind;
+use crate::store::row::{attempts, time};
+
+/// A row of a listing. Times are milliseconds since 1970; nothing of it is validated yet.
+pub struct RawKeyEntry {
+    /// The record's id. All fields are described at [`KeyEntry`].
+    pub id: Vec<u8>,
+    /// The newest attempt's token.
+    pub token: Vec<u8>,
+    /// The state's name.
+    pub state: String,
+    /// The newest attempt's number.
+    pub attempt: i64,
+    /// The newest attempt's instance.
+    pub instance: i64,
+    /// The caller's scope.
+    pub scope: Vec<u8>,
+    /// The space within which the key is unique.
+    pub space: Vec<u8>,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The route's name.
+    pub route: String,
+    /// When the first attempt was reserved.
+    pub created_ms: i64,
+    /// When the newest attempt was reserved.
+    pub reserved_ms: i64,
+    /// When the newest attempt's time limit ends.
+    pub deadline_ms: i64,
+    /// When the key was settled.
+    pub settled_ms: Option<i64>,
+    /// When the record lapses.
+    pub expires_ms: Option<i64>,
+    /// The response's status.
+    pub status: Option<i64>,
+    /// The length of the stored body in bytes.
+    pub body_bytes: Option<i64>,
+    /// The number of probes.
+    pub probes: Option<i64>,
+    /// The number of times in a row that the service knew of no such request.
+    pub absences: Option<i64>,
+    /// The time of the next probe.
+    pub probe_ms: Option<i64>,
+    /// The store's time.
+    pub now_ms: i64,
+    /// When the key was settled, in the store's own ticks.
+    pub ticks: Option<i64>,
+}
+
+impl RawKeyEntry {
+    /// Decodes the row.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<KeyEntry, CorruptRow> {
+        let count = |number: Option<i64>| u32::try_from(number.unwrap_or(0)).map_err(|_| CorruptRow("probes"));
+        Ok(KeyEntry {
+            id: RecordId::from_stored(&self.id).ok_or(CorruptRow("id"))?,
+            token: Token::from_stored(&self.token).ok_or(CorruptRow("token"))?,
+            state: StateKind::parse(&self.state).ok_or(CorruptRow("state"))?,
+            attempts: attempts(self.attempt)?,
+            instance: InstanceId::from_stored(self.instance),
+            scope: Scope::from_stored(&self.scope).ok_or(CorruptRow("scope"))?,
+            space: self.space,
+            key: self.key,
+            route: self.route,
+            created_at: time(self.created_ms)?,
+            reserved_at: time(self.reserved_ms)?,
+            deadline: time(self.deadline_ms)?,
+            settled_at: self.settled_ms.map(time).transpose()?,
+            expires_at: self.expires_ms.map(time).transpose()?,
+            status: self.status.map(u16::try_from).transpose().map_err(|_| CorruptRow("status"))?,
+            body_bytes: self.body_bytes.map(u64::try_from).transpose().map_err(|_| CorruptRow("the body's length"))?,
+            probes: count(self.probes)?,
+            absences: count(self.absences)?,
+            probe_at: self.probe_ms.map(time).transpose()?,
+            now: time(self.now_ms)?,
+            ticks: self.ticks.unwrap_or(0),
+        })
+    }
+}
+
+/// A row of the audit log.
+pub struct RawAuditEntry {
+    /// The entry's number. All fields are described at [`AuditEntry`].
+    pub seq: i64,
+    /// The time, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The actor.
+    pub actor: String,
+    /// The action's name.
+    pub action: String,
+    /// The record's id.
+    pub id: Vec<u8>,
+    /// The state before.
+    pub before: String,
+    /// The state after.
+    pub after: String,
+    /// The reason.
+    pub note: Option<String>,
+}
+
+impl RawAuditEntry {
+    /// Decodes the row.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<AuditEntry, CorruptRow> {
+        let Self { seq, at_ms, actor, action, id, before, after, note } = self;
+        let id = RecordId::from_stored(&id).ok_or(CorruptRow("id"))?;
+        Ok(AuditEntry { seq, at: time(at_ms)?, actor, action, id, before, after, note })
+    }
+}
+
+/// The row of a key that a decision left unchanged.
+pub struct RawCurrentRow {
+    /// The record's id.
+    pub id: Vec<u8>,
+    /// The newest attempt's token; `None` where the key is gone, as for the two fields below.
+    pub token: Option<Vec<u8>>,
+    /// The state's name.
+    pub state: Option<String>,
+    /// The time until the newest attempt's time limit ends, in milliseconds.
+    pub deadline_in_ms: Option<i64>,
+    /// The actor of the key's last audit entry; `None` where there is none, as for the two fields below.
+    pub actor: Option<String>,
+    /// The entry's action.
+    pub action: Option<String>,
+    /// The resulting state.
+    pub after: Option<String>,
+}
+
+impl RawCurrentRow {
+    /// Decodes the row.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the part that does not decode.
+    pub fn decode(self) -> Result<CurrentRow, CorruptRow> {
+        let current = match (self.token, self.state) {
+            (Some(token), Some(state)) => Some((
+                Token::from_stored(&token).ok_or(CorruptRow("token"))?,
+                StateKind::parse(&state).ok_or(CorruptRow("state"))?,
+            )),
+            _ => None,
+        };
+        let last = match (self.actor, self.action, self.after) {
+            (Some(actor), Some(action), Some(after)) => Some((actor, action, after)),
+            _ => None,
+        };
+        Ok(CurrentRow {
+            id: RecordId::from_stored(&self.id).ok_or(CorruptRow("id"))?,
+            current,
+            deadline_in_ms: self.deadline_in_ms.unwrap_or(0),
+            last,
+        })
+    }
+}

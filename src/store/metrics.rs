@@ -1,0 +1,63 @@
+//! Durations and failures of calls of the store.
+
+use super::StoreError;
+use crate::telemetry::metrics::{Counters, Histograms, label};
+
+label!(
+    /// A call of the store. The labels are those of `docs/metrics.md`; some differ from the method's name.
+    Op, "op", {
+        /// [`super::Store::give_up`]
+        GiveUp => "bury",
+        /// [`super::Store::claim_probes`]
+        ClaimProbes => "claim",
+        /// [`super::Store::enqueue`]
+        Enqueue => "enqueue",
+        /// [`super::Store::find`]
+        Find => "find",
+        /// [`super::Store::list_settled_keys`]
+        ListSettledKeys => "page",
+        /// [`super::Store::pick_up`]
+        PickUp => "pick_up",
+        /// [`super::Store::ping`]
+        Ping => "ping",
+        /// [`super::Store::reap`]
+        Reap => "reap",
+        /// [`super::Store::renew_lease`]
+        RenewLease => "renew",
+        /// [`super::Store::reserve`]
+        Reserve => "reserve",
+        /// [`super::Store::apply_probe_finding`]
+        Resolve => "resolve",
+        /// [`super::Store::release_lease`]
+        ReleaseLease => "retire",
+        /// [`super::Store::remember_route_identities`]
+        RememberRouteIdentities => "rules",
+        /// [`super::Store::settle`]
+        Settle => "settle",
+        /// [`super::Store::list_in_flight`]
+        ListInFlight => "standing",
+        /// [`super::Store::sweep`]
+        Sweep => "sweep",
+        /// [`super::Store::take_over`]
+        TakeOver => "take_over",
+    }
+);
+
+/// Metrics of calls that were made; a call that the breaker refuses is not counted.
+#[derive(Clone, Debug, Default)]
+pub struct StoreMetrics {
+    /// The calls' durations, failed calls included.
+    pub durations: Histograms<Op>,
+    /// The failed calls.
+    pub errors: Counters<Op>,
+}
+
+impl StoreMetrics {
+    /// Counts a call that has ended.
+    pub(super) fn count<T>(&self, op: Op, started: tokio::time::Instant, answer: &Result<T, StoreError>) {
+        self.durations.observe(op, started.elapsed());
+        if answer.is_err() {
+            self.errors.count(op);
+        }
+    }
+}

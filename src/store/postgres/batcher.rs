@@ -1,0 +1,127 @@
+//! Batching of statements. A lane takes all requests that wait for one kind of statement, sends them as one statement,
+//! and answers each caller.
+
+use std::mem;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_postgres::Client;
+
+use super::connect::{PgConnection, PgPool};
+use super::failure::PgFailure;
+use crate::domain::ids::RecordId;
+use crate::store::batch::{self, BatchQueue, Batchable, ByteSize};
+
+/// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
+/// expected.
+const CONFLICTS_MAX: usize = 3;
+
+/// A request that is sent to the database together with others of its kind.
+pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
+    /// The answer to one request.
+    type Answer: Send + 'static;
+
+    /// Whether one statement can answer only one request for each record.
+    const DISTINCT: bool;
+
+    /// The request's record. Batches are sorted by it, so that two of them never deadlock.
+    fn id(&self) -> RecordId;
+
+    /// Executes all requests by one statement. Returns the answers in the requests' order.
+    fn run(
+        client: &Client,
+        requests: &[&Self],
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
+}
+
+type LaneJob<S> = batch::PendingCall<S, Result<<S as BatchStatement>::Answer, PgFailure>>;
+
+/// The queue for requests of one kind, with its lanes, which end when it is dropped.
+pub(super) struct Batcher<S: BatchStatement> {
+    queue: Arc<BatchQueue<LaneJob<S>>>,
+}
+
+impl<S: BatchStatement> Batcher<S> {
+    /// Starts this many lanes on the pool's connections.
+    pub fn open(pool: &PgPool, lanes: usize) -> Self {
+        let queue = Arc::new(BatchQueue::new());
+        for _ in 0..lanes {
+            tokio::spawn(lane(queue.clone(), pool.clone()));
+        }
+        Self { queue }
+    }
+
+    /// Executes a request together with others that wait now.
+    pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
+        batch::call(&self.queue, request, deadline).await?
+    }
+}
+
+impl<S: BatchStatement> Drop for Batcher<S> {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+async fn lane<S: BatchStatement>(queue: Arc<BatchQueue<LaneJob<S>>>, pool: PgPool) {
+    while let Some(mut batch) = queue.batch().await {
+        for round in rounds(mem::take(&mut batch.jobs)) {
+            serve(&pool, round).await;
+        }
+    }
+}
+
+/// Sorts the batch in the order in which rows are locked, and splits it into rounds, of which each has a record once.
+fn rounds<S: BatchStatement>(mut batch: Vec<LaneJob<S>>) -> Vec<Vec<LaneJob<S>>> {
+    batch.sort_by_key(|job| job.request.id());
+    if !S::DISTINCT {
+        return vec![batch];
+    }
+    let mut rounds: Vec<Vec<LaneJob<S>>> = Vec::new();
+    let mut last = None;
+    let mut round = 0;
+    for job in batch {
+        let id = job.request.id();
+        round = if last == Some(id) { round + 1 } else { 0 };
+        last = Some(id);
+        if round == rounds.len() {
+            rounds.push(Vec::new());
+        }
+        rounds[round].push(job);
+    }
+    rounds
+}
+
+/// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
+async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
+    let mut parts = vec![batch];
+    let mut conflicts = 0;
+    while let Some(mut part) = parts.pop() {
+        match send(pool, &mut part).await {
+            Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
+            Err(PgFailure::Row(_)) if part.len() > 1 => {
+                parts.push(part.split_off(part.len() / 2));
+                parts.push(part);
+            }
+            Err(PgFailure::Conflict(_)) if conflicts < CONFLICTS_MAX => {
+                conflicts += 1;
+                parts.push(part);
+            }
+            Err(failure) => part.into_iter().for_each(|job| job.answer(Err(failure.clone()))),
+        }
+    }
+}
+
+/// Sends the jobs of a batch that still have a caller, once there is a connection: a caller that gave up meanwhile has
+/// been told that nothing was executed, or calls again.
+async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<LaneJob<S>>) -> Result<Vec<S::Answer>, PgFailure> {
+    let held = PgConnection::get(pool, last(batch)).await?;
+    batch.retain(|job| !job.abandoned());
+    let requests: Vec<&S> = batch.iter().map(|job| &job.request).collect();
+    held.finish(last(batch), async |client| S::run(client, &requests).await).await
+}
+
+/// The latest deadline of the batch; callers with an earlier one leave by themselves.
+fn last<S: BatchStatement>(batch: &[LaneJob<S>]) -> Instant {
+    batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now)
+}

@@ -1,2 +1,0 @@
--- applied: the migrations that this database has.
-select version, name, sha256 from oncegate.migrations order by version

@@ -1,0 +1,2 @@
+-- find_salt: the salt in use, whichever instance drew it.
+select value from oncegate.meta where name = 'salt'

@@ -1,0 +1,11 @@
+-- list_in_flight: keys in flight under an instance's name, which the instance compares with its running attempts.
+with writable as materialized (
+  -- A server that takes no writes shows old records. It refuses a lock even on no rows, and the connection is dropped.
+  select from oncegate.instances where false for update
+)
+select k.id, k.token
+  from oncegate.keys as k
+ where k.state = 'in_flight'
+   and k.instance = $1::bigint
+   and k.reserved_at <= clock_timestamp() - $2::bigint * interval '1 millisecond'
+   and not exists (select from writable)

@@ -1,2 +1,0 @@
--- purges: how many there have been.
-select value from oncegate.counters where name = 'purges'

@@ -1,0 +1,27 @@
+-- apply_operator_decision: applies an operator's decision to a key that is still as it was seen.
+update keys
+   -- Only a deliverer tries an accepted key again; a release gives it to the next request.
+   set state = case when accepted_at is null or :action = 'release' then :state
+                    when :state = 'retryable' or (:action = 'requeue' and due_at is not null) then 'queued'
+                    else :state end,
+       -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.
+       token = iif(:seen_state = 'completed', randomblob(16), token),
+       settled_at = iif(:state = 'unknown' and due_at is null, settled_at, :now),
+       expires_at = iif(accepted_at is not null and :state = 'retryable' and :action <> 'release', null, :now + :ttl_ms),
+       -- A release starts the operation from the beginning.
+       recovery_point = iif(:action = 'release', null, recovery_point),
+       accepted_at = iif(:action = 'release', null, accepted_at),
+       attempt = iif(:action = 'release', max(attempt, 1), attempt),
+       due_at = case when accepted_at is null or :action = 'release' or :state = 'completed' then null
+                     when :state = 'retryable' or due_at is not null then :now end,
+       remember_ms = :remember_ms, status = :status, fields = :fields, body = :body,
+       -- A key that is to be probed again is probed from the first probe on.
+       probes = iif(:state in ('completed', 'retryable'), probes, null),
+       absences = iif(:state in ('completed', 'retryable'), absences, null),
+       probe_at = null
+ where id = :id
+   and service = :service
+   and token = :token
+   and state = :seen_state
+   and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :now)
+returning state

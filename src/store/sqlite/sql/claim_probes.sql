@@ -1,0 +1,20 @@
+-- claim_probes: claims unknown keys that are due for a probe. Counts the probe and sets the time of the next before
+-- the service is asked.
+update keys
+   set probes = coalesce(probes, 0) + 1,
+       absences = coalesce(absences, 0),
+       -- Doubled each time, and up to a quarter longer, so that keys that became unknown together are probed apart.
+       probe_at = :now + min(:pause_first_ms * (1 << min(coalesce(probes, 0), 20)), :pause_cap_ms)
+                       * (1000 + abs(random() % 250)) / 1000
+ where id in (
+         select id
+           from keys
+          where service = :service
+            and state = 'unknown'
+            and route = :route
+            -- Before that, the service could answer "not executed" for a request that is still on its way.
+            and deadline + :quiet_after_ms <= :now
+            and coalesce(probe_at, settled_at) <= :now
+          order by coalesce(probe_at, settled_at)
+          limit :limit)
+returning id, token, scope, key, route, path, probes, absences

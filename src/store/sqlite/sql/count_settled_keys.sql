@@ -1,0 +1,10 @@
+-- count_settled_keys: the first rows in the order of ids. Ids are hashes, so this is a fair sample, or all rows.
+with scanned_rows as materialized (
+  select k.id, k.service, k.route, k.state from keys as k order by k.id limit :scan_limit
+)
+select scan.scanned, scan.last, c.route, c.state, c.rows
+  from (select count(*) as scanned, max(s.id) as last from scanned_rows as s) as scan
+  left join (select s.route, s.state, count(*) as rows
+               from scanned_rows as s
+              where s.service = :service and s.state in ('completed', 'expired', 'retryable')
+              group by s.route, s.state) as c on true

@@ -1,5 +1,0 @@
--- expire: of a record that is remembered past its TTL the response goes, and that there was one stays.
-update keys
-   set state = 'expired', expires_at = expires_at + remember_ms, remember_ms = null,
-       status = null, fields = null, body = null
- where id in (select id from keys where expires_at <= :now and remember_ms is not null order by expires_at limit :limit)

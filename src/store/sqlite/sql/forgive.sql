@@ -1,5 +1,0 @@
--- forgive: an attempt under which nothing was sent does not count.
-update outbox
-   set attempts_before = attempts_before + 1
- where id = :id
-   and attempts_before < (select k.attempt from keys as k where k.id = :id)

@@ -1,2 +1,0 @@
--- retire: gives an instance's lease back.
-delete from instances where id = :instance

@@ -1,2 +1,0 @@
--- rule: how a route last found its keys.
-select finds from rules where service = :service and route = :route

@@ -1,4 +1,0 @@
--- rules: remembers how a route finds its keys.
-insert into rules (service, route, finds)
-values (:service, :route, :finds)
-    on conflict (service, route) do update set finds = excluded.finds

@@ -1,2 +1,0 @@
--- salted: the salt in use.
-select value from meta where name = 'salt'

@@ -1,0 +1,78 @@
+//! Settles orphaned attempts: reserved for this instance in the store, but not running here.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{PassResult, Task};
+use crate::domain::attempt::Settlement;
+use crate::domain::ids::{RecordId, Token};
+use crate::instance::Instance;
+use crate::instance::boot_time::BootInstant;
+use crate::store::StoreError;
+
+/// The task that settles orphaned attempts. There are two causes:
+///
+/// - A reservation can commit after its request has given up waiting for it. Nothing of such a request was sent: the
+///   in-flight registry removes a token only after its outcome is stored, or if its attempt never started. The key is
+///   released.
+/// - A failover can lose the outcome of an attempt and keep its reservation. The registry remembers the attempts that may
+///   have executed. Their keys become unknown.
+pub struct OrphanedAttempts {
+    instance: Arc<Instance>,
+    /// The reservations that the last pass found.
+    found_before: HashSet<Token>,
+}
+
+impl OrphanedAttempts {
+    /// Creates the task; no reservation has been found yet.
+    pub fn new(instance: Arc<Instance>) -> Self {
+        Self { instance, found_before: HashSet::new() }
+    }
+}
+
+/// The time for which a released key stays retryable; the retry that follows takes it over with its route's own TTL.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The pause before an orphaned delivery is due again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The replication lag, beyond a lease, that the memory of executed attempts covers. A standby that lags by more is hardly
+/// ever promoted, and each minute costs memory.
+const LAG_MAX: Duration = Duration::from_secs(5 * 60);
+
+impl Task for OrphanedAttempts {
+    const NAME: &'static str = "orphans";
+
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let Instance { store, instance_lease, in_flight, config, .. } = &*self.instance;
+        let started = BootInstant::now();
+        // First the registry, then the store. An attempt that ends between the two is still in the first list, and one that
+        // had ended before is no longer in flight in the store. In the other order, an attempt that has just become unknown
+        // would be taken for one that was never sent.
+        let running = in_flight.registered_tokens();
+        let reserved = store.list_in_flight(instance_lease.id(), config.store.timeout).await?;
+        // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
+        // registry, so if it is not registered, its attempt never started.
+        let found_before =
+            std::mem::replace(&mut self.found_before, reserved.iter().map(|(_, token)| *token).collect());
+        let orphans: HashMap<Token, RecordId> =
+            reserved.into_iter().filter(|(_, token)| !running.contains(token)).map(|(id, token)| (token, id)).collect();
+        let executed = in_flight.recently_executed(orphans.keys().copied());
+        for (token, id) in orphans {
+            if executed.contains(&token) {
+                tracing::warn!(record = %id, "the store has lost the outcome of this attempt; the key becomes unknown");
+                store.settle(Settlement::for_lost_outcome(id, token)).await?;
+            } else if found_before.contains(&token) {
+                tracing::info!(record = %id, "a reservation committed after its request had given up; the key is released");
+                // If it is a delivery: it was not sent, so it is due again and does not count as an attempt.
+                self.instance.note_unsent_delivery(id);
+                store.settle(Settlement::for_orphan(id, token, TTL).with_retry_in(Some(PAUSE))).await?;
+            }
+        }
+        // Last, and by the time when this pass began: attempts that ended before a long outage of the store are still
+        // known to the first pass after it.
+        in_flight.forget_executed(started, instance_lease.expiry() + LAG_MAX);
+        Ok(PassResult::Idle)
+    }
+}

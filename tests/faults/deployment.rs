@@ -1,0 +1,140 @@
+//! The proxies, the store that they share, and the network links between, each of which can fail.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use crate::checker::Policy;
+use crate::harness::postgres::Cluster;
+use crate::harness::relay::Relay;
+use crate::harness::{Proxy, Setup, Store};
+use crate::history::Attempt;
+
+/// The lease of `Setup::short_leases`.
+pub const LEASE: Duration = Duration::from_secs(1);
+pub const SWEEP: Duration = Duration::from_millis(200);
+/// The store's `timeout`.
+pub const STORE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time limit of an attempt.
+pub const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(2_500);
+/// The time that an unused connection to the service is kept.
+pub const UPSTREAM_IDLE: Duration = Duration::from_millis(500);
+
+/// The store's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    Sqlite,
+    /// A database of the cluster that all tests share.
+    Postgres,
+    /// A cluster of the run's own, with few connections available.
+    OwnPostgres,
+}
+
+pub struct Deployment {
+    pub slots: Vec<ProxySlot>,
+    /// Each proxy's current address.
+    pub addresses: Arc<RwLock<Vec<SocketAddr>>>,
+    /// The PostgreSQL cluster, if the run has its own.
+    pub cluster: Option<Mutex<Cluster>>,
+    pub store: Store,
+    /// The log lines of ended proxies.
+    logged_lines: Mutex<Vec<Value>>,
+}
+
+/// A proxy's place in the deployment: when the proxy dies, the next one takes it.
+pub struct ProxySlot {
+    setup: Setup,
+    pub proxy: Mutex<Proxy>,
+    pub to_store: Option<Mutex<Relay>>,
+    pub to_service: Mutex<Relay>,
+}
+
+impl Deployment {
+    pub async fn start(on: StoreKind, proxies: usize, policy: Policy, service: SocketAddr) -> Self {
+        let cluster =
+            (on == StoreKind::OwnPostgres).then(|| block_in_place(|| Cluster::start("-c max_connections=48")));
+        let store = match (on, &cluster) {
+            (StoreKind::Sqlite, _) => Store::sqlite(),
+            (_, Some(cluster)) => Store::Postgres(cluster.empty_database().await),
+            (_, None) => Store::postgres().await,
+        };
+        let mut slots = Vec::new();
+        for _ in 0..proxies {
+            slots.push(ProxySlot::take(&store, policy, service).await);
+        }
+        let mut addresses = Vec::new();
+        for slot in &slots {
+            addresses.push(slot.proxy.lock().await.listen);
+        }
+        let (addresses, cluster) = (Arc::new(RwLock::new(addresses)), cluster.map(Mutex::new));
+        Self { slots, addresses, cluster, store, logged_lines: Mutex::default() }
+    }
+
+    /// Kills a proxy as a power cut does, and starts the next one as soon as the store accepts it.
+    pub async fn kill(&self, slot: usize) {
+        let mut proxy = self.slots[slot].proxy.lock().await;
+        proxy.kill9().await;
+        self.logged_lines.lock().await.extend(proxy.logged());
+        *proxy = loop {
+            match self.slots[slot].setup.try_start().await {
+                Ok(next) => break next,
+                Err(code) => assert_eq!(code, Some(69), "only its store can keep it from starting"),
+            }
+            sleep(Duration::from_millis(50)).await;
+        };
+        self.addresses.write().unwrap()[slot] = proxy.listen;
+    }
+
+    /// Drains every proxy, and returns the attempts that the proxies logged as unknown.
+    pub async fn close(&self) -> Vec<Attempt> {
+        let mut logged_lines = self.logged_lines.lock().await.clone();
+        for slot in &self.slots {
+            let proxy = slot.proxy.lock().await;
+            assert_eq!(proxy.stop().await, Some(0), "a proxy that has been through all that ends as it should");
+            logged_lines.extend(proxy.logged());
+        }
+        logged_lines.iter().filter_map(unknown).collect()
+    }
+}
+
+impl ProxySlot {
+    async fn take(store: &Store, policy: Policy, service: SocketAddr) -> Self {
+        let to_service = Relay::to(service).await;
+        let (url, to_store) = match store {
+            Store::Sqlite(_) => (store.url(), None),
+            Store::Postgres(database) => {
+                let place = database.url.split(['@', '/']).nth(3).unwrap();
+                let relay = Relay::to(place.parse().unwrap()).await;
+                (database.url.replace(place, &relay.address.to_string()), Some(Mutex::new(relay)))
+            }
+        };
+        let on_unknown = match policy {
+            Policy::Hold => "on_unknown = \"hold\"",
+            Policy::Retry => "on_unknown = \"retry\"",
+            Policy::RetryWhenQuiet(_) => "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"200ms\" }",
+        };
+        let setup = Proxy::on(&url)
+            .upstream(to_service.address)
+            .short_leases()
+            .store(&format!("timeout = \"{}ms\"", STORE_TIMEOUT.as_millis()))
+            .defaults(&format!("upstream_timeout = \"{}ms\"", UPSTREAM_TIMEOUT.as_millis()))
+            .defaults(&format!("upstream_idle_timeout = \"{}ms\"", UPSTREAM_IDLE.as_millis()))
+            .defaults("in_flight = \"wait\"\nwait_timeout = \"300ms\"")
+            .defaults(on_unknown);
+        let proxy = Mutex::new(setup.start().await);
+        Self { setup, proxy, to_store, to_service: Mutex::new(to_service) }
+    }
+}
+
+/// The attempt that a log line calls unknown.
+fn unknown(line: &Value) -> Option<Attempt> {
+    let message = line["message"].as_str()?;
+    let is_unknown = ["outcome is unknown", "leaves the outcome unknown"].iter().any(|words| message.contains(words));
+    let attempt = || Some(Attempt { record: line["record"].as_str()?.to_owned(), number: line["attempt"].as_u64()? });
+    is_unknown.then(attempt).flatten()
+}

@@ -1,0 +1,90 @@
+//! Runs with one kind of fault each, and runs with all faults combined.
+
+use std::time::Duration;
+
+use crate::checker::Policy;
+use crate::deployment::{LEASE, StoreKind, UPSTREAM_TIMEOUT};
+use crate::fault::Fault;
+use crate::fault_run::FaultPlan;
+
+/// The setting of `reconcile.after`.
+const AFTER: Duration = Duration::from_millis(200);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_proxies_on_postgres_killed_at_random_execute_nothing_twice_and_lose_nothing() {
+    FaultPlan::new(StoreKind::Postgres, 3)
+        .seconds_from("ONCEGATE_SOAK_SECONDS")
+        .with_fault(Fault::Kill, 4)
+        .concurrent_faults(2)
+        .run()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_on_sqlite_killed_at_random_executes_nothing_twice_and_loses_nothing() {
+    FaultPlan::new(StoreKind::Sqlite, 3).seconds_from("ONCEGATE_SOAK_SECONDS").with_fault(Fault::Kill, 3).run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxies_paused_past_their_leases_execute_nothing_twice() {
+    // The number of late answers that complete an unknown key is random here; `tests/it/crash.rs` tests that they do.
+    let report = FaultPlan::new(StoreKind::Postgres, 4).with_fault(Fault::Pause, 2).run().await;
+    assert_eq!(report.repeated, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_on_unknown_retry_only_unknown_outcomes_are_repeated() {
+    let report = FaultPlan::new(StoreKind::Postgres, 4).policy(Policy::Retry).with_fault(Fault::Pause, 2).run().await;
+    assert!(report.repeated > 0, "nothing was taken over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_retry_when_quiet_nothing_is_repeated_before_the_quiet_time() {
+    let quiet = Policy::RetryWhenQuiet(UPSTREAM_TIMEOUT + LEASE + AFTER);
+    FaultPlan::new(StoreKind::Postgres, 7).policy(quiet).with_fault(Fault::Pause, 2).run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crashed_frozen_or_full_postgres_loses_nothing_acknowledged() {
+    let plan = FaultPlan::new(StoreKind::OwnPostgres, 4).with_fault(Fault::CrashStore, 1);
+    let report = plan.with_fault(Fault::FreezeStore, 1).with_fault(Fault::ExhaustStore, 1).run().await;
+    assert!(report.troubled > 0, "no request was affected");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_faulty_network_to_postgres_loses_nothing_acknowledged() {
+    let plan = FaultPlan::new(StoreKind::Postgres, 4).with_fault(Fault::CutStore, 1).with_fault(Fault::SilenceStore, 1);
+    let report = plan.concurrent_faults(2).run().await;
+    assert!(report.troubled > 0, "no request was affected");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_faulty_network_to_the_service_executes_nothing_twice() {
+    let plan =
+        FaultPlan::new(StoreKind::Postgres, 4).with_fault(Fault::CutService, 1).with_fault(Fault::SilenceService, 1);
+    plan.concurrent_faults(2).run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_faults_combined_on_postgres_execute_nothing_twice_and_lose_nothing() {
+    let all = [
+        Fault::Kill,
+        Fault::Pause,
+        Fault::CrashStore,
+        Fault::FreezeStore,
+        Fault::ExhaustStore,
+        Fault::CutStore,
+        Fault::SilenceStore,
+        Fault::CutService,
+        Fault::SilenceService,
+    ];
+    let plan = FaultPlan::new(StoreKind::OwnPostgres, 5).seconds_from("ONCEGATE_TORTURE_SECONDS").concurrent_faults(2);
+    all.into_iter().fold(plan, |plan, fault| plan.with_fault(fault, 1)).run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_faults_combined_on_sqlite_execute_nothing_twice_and_lose_nothing() {
+    let all = [Fault::Kill, Fault::Pause, Fault::CutService, Fault::SilenceService];
+    let plan = FaultPlan::new(StoreKind::Sqlite, 4).seconds_from("ONCEGATE_TORTURE_SECONDS").concurrent_faults(2);
+    all.into_iter().fold(plan, |plan, fault| plan.with_fault(fault, 1)).run().await;
+}

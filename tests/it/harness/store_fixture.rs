@@ -1,0 +1,337 @@
+//! A store for one test of the store's interface, and its requests.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate::domain::delivery::{DeliveryPolicy, EnqueueRequest, PickUpRequest};
+use oncegate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret};
+use oncegate::domain::ids::{InstanceId, RecordId, Token};
+use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
+use oncegate::domain::record::Record;
+use oncegate::domain::response::StoredResponse;
+use oncegate::domain::scope::Scope;
+use oncegate::domain::sealed::SealedBytes;
+use oncegate::store::{self, LeaseRenewal, SettleResult, Store, StoreLocation, StoreSettings};
+use tempfile::TempDir;
+
+use super::pgbouncer;
+use super::postgres::{self, Database};
+
+/// The default instance of the requests. It never takes a lease.
+pub fn own_instance() -> InstanceId {
+    InstanceId::from_stored(1)
+}
+
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A lease of the default service for an instance with an empty cache.
+pub fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
+    LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None }
+}
+
+/// A store for one test alone.
+pub struct StoreFixture {
+    pub settings: StoreSettings,
+    store: Option<Arc<dyn Store>>,
+    home: Home,
+}
+
+enum Home {
+    Postgres(Database),
+    Sqlite(#[expect(dead_code, reason = "it goes away with the test")] TempDir),
+}
+
+impl StoreFixture {
+    /// In a PostgreSQL database.
+    pub async fn postgres() -> Self {
+        let database = postgres::database().await;
+        let settings = postgres::settings(&database.url);
+        let store = Some(store::open(&settings).await.unwrap());
+        Self { settings, store, home: Home::Postgres(database) }
+    }
+
+    /// In a PostgreSQL database behind PgBouncer in transaction mode, where that is installed.
+    pub async fn pgbouncer() -> Option<Self> {
+        let database = postgres::database().await;
+        let settings = postgres::settings(&pgbouncer::shared(&database).await?.to(&database).url);
+        let store = Some(store::open(&settings).await.unwrap());
+        Some(Self { settings, store, home: Home::Postgres(database) })
+    }
+
+    /// In a SQLite file.
+    pub async fn sqlite() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let settings = sqlite_settings(&home);
+        let store = Some(store::open(&settings).await.unwrap());
+        Self { settings, store, home: Home::Sqlite(home) }
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.store.as_ref().unwrap()
+    }
+
+    /// The database; panics for a SQLite file.
+    pub fn database(&self) -> &Database {
+        match &self.home {
+            Home::Postgres(database) => database,
+            Home::Sqlite(_) => panic!("this test is about PostgreSQL"),
+        }
+    }
+
+    /// Closes the store.
+    pub fn close(&mut self) {
+        self.store = None;
+    }
+
+    /// Closes the store and opens it again.
+    pub async fn reopen(&mut self) {
+        self.close();
+        self.store = Some(store::open(&self.settings).await.unwrap());
+    }
+
+    /// Executes SQL in the tables. The embedded store is closed meanwhile, as it holds its file exclusively.
+    pub async fn execute_sql(&mut self, sql: &str) -> Result<(), String> {
+        if matches!(self.home, Home::Postgres(_)) {
+            return self.write(sql).await;
+        }
+        self.close();
+        let done = self.write(sql).await;
+        self.reopen().await;
+        done
+    }
+
+    /// The same, in a store that will not be opened again.
+    pub async fn execute_sql_closed(&mut self, sql: &str) {
+        self.close();
+        self.write(sql).await.unwrap();
+    }
+
+    async fn write(&self, sql: &str) -> Result<(), String> {
+        match (&self.home, &self.settings.location) {
+            (Home::Postgres(database), _) => {
+                let client = database.client().await;
+                client.batch_execute("set search_path = oncegate").await.unwrap();
+                client.batch_execute(sql).await.map_err(|error| error.as_db_error().unwrap().message().to_owned())
+            }
+            (Home::Sqlite(_), StoreLocation::Sqlite(path)) => {
+                let db = rusqlite::Connection::open(path).unwrap();
+                db.execute_batch(sql).map_err(|error| error.to_string())
+            }
+            _ => unreachable!("a file's location is its path"),
+        }
+    }
+
+    /// The audit entries, oldest first, a line each.
+    pub async fn audit(&mut self) -> Vec<String> {
+        let columns = ["service", "actor", "action", "id", "before", "after", "note"];
+        let Home::Postgres(database) = &self.home else {
+            self.close();
+            let StoreLocation::Sqlite(path) = &self.settings.location else {
+                unreachable!("a file's location is its path")
+            };
+            let db = rusqlite::Connection::open(path).unwrap();
+            let sql =
+                format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
+            let mut rows = db.prepare(&sql).unwrap();
+            let line = |row: &rusqlite::Row<'_>| {
+                Ok((0..7).map(|column| row.get(column).unwrap()).collect::<Vec<String>>().join(" "))
+            };
+            return rows.query_map([], line).unwrap().map(Result::unwrap).collect();
+        };
+        let sql = format!("select {} from oncegate.audit order by seq", columns.join(", "));
+        let sql = sql.replace("id,", "encode(id, 'hex'),");
+        let rows = database.client().await.query(&sql, &[]).await.unwrap();
+        rows.iter().map(|row| (0..7).map(|column| row.get(column)).collect::<Vec<String>>().join(" ")).collect()
+    }
+
+    /// The same without notes, where the entries have none.
+    pub async fn audit_without_notes(&mut self) -> Vec<String> {
+        self.execute_sql("update audit set note = '-' where note is null").await.unwrap();
+        let lines = self.audit().await;
+        if self.store.is_none() {
+            self.reopen().await;
+        }
+        lines.iter().map(|line| line.strip_suffix(" -").unwrap_or(line).to_owned()).collect()
+    }
+
+    /// The number of running attempts that were reported as not executed.
+    pub async fn denials(&mut self) -> i64 {
+        self.rows_of("denials").await
+    }
+
+    /// The number of a table's rows.
+    pub async fn rows_of(&mut self, table: &str) -> i64 {
+        if let Home::Postgres(database) = &self.home {
+            let sql = format!("select count(*) from oncegate.{table}");
+            return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
+        }
+        self.close();
+        let StoreLocation::Sqlite(path) = &self.settings.location else {
+            unreachable!("a file's location is its path")
+        };
+        let sql = format!("select count(*) from {table}");
+        let count = rusqlite::Connection::open(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap();
+        self.reopen().await;
+        count
+    }
+
+    /// The SQL expression for a new id in this store.
+    pub fn new_id(&self) -> &'static str {
+        match &self.home {
+            Home::Postgres(_) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
+            Home::Sqlite(_) => "randomblob(32)",
+        }
+    }
+
+    /// The SQL literal for bytes in this store.
+    pub fn bytes(&self, hex: &str) -> String {
+        match &self.home {
+            Home::Postgres(_) => format!("'\\x{hex}'"),
+            Home::Sqlite(_) => format!("x'{hex}'"),
+        }
+    }
+
+    /// Reserves a free key.
+    pub async fn reserve(&self, reserve_request: &ReserveRequest) -> AttemptLease {
+        unwrap_lease(self.store().reserve(reserve_request.clone()).await.unwrap())
+    }
+
+    /// Reserves a key that is taken, and returns its record.
+    pub async fn reserve_taken(&self, reserve_request: &ReserveRequest) -> Record {
+        unwrap_taken(self.store().reserve(reserve_request.clone()).await.unwrap())
+    }
+
+    /// Settles an attempt that is not settled yet.
+    pub async fn settle(&self, settlement: Settlement) {
+        let settled = self.store().settle(settlement).await.unwrap();
+        assert!(matches!(settled, SettleResult::Done { .. }), "{settled:?}");
+    }
+
+    /// Settles an attempt that was settled already, and returns its record.
+    pub async fn settle_late(&self, settlement: Settlement) -> Option<Record> {
+        match self.store().settle(settlement).await.unwrap() {
+            SettleResult::Fenced(record) => record,
+            done => panic!("{done:?}"),
+        }
+    }
+
+    /// Finds an existing record.
+    pub async fn find(&self, reserve_request: &ReserveRequest) -> Record {
+        self.store().find(reserve_request.id).await.unwrap().unwrap()
+    }
+}
+
+/// The settings of a SQLite store in tests.
+pub fn sqlite_settings(home: &TempDir) -> StoreSettings {
+    StoreSettings {
+        location: StoreLocation::Sqlite(home.path().join("oncegate.db")),
+        max_connections: 8,
+        timeout: Duration::from_secs(10),
+        migrate: true,
+    }
+}
+
+pub fn unwrap_lease(reservation: ReserveResult) -> AttemptLease {
+    match reservation {
+        ReserveResult::Fresh(lease) => lease,
+        ReserveResult::Taken(record) => panic!("{record:?}"),
+    }
+}
+
+pub fn unwrap_taken(reservation: ReserveResult) -> Record {
+    match reservation {
+        ReserveResult::Fresh(lease) => panic!("{lease:?}"),
+        ReserveResult::Taken(record) => record,
+    }
+}
+
+/// A request for the first attempt at a key.
+pub fn new_reserve_request(key: &str) -> ReserveRequest {
+    new_reserve_request_in("shop", [7; 32], b"POST /pay", key)
+}
+
+/// The same for another service, scope or key space.
+pub fn new_reserve_request_in(service: &str, scope: [u8; 32], space: &[u8], key: &str) -> ReserveRequest {
+    let key = Key::parse(key.as_bytes(), KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 255 }).unwrap();
+    let scope = Scope::from_stored(&scope).unwrap();
+    ReserveRequest {
+        id: RecordId::derive(service, &scope, space, &key),
+        service: service.into(),
+        scope,
+        space: Bytes::copy_from_slice(space),
+        key,
+        path: None,
+        route: "pay".into(),
+        recipe: Recipe::new(FingerprintRules::default(), None),
+        fingerprint: Fingerprint::from_stored(&[9; 32]).unwrap(),
+        instance: own_instance(),
+        token: token(),
+        time_limit: Duration::from_secs(30),
+    }
+}
+
+/// The enqueue request of an asynchronous delivery.
+pub fn new_enqueue_request(reserve_request: &ReserveRequest) -> EnqueueRequest {
+    let secret = Secret::new("a secret of some length");
+    EnqueueRequest {
+        reserve_request: reserve_request.clone(),
+        sealed: SealedBytes::seal(&secret, &reserve_request.id, [7; 32], b"a request"),
+    }
+}
+
+/// A request for as many deliveries as there are tokens, under this policy, with no report about earlier ones.
+pub fn new_pick_up_request(tokens: Vec<Token>, terms: DeliveryPolicy) -> PickUpRequest {
+    PickUpRequest {
+        service: "shop".into(),
+        instance: own_instance(),
+        tokens,
+        policies: vec![terms],
+        delivered: Vec::new(),
+        busy: Vec::new(),
+        unsent: Vec::new(),
+    }
+}
+
+/// A request for the next attempt at the same key.
+pub fn next_attempt_request(reserve_request: &ReserveRequest) -> ReserveRequest {
+    ReserveRequest { token: token(), ..reserve_request.clone() }
+}
+
+/// A new token.
+pub fn token() -> Token {
+    static COUNTER: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    Token::from_random(bytes)
+}
+
+/// A response with some of every part.
+pub fn response(body: &[u8]) -> StoredResponse {
+    let mut headers = HeaderMap::new();
+    headers.append("set-cookie", HeaderValue::from_static("a=1"));
+    headers.append("content-type", HeaderValue::from_static("text/plain"));
+    headers.append("set-cookie", HeaderValue::from_bytes(b"caf\xe9: yes").unwrap());
+    let mut trailers = HeaderMap::new();
+    trailers.append("checksum", HeaderValue::from_static("abc"));
+    StoredResponse { status: StatusCode::CREATED, headers, body: Some(Bytes::copy_from_slice(body)), trailers }
+}
+
+/// The settlement of an attempt with a response.
+pub fn completion(reserve_request: &ReserveRequest, body: &[u8]) -> Settlement {
+    settlement(reserve_request, AttemptOutcome::Completed { response: response(body), ttl: DAY, remember: None })
+}
+
+/// The settlement of an attempt.
+pub fn settlement(reserve_request: &ReserveRequest, outcome: AttemptOutcome) -> Settlement {
+    AttemptLease {
+        reserve_request: Arc::new(reserve_request.clone()),
+        attempt: 1,
+        recovery_point: None,
+        delivery: None,
+    }
+    .end(outcome)
+}

@@ -1,0 +1,183 @@
+//! Decisions on the page.
+
+use super::{Html, Visitor};
+use crate::harness::operator::Operator;
+use crate::harness::{Answer, Hold, Store, World, on_both_stores};
+use crate::operators::{dead, unknown};
+
+const RESPONSE: [(&str, &str); 5] = [
+    ("name", "alice"),
+    ("note", "ledger line 7"),
+    ("status", "201"),
+    ("headers", "Content-Type: text/plain\r\nX-Receipt: r-7\r\n"),
+    ("body", "charge 7\r\nof two lines"),
+];
+
+on_both_stores!(retries_get_the_response_entered_on_the_page);
+async fn retries_get_the_response_entered_on_the_page(store: Store) {
+    let world = World::start(store).await;
+    let id = unknown(&world, "k-1").await;
+    let visitor = Visitor::of(&world);
+    let path = format!("/keys/{id}/completed");
+    let asked = visitor.page(&path).await;
+    for words in ["What it means", "What follows", "Every retry gets the response", "after 1 attempt,"] {
+        assert!(asked.contains(words), "{words}: {asked}");
+    }
+    for (field, wrong, why) in [
+        ("status", "", "is not a status"),
+        ("status", "99", "is not a status"),
+        ("headers", "no colon", "without a colon"),
+        ("headers", "Content-Length: 7", "content-length"),
+        ("name", " ", "who you are"),
+        ("note", &*"x".repeat(501), "is longer than"),
+    ] {
+        let typed: Vec<_> = RESPONSE.iter().map(|pair| if pair.0 == field { (field, wrong) } else { *pair }).collect();
+        let refused = visitor.submit(&path, &typed).await;
+        assert!(refused.status == 400 && refused.html().contains(why), "{field} {wrong:?}: {}", refused.html());
+        assert!(refused.html().contains("charge 7\nof two lines"), "what was typed is not lost: {}", refused.html());
+    }
+    let done = visitor.submit(&path, &RESPONSE).await;
+    assert_eq!(done.status, 303, "{}", done.html());
+    let next = visitor.page(done.field("location").unwrap()).await;
+    assert!(next.contains("Done. The key is completed by hand"), "{next}");
+    let replay = world.pay("k-1").send().await;
+    assert_eq!((replay.status, replay.text()), (201, "charge 7\nof two lines".to_owned()));
+    assert!(replay.is_replay() && replay.field("x-receipt") == Some("r-7"));
+    let line = ["alice (claimed) at 127.0.0.1", "resolve", "unknown", "completed"].map(str::to_owned);
+    assert_eq!(Operator::of(&world.proxy).audit().await, [line]);
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+on_both_stores!(a_decision_that_may_execute_twice_needs_the_checkbox);
+async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
+    let world = World::start(store).await;
+    let (retried, forgotten) = (unknown(&world, "k-1").await, unknown(&world, "k-2").await);
+    let visitor = Visitor::of(&world);
+    let operator = Operator::of(&world.proxy);
+    for (id, action, reason) in
+        [(&retried, "not-executed", "may still be running"), (&forgotten, "purge", "executed twice")]
+    {
+        let path = format!("/keys/{id}/{action}");
+        let page = visitor.page(&path).await;
+        assert!(page.contains("name=\"accept_risk\""), "{page}");
+        assert_eq!(page.contains("Without a risk this is believed"), action == "not-executed", "{page}");
+        let refused = visitor.submit(&path, &[("name", "alice")]).await;
+        assert!(refused.status == 409 && refused.html().contains(reason), "{}", refused.html());
+        assert!(refused.html().contains("the box below overrules"), "{}", refused.html());
+        assert_eq!(operator.audit().await.len(), usize::from(action == "purge"));
+        let done = visitor.submit(&path, &[("name", "alice"), ("accept_risk", "true")]).await;
+        assert_eq!(done.status, 303, "{}", done.html());
+    }
+    for key in ["k-1", "k-2"] {
+        assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"));
+    }
+}
+
+on_both_stores!(a_forgotten_key_leaves_its_audit_behind);
+async fn a_forgotten_key_leaves_its_audit_behind(store: Store) {
+    let mut world = World::start(store).await;
+    let given_up = dead(&mut world, "k-1").await;
+    assert_eq!(world.pay("k-2").send().await.status, 201);
+    let operator = Operator::of(&world.proxy);
+    let completed = operator.id("k-2").await;
+    let visitor = Visitor::of(&world);
+    let name = [("name", "alice")];
+    assert_eq!(visitor.submit(&format!("/keys/{given_up}/requeue"), &name).await.status, 303);
+    assert_eq!(operator.id_when("k-1", "unknown").await, given_up);
+    assert_eq!(visitor.submit(&format!("/keys/{completed}/release"), &name).await.status, 303);
+    let done = visitor.submit(&format!("/keys/{completed}/purge"), &name).await;
+    let next = visitor.get(done.field("location").unwrap()).await;
+    assert_eq!(next.status, 404);
+    for words in ["Done. The key is forgotten.", "There is no such key", "completed → retryable", "retryable → none"]
+    {
+        assert!(next.html().contains(words), "{words}: {}", next.html());
+    }
+    assert_eq!(world.pay("k-2").send().await.text(), "effect 3");
+}
+
+on_both_stores!(a_key_that_has_changed_since_its_page_was_shown_is_left_alone);
+async fn a_key_that_has_changed_since_its_page_was_shown_is_left_alone(store: Store) {
+    let world = World::with(store, |setup| setup.defaults("on_unknown = \"retry\"")).await;
+    let id = unknown(&world, "k-1").await;
+    let visitor = Visitor::of(&world);
+    let path = format!("/keys/{id}/purge");
+    let hidden = super::hidden(&visitor.page(&path).await);
+    world.upstream.then(Answer::close());
+    assert_eq!(world.pay("k-1").send().await.status, 502);
+    assert_eq!(unknown_again(&world, &id).await, 2);
+    let fields: Vec<_> = hidden.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let typed = [&fields[..], &[("name", "alice"), ("accept_risk", "true")]].concat();
+    let refused = visitor.form(&path, &typed).send().await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.html().contains("has changed since you looked: it is unknown now, after attempt 2"));
+    assert!(Operator::of(&world.proxy).audit().await.is_empty());
+    // A running attempt cannot be decided about.
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let running = world.pay("k-2").spawn();
+    world.upstream.wait_for_executed(3).await;
+    let id = Operator::of(&world.proxy).id("k-2").await;
+    assert!(!visitor.page(&format!("/keys/{id}")).await.contains("id=\"decide\""));
+    for action in ["completed", "not-executed", "release", "requeue", "purge"] {
+        let page = visitor.page(&format!("/keys/{id}/{action}")).await;
+        assert!(
+            page.contains("This decision is not for a key that is in_flight") && !page.contains("name=\"seen\""),
+            "{page}"
+        );
+    }
+    hold.release();
+    assert_eq!(running.await.unwrap().unwrap().status, 201);
+}
+
+async fn unknown_again(world: &World, id: &str) -> u64 {
+    crate::harness::eventually(crate::harness::TEST_TIMEOUT, async || {
+        let key = Operator::of(&world.proxy).get(&format!("/api/v1/keys/{id}")).await.1;
+        (key["state"] == "unknown" && key["attempts"] != 1).then(|| key["attempts"].as_u64().unwrap())
+    })
+    .await
+}
+
+on_both_stores!(a_bulk_change_affects_only_the_counted_keys);
+async fn a_bulk_change_affects_only_the_counted_keys(store: Store) {
+    let world = World::start(store).await;
+    for number in 0..3 {
+        unknown(&world, &format!("k-{number}")).await;
+    }
+    let visitor = Visitor::of(&world);
+    let operator = Operator::of(&world.proxy);
+    let list = visitor.page("/keys?state=unknown").await;
+    assert!(list.contains("/keys/several?step=not-executed&amp;state=unknown"), "{list}");
+    let path = "/keys/several?step=not-executed&state=unknown";
+    let page = visitor.page(path).await;
+    assert!(page.contains("It was not executed: 3 keys") && page.contains("3 <b class=\"unknown\">"), "{page}");
+    let hidden = super::hidden(&page);
+    // A third key has become unknown since.
+    unknown(&world, "k-3").await;
+    let fields: Vec<_> = hidden.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let typed = [&fields[..], &[("name", "alice"), ("accept_risk", "true")]].concat();
+    let refused = visitor.form("/keys/several", &typed).send().await;
+    assert_eq!(refused.status, 409);
+    for words in ["4 keys fit, more than the 3 that were expected", "name=\"expect\" value=\"4\""] {
+        assert!(refused.html().contains(words), "{words}: {}", refused.html());
+    }
+    assert!(operator.audit().await.is_empty());
+    // Without the accepted risk, all are refused, as none is quiet; the page says why.
+    let none = visitor.submit(path, &[("name", "alice")]).await;
+    let notice = visitor.page(none.field("location").unwrap()).await;
+    for words in ["0 keys are retryable", "4 keys were not changed: its last attempt may still be running."] {
+        assert!(notice.contains(words), "{words}: {notice}");
+    }
+    let done = visitor.submit(path, &[("name", "alice"), ("accept_risk", "true"), ("note", "outage 12")]).await;
+    assert_eq!(done.status, 303, "{}", done.html());
+    let notice = visitor.page(done.field("location").unwrap()).await;
+    assert!(notice.contains("Done. 4 keys are retryable") && notice.contains("accept_risk; outage 12"), "{notice}");
+    assert_eq!(operator.audit().await.len(), 4);
+    assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"));
+    let empty = visitor.page(path).await;
+    assert!(empty.contains("There is nothing to decide.") && !empty.contains("name=\"expect\""), "{empty}");
+    for wrong in ["/keys/several?step=purge", "/keys/several", "/keys/several?step=purge&state=lost"] {
+        assert_eq!(visitor.get(wrong).await.status, 400, "{wrong}");
+    }
+    let purged = visitor.submit("/keys/several?step=purge&state=retryable", &[("name", "alice")]).await;
+    assert!(visitor.page(purged.field("location").unwrap()).await.contains("Done. 3 keys are forgotten."));
+}

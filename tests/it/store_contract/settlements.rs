@@ -1,0 +1,63 @@
+//! The condition of a settlement, tried for every outcome in every state.
+
+use oncegate::domain::attempt::AttemptOutcome;
+use oncegate::domain::state::StateKind;
+use oncegate::store::SettleResult;
+
+use crate::harness::store_fixture::{DAY, StoreFixture, completion, new_reserve_request, response, settlement};
+
+/// The SQL that brings a settled key into a state. `None` if no key can be in that state, or SQL cannot bring it there.
+fn transition(state: StateKind, is_accepted: bool) -> Option<&'static str> {
+    Some(match (state, is_accepted) {
+        (StateKind::Completed | StateKind::InFlight | StateKind::Retryable | StateKind::Unknown, false) => "",
+        (StateKind::Completed | StateKind::Unknown, true) => "accepted_at = created_at",
+        (StateKind::Dead, false) => "state = 'dead'",
+        (StateKind::Dead, true) => "state = 'dead', accepted_at = created_at",
+        (StateKind::Expired, false) => {
+            "state = 'expired', status = null, fields = null, body = null, remember_ms = null"
+        }
+        (StateKind::Queued, true) => {
+            "state = 'queued', accepted_at = created_at, due_at = created_at, expires_at = null"
+        }
+        // SQL by hand restarts the embedded store, and a start makes unknown what is in flight.
+        (StateKind::InFlight, true) => return None,
+        (StateKind::Expired | StateKind::Retryable, true) | (StateKind::Queued, false) => return None,
+    })
+}
+
+pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world: StoreFixture) {
+    let outcomes = [
+        AttemptOutcome::Completed { response: response(b"late"), ttl: DAY, remember: None },
+        AttemptOutcome::Retryable { ttl: DAY },
+        AttemptOutcome::Unknown,
+    ];
+    for (number, outcome) in outcomes.iter().enumerate() {
+        for (state, is_accepted) in StateKind::ALL.into_iter().flat_map(|state| [(state, false), (state, true)]) {
+            let Some(transition) = transition(state, is_accepted) else { continue };
+            let request = new_reserve_request(&format!("{number}-{state}-{is_accepted}"));
+            world.reserve(&request).await;
+            match state {
+                StateKind::Completed | StateKind::Expired => world.settle(completion(&request, b"first")).await,
+                StateKind::Queued | StateKind::Retryable => {
+                    world.settle(settlement(&request, AttemptOutcome::Retryable { ttl: DAY })).await;
+                }
+                StateKind::Dead | StateKind::Unknown => {
+                    world.settle(settlement(&request, AttemptOutcome::Unknown)).await;
+                }
+                StateKind::InFlight => {}
+            }
+            if !transition.is_empty() {
+                let id = world.bytes(&request.id.to_string());
+                world.execute_sql(&format!("update keys set {transition} where id = {id}")).await.unwrap();
+            }
+            assert_eq!(world.find(&request).await.state.kind(), state);
+            let result = world.store().settle(settlement(&request, outcome.clone())).await.unwrap();
+            let expected = outcome.may_settle(state, is_accepted);
+            let is_done = matches!(result, SettleResult::Done { .. });
+            assert_eq!(is_done, expected, "{outcome:?} for a key that is {state}, accepted: {is_accepted}");
+            if !expected {
+                assert_eq!(world.find(&request).await.state.kind(), state);
+            }
+        }
+    }
+}
