@@ -61,7 +61,7 @@ async fn tour() -> Result<(), DemoError> {
 
     guide.print_step("The same key with another amount is a bug of the client: 422.")?;
     let other = guide.send("order-1001", r#"{"amount":9999,"currency":"EUR"}"#).await?;
-    guide.expect(&other, StatusCode::UNPROCESSABLE_ENTITY, "mismatch", 1)?;
+    guide.expect(&other, StatusCode::UNPROCESSABLE_ENTITY, "key-reused", 1)?;
 
     guide.print_step("A duplicate arrives while the first attempt is still running: it is not forwarded.")?;
     let slow = guide.client.post("order-1002", SLOW);

@@ -43,7 +43,7 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery)
         }
         let outcome = match &message {
             Ok(message) => session.gate.execute_message(message.clone()).await,
-            Err(refusal) => MessageOutcome::from(*refusal),
+            Err(refusal) => MessageOutcome::from(refusal.clone()),
         };
         tries += 1;
         let step = match decide(outcome, tries, started.elapsed(), session.exchange.is_some()) {

@@ -79,7 +79,7 @@ fn properties(consumer: &Consumer, delivery: &Delivery, reason: &OutcomeReason) 
         headers.insert(name.into(), AMQPValue::LongString(value.as_bytes().into()));
     };
     add("x-oncegate-reason", reason.slug);
-    add("x-oncegate-detail", reason.detail);
+    add("x-oncegate-detail", &reason.detail);
     add("x-oncegate-queue", &consumer.queue);
     add("x-oncegate-route", &consumer.route);
     if let Some(user) = sent.user_id() {

@@ -72,7 +72,7 @@ pub(super) fn decode_message(
             HeaderLookup::NotText => return Err(KeyError::BadCharacter.into()),
         },
     };
-    let key = key.ok_or(Refusal::KeyMissing)?;
+    let key = key.ok_or_else(|| key_missing(&consumer.key))?;
     let filled = consumer.path.fill_in(|name| match sent.single(name) {
         HeaderLookup::Text(text) => Some(text),
         HeaderLookup::Missing | HeaderLookup::NotText | HeaderLookup::Several => None,
@@ -87,6 +87,14 @@ pub(super) fn decode_message(
         return Err(SCOPE_NOT_TEXT);
     }
     Ok(Message { consumer: Arc::clone(consumer), path, key: key.into(), headers, body, broker })
+}
+
+fn key_missing(key: &MessageKey) -> Refusal {
+    let place = match key {
+        MessageKey::MessageId => "the property `message-id`".to_owned(),
+        MessageKey::Header(name) => format!("the header `{name}`"),
+    };
+    Refusal::KeyMissing(format!("The message has no idempotency key: {place} is absent.").into())
 }
 
 /// A message's headers with lower-case names (case does not matter, as in HTTP). A value that has no text form is `None`.

@@ -174,7 +174,7 @@ impl Gate {
                 context.unguard();
                 Ok(unguarded(head, body, &origin, &active.upstream, client))
             }
-            (_, _) => Err(Refusal::KeyMissing),
+            (_, _) => Err(key_location::missing(&route.key)),
         }
     }
 
@@ -250,7 +250,7 @@ impl Instance {
             some => some,
         };
         let Some(key) = key else {
-            return if route.key.required { Err(Refusal::KeyMissing) } else { Ok(None) };
+            return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
         let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
         let scope = scope::compute_scope(&self.salt, &route.scope, head, origin.trusted)?;

@@ -1,5 +1,6 @@
 //! Executes a message as a request whose sender waits for no response.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub struct OutcomeReason {
     /// A problem's slug, or `status`.
     pub slug: &'static str,
     /// The reason in a sentence.
-    pub detail: &'static str,
+    pub detail: Cow<'static, str>,
     /// The status of the service's response, if there is one.
     pub status: Option<StatusCode>,
     /// The pause that the service asks for with `Retry-After`.
@@ -45,8 +46,8 @@ pub struct OutcomeReason {
 
 impl OutcomeReason {
     /// A reason of Oncegate's own.
-    pub fn new(slug: &'static str, detail: &'static str) -> Self {
-        Self { slug, detail, status: None, wait: None }
+    pub fn new(slug: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { slug, detail: detail.into(), status: None, wait: None }
     }
 
     fn answered(slug: &'static str, detail: &'static str, status: StatusCode) -> Self {
@@ -170,7 +171,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 impl From<Refusal> for MessageOutcome {
     fn from(refusal: Refusal) -> Self {
-        let reason = OutcomeReason::new(refusal.slug(), refusal.detail());
+        let reason = OutcomeReason::new(refusal.slug(), refusal.detail().into_owned());
         match refusal {
             Refusal::Draining
             | Refusal::InFlight(_)
@@ -181,12 +182,15 @@ impl From<Refusal> for MessageOutcome {
             Refusal::BadRequest(..)
             | Refusal::KeyExpired
             | Refusal::KeyInvalid(_)
-            | Refusal::KeyMissing
+            | Refusal::KeyMissing(_)
             | Refusal::KeyReused
+            | Refusal::LoopDetected
+            | Refusal::PathAmbiguous
             | Refusal::RequestTimeout
-            | Refusal::RequestTooLarge
+            | Refusal::RequestTooLarge(_)
             | Refusal::RequestTooOld
             | Refusal::ResponseCorrupt
+            | Refusal::ScopeMissing(_)
             | Refusal::Unguarded => Self::Refused(reason),
         }
     }
@@ -263,7 +267,7 @@ mod tests {
     #[test]
     fn a_refusal_that_says_to_send_it_again_never_ends_a_message() {
         for refusal in Refusal::ALL {
-            let outcome = MessageOutcome::from(refusal);
+            let outcome = MessageOutcome::from(refusal.clone());
             let expected = match refusal.client_action() {
                 "same_key" => "again",
                 "reconcile" if refusal == Refusal::ResponseNotKept => "again",

@@ -1,5 +1,6 @@
 //! Refusals: all the error answers of Oncegate itself, in one table.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
@@ -11,7 +12,7 @@ use crate::body::Body;
 use crate::domain::key::KeyError;
 
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The request violates HTTP, or is ambiguous about its end or its target.
     BadRequest(StatusCode, &'static str),
@@ -21,24 +22,30 @@ pub enum Refusal {
     InFlight(RetryAfter),
     /// The key is past its TTL, and the route refuses late retries.
     KeyExpired,
-    /// The key is invalid, or the caller cannot be identified.
+    /// The key is invalid.
     KeyInvalid(&'static str),
-    /// The route requires a key.
-    KeyMissing,
+    /// The route requires a key. The text says where it was looked for.
+    KeyMissing(Cow<'static, str>),
     /// The key was used for another request.
     KeyReused,
+    /// The request has been through this instance before.
+    LoopDetected,
     /// The attempt may have executed; its outcome is unknown.
     OutcomeUnknown(RetryAfter),
+    /// The service may read the path as one that a route guards, and the path is not spelled as that route's.
+    PathAmbiguous,
     /// The request did not arrive in time.
     RequestTimeout,
     /// The request's own time is older than the route allows.
     RequestTooOld,
-    /// The body is larger than the route allows.
-    RequestTooLarge,
+    /// The body is larger than this limit of the route, in bytes.
+    RequestTooLarge(usize),
     /// The stored response cannot be decoded.
     ResponseCorrupt,
     /// The operation was executed, but its response was too large to store.
     ResponseNotKept,
+    /// Nothing in the request identifies its caller. The text says what was looked for.
+    ScopeMissing(Cow<'static, str>),
     /// The store cannot reserve the key.
     StoreUnavailable,
     /// The operation may change state, and no route guards it.
@@ -103,31 +110,34 @@ struct ProblemDocument<'a> {
     retry: &'a str,
 }
 
-struct RefusalRow {
+struct RefusalRow<'a> {
     status: u16,
     slug: &'static str,
     title: &'static str,
-    detail: &'static str,
+    detail: Cow<'a, str>,
     action: ClientAction,
     oncegate_status: OncegateStatus,
 }
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
         Self::InFlight(RetryAfter(1)),
         Self::KeyExpired,
         Self::KeyInvalid(""),
-        Self::KeyMissing,
+        Self::KeyMissing(Cow::Borrowed("")),
         Self::KeyReused,
+        Self::LoopDetected,
         Self::OutcomeUnknown(RetryAfter(1)),
+        Self::PathAmbiguous,
         Self::RequestTimeout,
-        Self::RequestTooLarge,
+        Self::RequestTooLarge(0),
         Self::RequestTooOld,
         Self::ResponseCorrupt,
         Self::ResponseNotKept,
+        Self::ScopeMissing(Cow::Borrowed("")),
         Self::StoreUnavailable,
         Self::Unguarded,
         Self::UpstreamBroken,
@@ -137,93 +147,102 @@ impl Refusal {
 
     /// The whole error contract in one table.
     #[rustfmt::skip]
-    fn row(self) -> RefusalRow {
+    fn row(&self) -> RefusalRow<'_> {
         use ClientAction::{Fix, NewKey, Reconcile, SameKey};
-        let (status, slug, action, oncegate_status, title, detail) = match self {
+        let (status, slug, action, oncegate_status, title, detail): (_, _, _, _, _, Cow<'_, str>) = match self {
             Self::BadRequest(status, detail) => (status.as_u16(), "bad-request", Fix, OncegateStatus::Rejected,
-                "The request cannot be forwarded", detail),
+                "The request cannot be forwarded", (*detail).into()),
             Self::Draining => (503, "draining", SameKey, OncegateStatus::Rejected,
-                "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will handle it."),
+                "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will handle it.".into()),
             Self::InFlight(_) => (409, "in-flight", SameKey, OncegateStatus::InFlight,
-                "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After."),
+                "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After.".into()),
             Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
-                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. Nothing was executed now. A new operation needs a new key."),
+                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. Nothing was executed now. A new operation needs a new key.".into()),
             Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
-                "The idempotency key cannot be used", detail),
-            Self::KeyMissing => (400, "key-missing", Fix, OncegateStatus::Rejected,
-                "An idempotency key is required", "This operation must carry an idempotency key: a new value for each operation, and the same value for each of its retries."),
-            Self::KeyReused => (422, "key-reused", NewKey, OncegateStatus::Mismatch,
-                "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged."),
+                "The idempotency key cannot be used", (*detail).into()),
+            Self::KeyMissing(detail) => (400, "key-missing", Fix, OncegateStatus::Rejected,
+                "An idempotency key is required", (&**detail).into()),
+            Self::KeyReused => (422, "key-reused", NewKey, OncegateStatus::KeyReused,
+                "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged.".into()),
+            Self::LoopDetected => (508, "loop-detected", Fix, OncegateStatus::Rejected,
+                "The request has come back", "The request has been through this instance before: its upstream leads back to it. Nothing was executed.".into()),
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
-                "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else."),
+                "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else.".into()),
+            Self::PathAmbiguous => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
+                "The path is not spelled in the one way that is guarded", "The service may take this path for one that is guarded, spelled otherwise. Send the path as the service documents it. Nothing was executed.".into()),
             Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
-                "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it."),
+                "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it.".into()),
             Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
-                "The request is too old", "The request says that it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been executed."),
-            Self::RequestTooLarge => (413, "request-too-large", Fix, OncegateStatus::Rejected,
-                "The request is too large", "The request's body is larger than this route allows. Nothing was executed."),
+                "The request is too old", "The request says that it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been executed.".into()),
+            Self::RequestTooLarge(bytes) => (413, "request-too-large", Fix, OncegateStatus::Rejected,
+                "The request is too large", format!("The request\'s body is larger than the {bytes} bytes that this route allows. Nothing was executed.").into()),
             Self::ResponseCorrupt => (500, "response-corrupt", Fix, OncegateStatus::Rejected,
-                "The stored response is damaged", "The operation was executed, but its stored response cannot be read. It will not be executed again; an operator must look at it."),
+                "The stored response is damaged", "The operation was executed, but its stored response cannot be read. It will not be executed again; an operator must look at it.".into()),
             Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
-                "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result."),
+                "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result.".into()),
+            Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,
+                "Nothing identifies the caller", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
-                "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After."),
+                "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
-                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed."),
+                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed.".into()),
             Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,
-                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. It will not be executed again until its outcome is known."),
+                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. It will not be executed again until its outcome is known.".into()),
             Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, OncegateStatus::Unknown,
-                "The service did not answer in time", "The request may have been executed: no complete response came in time. It will not be executed again until its outcome is known."),
+                "The service did not answer in time", "The request may have been executed: no complete response came in time. It will not be executed again until its outcome is known.".into()),
             Self::UpstreamUnreachable => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
-                "The service cannot be reached", "Nothing of the request was sent. Send it again, with the same key if it has one."),
+                "The service cannot be reached", "Nothing of the request was sent. Send it again, with the same key if it has one.".into()),
         };
         RefusalRow { status, slug, title, detail, action, oncegate_status }
     }
 
     /// Returns the name for the problem's type, its label in metrics and its page.
-    pub fn slug(self) -> &'static str {
+    pub fn slug(&self) -> &'static str {
         self.row().slug
     }
 
     /// Returns the problem's title.
-    pub fn title(self) -> &'static str {
+    pub fn title(&self) -> &'static str {
         self.row().title
     }
 
     /// Returns the answer's status.
-    pub fn status(self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.row().status).expect("the table has valid statuses only")
     }
 
     /// Returns the problem's detail: what is wrong, in one to three sentences.
-    pub fn detail(self) -> &'static str {
+    pub fn detail(&self) -> Cow<'_, str> {
         self.row().detail
     }
 
     /// Returns the client's next step, the document's `retry`: `fix`, `new_key`, `reconcile` or `same_key`.
-    pub fn client_action(self) -> &'static str {
+    pub fn client_action(&self) -> &'static str {
         self.row().action.name()
     }
 
     /// Returns the `Oncegate-Status` of the answer on a guarded route.
-    pub fn oncegate_status(self) -> OncegateStatus {
+    pub fn oncegate_status(&self) -> OncegateStatus {
         self.row().oncegate_status
     }
 
-    fn retry_after(self) -> Option<RetryAfter> {
+    fn retry_after(&self) -> Option<RetryAfter> {
         match self {
-            Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(wait),
+            Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(*wait),
             Self::Draining | Self::StoreUnavailable => Some(RetryAfter(1)),
             Self::BadRequest(..)
             | Self::KeyExpired
             | Self::KeyInvalid(_)
-            | Self::KeyMissing
+            | Self::KeyMissing(_)
             | Self::KeyReused
+            | Self::LoopDetected
+            | Self::PathAmbiguous
             | Self::RequestTimeout
-            | Self::RequestTooLarge
+            | Self::RequestTooLarge(_)
             | Self::RequestTooOld
             | Self::ResponseCorrupt
             | Self::ResponseNotKept
+            | Self::ScopeMissing(_)
             | Self::Unguarded
             | Self::UpstreamBroken
             | Self::UpstreamTimeout
@@ -232,18 +251,18 @@ impl Refusal {
     }
 
     /// Whether the connection must close after this answer: further bytes on it cannot be trusted, or are not wanted.
-    fn closes(self) -> bool {
-        matches!(self, Self::BadRequest(..) | Self::Draining | Self::RequestTimeout | Self::RequestTooLarge)
+    fn closes(&self) -> bool {
+        matches!(self, Self::BadRequest(..) | Self::Draining | Self::RequestTimeout | Self::RequestTooLarge(_))
     }
 
     /// Builds the answer: a problem document (RFC 9457) with the type `problem_base` followed by the slug.
-    pub fn response(self, problem_base: &str) -> Response<Body> {
+    pub fn response(&self, problem_base: &str) -> Response<Body> {
         let row = self.row();
         let document = ProblemDocument {
             kind: &format!("{problem_base}{}", row.slug),
             title: row.title,
             status: row.status,
-            detail: row.detail,
+            detail: &row.detail,
             code: row.slug,
             retry: row.action.name(),
         };
@@ -294,19 +313,22 @@ mod tests {
             Refusal::InFlight(_) => 2,
             Refusal::KeyExpired => 3,
             Refusal::KeyInvalid(_) => 4,
-            Refusal::KeyMissing => 5,
+            Refusal::KeyMissing(_) => 5,
             Refusal::KeyReused => 6,
-            Refusal::OutcomeUnknown(_) => 7,
-            Refusal::RequestTimeout => 8,
-            Refusal::RequestTooLarge => 9,
-            Refusal::RequestTooOld => 10,
-            Refusal::ResponseCorrupt => 11,
-            Refusal::ResponseNotKept => 12,
-            Refusal::StoreUnavailable => 13,
-            Refusal::Unguarded => 14,
-            Refusal::UpstreamBroken => 15,
-            Refusal::UpstreamTimeout => 16,
-            Refusal::UpstreamUnreachable => 17,
+            Refusal::LoopDetected => 7,
+            Refusal::OutcomeUnknown(_) => 8,
+            Refusal::PathAmbiguous => 9,
+            Refusal::RequestTimeout => 10,
+            Refusal::RequestTooLarge(_) => 11,
+            Refusal::RequestTooOld => 12,
+            Refusal::ResponseCorrupt => 13,
+            Refusal::ResponseNotKept => 14,
+            Refusal::ScopeMissing(_) => 15,
+            Refusal::StoreUnavailable => 16,
+            Refusal::Unguarded => 17,
+            Refusal::UpstreamBroken => 18,
+            Refusal::UpstreamTimeout => 19,
+            Refusal::UpstreamUnreachable => 20,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

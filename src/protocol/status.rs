@@ -12,7 +12,7 @@ pub enum OncegateStatus {
     /// Another request with this key is running.
     InFlight,
     /// The key was used for another request.
-    Mismatch,
+    KeyReused,
     /// The route only observes.
     Observed,
     /// The request was accepted for delivery, or is delivered already; the client has to ask for its response.
@@ -35,7 +35,7 @@ impl OncegateStatus {
         Self::Bypassed,
         Self::Executed,
         Self::InFlight,
-        Self::Mismatch,
+        Self::KeyReused,
         Self::Observed,
         Self::Queued,
         Self::Rejected,
@@ -51,7 +51,7 @@ impl OncegateStatus {
             Self::Bypassed => "bypassed",
             Self::Executed => "executed",
             Self::InFlight => "in-flight",
-            Self::Mismatch => "mismatch",
+            Self::KeyReused => "key-reused",
             Self::Observed => "observed",
             Self::Queued => "queued",
             Self::Rejected => "rejected",
@@ -79,7 +79,7 @@ mod tests {
             OncegateStatus::Bypassed => 0,
             OncegateStatus::Executed => 1,
             OncegateStatus::InFlight => 2,
-            OncegateStatus::Mismatch => 3,
+            OncegateStatus::KeyReused => 3,
             OncegateStatus::Observed => 4,
             OncegateStatus::Queued => 5,
             OncegateStatus::Rejected => 6,

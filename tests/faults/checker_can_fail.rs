@@ -98,7 +98,7 @@ fn a_correct_history_breaks_no_rule() {
         vec![effect(1, 1, "k", 1)],
     );
     // Released by the service, then executed; another request is refused.
-    let other = Op { body: "eleven".to_owned(), ..op(8, "k", refusal(422, "mismatch", "key-reused")) };
+    let other = Op { body: "eleven".to_owned(), ..op(8, "k", refusal(422, "key-reused", "key-reused")) };
     let first = carries("executed", 2);
     keeps(
         vec![op(6, "k", refusal(503, "released", "")), op(7, "k", first), other, last(9, "k", carries("replayed", 2))],
@@ -209,7 +209,7 @@ fn an_effect_of_a_request_that_was_refused_is_found() {
         (503, "released", ""),
         (409, "in-flight", "in-flight"),
         (409, "unknown", "outcome-unknown"),
-        (422, "mismatch", "key-reused"),
+        (422, "key-reused", "key-reused"),
     ] {
         // Long after the refusal too.
         let late = Effect { at: at(500), ..effect(1, 1, "k", 1) };
@@ -239,7 +239,7 @@ fn a_different_request_that_is_answered_or_executed_is_found() {
 
 #[test]
 fn a_same_request_refused_as_a_mismatch_is_found() {
-    let misuse = || refusal(422, "mismatch", "key-reused");
+    let misuse = || refusal(422, "key-reused", "key-reused");
     let ops = vec![op(1, "k", carries("executed", 1)), op(2, "k", misuse()), last(3, "k", carries("replayed", 1))];
     breaks(ops, vec![effect(1, 1, "k", 1)], Rule::TheSameRequestIsNot);
     let ops = vec![op(1, "k", None), op(2, "k", misuse()), last(3, "k", refusal(409, "unknown", "outcome-unknown"))];

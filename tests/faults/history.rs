@@ -117,7 +117,7 @@ impl Answer {
             }
             (409, "unknown", "outcome-unknown", false) => AnswerKind::Unknown,
             (409, "in-flight", "in-flight", false) => AnswerKind::InFlight,
-            (422, "mismatch", "key-reused", false) => AnswerKind::Misuse,
+            (422, "key-reused", "key-reused", false) => AnswerKind::Misuse,
             (503, "rejected", "store-unavailable" | "draining", false) => AnswerKind::Rejected,
             _ => AnswerKind::Nonsense,
         }

@@ -99,7 +99,7 @@ fn caller_and_key<'a>(
     };
     let key = found.map(|value| Key::parse(&value, route.key.syntax, route.key.limits)).transpose()?;
     if key.is_none() && route.key.required {
-        return Err(Refusal::KeyMissing);
+        return Err(key_location::missing(&route.key));
     }
     // Without a key there is no scope.
     let scope = key.as_ref().map(|_| scope::scope_parts(&route.scope, head, true)).transpose()?.unwrap_or_default();
@@ -107,7 +107,7 @@ fn caller_and_key<'a>(
         super::check_age(&head.headers, max_age, SystemTime::now())?;
     }
     if reads_body && body.len() > route.max_request_body {
-        return Err(Refusal::RequestTooLarge);
+        return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
     Ok((key, scope))
 }

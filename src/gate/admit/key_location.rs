@@ -40,6 +40,28 @@ fn is_misspelt(other: &HeaderName, name: &HeaderName) -> bool {
         && other.as_str().bytes().map(hyphen).eq(name.as_str().bytes())
 }
 
+/// The refusal of a request without a key, which says where its key would have to be.
+pub(super) fn missing(rule: &KeyRule) -> Refusal {
+    let places: Vec<_> = rule
+        .sources
+        .iter()
+        .map(|source| match source {
+            KeySource::Body(pointer) => format!("at `{pointer}` in its JSON body"),
+            KeySource::Form(name) => format!("in the form field `{name}`"),
+            KeySource::Header(name) => format!("in the field `{name}`"),
+            KeySource::Query(name) => format!("in the query parameter `{name}`"),
+        })
+        .collect();
+    let places = places.join(" or ");
+    Refusal::KeyMissing(
+        format!(
+            "This request needs an idempotency key {places}: a new value for each operation, and the same value for each \
+             of its retries."
+        )
+        .into(),
+    )
+}
+
 /// Whether the body must be read to find the key.
 pub(super) fn may_be_in_body(rule: &KeyRule) -> bool {
     rule.sources.iter().any(|source| matches!(source, KeySource::Body(_) | KeySource::Form(_)))

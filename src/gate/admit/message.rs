@@ -79,7 +79,7 @@ impl Gate {
         let active = found.filter(|active| active.route.name == consumer.route).ok_or(PATH_NOT_GUARDED)?.clone();
         let route = &active.route;
         if body.len() > route.max_request_body {
-            return Err(Refusal::RequestTooLarge.into());
+            return Err(Refusal::RequestTooLarge(route.max_request_body).into());
         }
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);

@@ -29,7 +29,7 @@ pub(super) async fn read_body(mut body: Incoming, headers: &HeaderMap, bytes_max
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
     if announced.is_some_and(|length| length > bytes_max as u64) {
-        return Err(Refusal::RequestTooLarge);
+        return Err(Refusal::RequestTooLarge(bytes_max));
     }
     let begun = Instant::now();
     let mut first: Option<Bytes> = None;
@@ -57,7 +57,7 @@ pub(super) async fn read_body(mut body: Incoming, headers: &HeaderMap, bytes_max
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > bytes_max {
-            return Err(Refusal::RequestTooLarge);
+            return Err(Refusal::RequestTooLarge(bytes_max));
         }
         let late = if has_waited { begun.elapsed().saturating_sub(BODY_GRACE) } else { Duration::ZERO };
         if (length as u64) < late.as_secs() * BODY_RATE_MIN {

@@ -12,7 +12,7 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 18] = [
+pub(super) const PAGES: [ProblemPage; 21] = [
     ProblemPage {
         slug: "bad-request",
         means: "The request violates HTTP, or it is ambiguous about its end or its target. Two programs could read \
@@ -58,21 +58,20 @@ pub(super) const PAGES: [ProblemPage; 18] = [
     ProblemPage {
         slug: "key-invalid",
         means: "The request has a key that cannot be used: it is empty, too long or too short, has a character that \
-                is not allowed, or was sent more than once. Or the owner of the key is not known, because the request \
-                lacks the field by which this route identifies callers.",
+                is not allowed, or was sent more than once. Or the key is in the body, and the body cannot be read as \
+                the format that it should have.",
         executed: "No. The request was not forwarded.",
         client: "Correct the request: `detail` says what is wrong. A random UUID is always a valid key.",
-        operator: "The route's `key` sets the limits, and its `scope` identifies callers. A `header:` part is \
-                   accepted only from `trusted_proxies`. If a cookie identifies callers, the scope must name it.",
+        operator: "The route's `key` sets the limits and the place of the key.",
     },
     ProblemPage {
         slug: "key-missing",
         means: "This operation may be retried only with an idempotency key, and the request has none.",
         executed: "No. The request was not forwarded.",
-        client: "Send the key field, by default `Idempotency-Key`: a new value for each operation, such as a random \
+        client: "Send a key where `detail` says: a new value for each operation, such as a random \
                  UUID, and the same value for each retry of it. Store the key before the first try, not after it.",
-        operator: "The route has `key.required`, and `key.header` names the field. A gateway in front of the proxy \
-                   may be dropping it.",
+        operator: "The route has `key.required`, and `key` says where the key is. A gateway in front of the proxy may \
+                   be dropping it.",
     },
     ProblemPage {
         slug: "key-reused",
@@ -85,6 +84,15 @@ pub(super) const PAGES: [ProblemPage; 18] = [
                    number. The route's `fingerprint` defines when two requests are the same.",
     },
     ProblemPage {
+        slug: "loop-detected",
+        means: "This request carries the mark of this same instance in its `Via` field: what the instance forwards \
+                comes back to it.",
+        executed: "No. The request was stopped before it could go round again.",
+        client: "Nothing: a correct request comes back too. Tell the operator.",
+        operator: "The upstream's address leads back to this proxy: compare `upstream` with `listen`, and look at what \
+                   stands behind the upstream's name (a load balancer, a service, a redirect of ports).",
+    },
+    ProblemPage {
         slug: "outcome-unknown",
         means: "An earlier attempt was sent to the service, and its answer was lost: the connection failed, the time \
                 limit passed, or the proxy was stopped. The proxy cannot know how the attempt ended.",
@@ -95,6 +103,17 @@ pub(super) const PAGES: [ProblemPage; 18] = [
         operator: "The log has a line for the attempt whose outcome is unknown. A late answer of the service still \
                    settles the key. If the service itself can safely be asked twice, `on_unknown` can make the retry \
                    the next attempt.",
+    },
+    ProblemPage {
+        slug: "path-ambiguous",
+        means: "Many services take several spellings for one path: `//` for `/`, a `/` at the end, `;parameters`, \
+                `%2F`, another case. Read so, this path is one that a route guards, but it is not spelled as the \
+                route's path. Passed on, it would be executed without protection.",
+        executed: "No. The request was not forwarded.",
+        client: "Send the path as the API documents it.",
+        operator: "If clients are used to another spelling, set `spelling = \"same\"` on the route: it then counts as \
+                   the route's path. If the service really tells the spellings apart, `spelling = \"pass\"` lets the \
+                   others through without protection.",
     },
     ProblemPage {
         slug: "request-timeout",
@@ -136,6 +155,16 @@ pub(super) const PAGES: [ProblemPage; 18] = [
         executed: "Yes, once. It will not be executed again with this key.",
         client: "Ask the service for the result, for example by reading what the operation has created.",
         operator: "The limit is the route's `max_response_body`. Raise it if such responses are usual here.",
+    },
+    ProblemPage {
+        slug: "scope-missing",
+        means: "One key of two callers is two keys, so Oncegate must know who calls. Nothing in this request says so: \
+                it has none of the fields, cookies or parameters that this route reads.",
+        executed: "No. The request was not forwarded.",
+        client: "Send what `detail` names, as the API documents it: mostly an `Authorization` field.",
+        operator: "If callers identify themselves in another way, name it in the route's `scope`. A `header:` part \
+                   counts only from a peer in `trusted_proxies`. If there really is one caller only, \
+                   `scope = [\"none\"]` says so.",
     },
     ProblemPage {
         slug: "store-unavailable",

@@ -25,7 +25,7 @@ async fn a_used_key_is_refused_to_another_request_in_every_state(store: Store) {
         let refusal = refused(world.pay(key).body("something else"), 422, "key-reused").await;
         assert_eq!(
             (refusal.oncegate_status(), refusal.problem()["retry"].as_str()),
-            (Some("mismatch"), Some("new_key")),
+            (Some("key-reused"), Some("new_key")),
             "{key}"
         );
         assert_eq!(refusal.field("retry-after"), None);

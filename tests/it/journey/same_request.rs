@@ -13,7 +13,7 @@ async fn json_is_compared_canonically(store: Store) {
     assert_eq!(send(r#"{"amount":1,"currency":"EUR","to":["a","b"]}"#).await, "executed");
     assert_eq!(send(r#" { "to" : ["a", "b"], "currency" : "\u0045UR", "amount" : 1.0 } "#).await, "replayed");
     assert_eq!(send(r#"{"to":["a","b"],"amount":1e0,"currency":"EUR"}"#).await, "replayed");
-    assert_eq!(send(r#"{"amount":1,"currency":"EUR","to":["b","a"]}"#).await, "mismatch");
+    assert_eq!(send(r#"{"amount":1,"currency":"EUR","to":["b","a"]}"#).await, "key-reused");
     assert_eq!(world.upstream.calls(), 1);
 }
 
@@ -22,7 +22,7 @@ async fn numbers_beyond_double_precision_are_distinguished() {
     let world = World::start(Store::sqlite()).await;
     let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body));
     assert_eq!(send(r#"{"amount":9007199254740993}"#).await, "executed");
-    assert_eq!(send(r#"{"amount":9007199254740992}"#).await, "mismatch");
+    assert_eq!(send(r#"{"amount":9007199254740992}"#).await, "key-reused");
     assert_eq!(send(r#"{"amount":9007199254740993.0}"#).await, "replayed");
 }
 
@@ -32,7 +32,7 @@ async fn a_body_of_no_known_type_is_compared_byte_by_byte() {
     let send =
         |body: &str| oncegate_status(world.post("/pay").key("k-1").field("Content-Type", "text/plain").body(body));
     assert_eq!(send(r#"{"amount":1}"#).await, "executed");
-    assert_eq!(send(r#"{"amount": 1}"#).await, "mismatch");
+    assert_eq!(send(r#"{"amount": 1}"#).await, "key-reused");
     assert_eq!(send(r#"{"amount":1}"#).await, "replayed");
 }
 
@@ -46,7 +46,7 @@ async fn a_form_is_compared_as_decoded_pairs_in_order() {
     };
     assert_eq!(form("a=x+y&b=%41").await, "executed");
     assert_eq!(form("a=x%20y&b=A").await, "replayed");
-    assert_eq!(form("b=A&a=x+y").await, "mismatch");
+    assert_eq!(form("b=A&a=x+y").await, "key-reused");
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_multipart_boundary_does_not_count() {
     };
     assert_eq!(form("one", "1").await, "executed");
     assert_eq!(form("two", "1").await, "replayed");
-    assert_eq!(form("one", "2").await, "mismatch");
+    assert_eq!(form("one", "2").await, "key-reused");
 }
 
 #[tokio::test]
@@ -68,8 +68,8 @@ async fn the_query_is_part_of_the_request_and_not_of_the_key() {
     let world = World::start(Store::sqlite()).await;
     let send = |path: &str| oncegate_status(world.post(path).key("k-1").body("x"));
     assert_eq!(send("/pay?a=1").await, "executed");
-    assert_eq!(send("/pay?a=2").await, "mismatch");
-    assert_eq!(send("/pay").await, "mismatch");
+    assert_eq!(send("/pay?a=2").await, "key-reused");
+    assert_eq!(send("/pay").await, "key-reused");
     assert_eq!(send("/pay?a=1").await, "replayed");
 }
 
@@ -111,7 +111,7 @@ async fn another_caller_may_use_the_key_for_another_request() {
     let send = |who: &str, body: &str| oncegate_status(world.pay("k-1").field("Authorization", who).body(body));
     assert_eq!(send("Bearer a", "1").await, "executed");
     assert_eq!(send("Bearer b", "2").await, "executed");
-    assert_eq!(send("Bearer b", "1").await, "mismatch");
+    assert_eq!(send("Bearer b", "1").await, "key-reused");
 }
 
 on_both_stores!(a_key_on_another_path_or_method_is_another_key);
@@ -128,7 +128,7 @@ async fn a_key_on_another_path_or_method_is_another_key(store: Store) {
 async fn with_key_space_service_a_key_is_shared_by_all_paths() {
     let world = World::with(Store::sqlite(), |setup| setup.defaults("space = \"service\"")).await;
     assert_eq!(oncegate_status(world.post("/a").key("k-1").body("x")).await, "executed");
-    assert_eq!(oncegate_status(world.post("/b").key("k-1").body("x")).await, "mismatch");
+    assert_eq!(oncegate_status(world.post("/b").key("k-1").body("x")).await, "key-reused");
     assert_eq!(world.upstream.calls(), 1);
 }
 
@@ -138,7 +138,7 @@ async fn with_key_space_route_a_key_is_shared_by_the_routes_paths() {
     let other = "name = \"other\"\npath = \"/other\"\nmethods = [\"POST\"]\nspace = \"route\"";
     let world = World::with(Store::sqlite(), |setup| setup.route(route).route(other)).await;
     assert_eq!(oncegate_status(world.post("/pay/a").key("k-1").body("x")).await, "executed");
-    assert_eq!(oncegate_status(world.post("/pay/b").key("k-1").body("x")).await, "mismatch");
+    assert_eq!(oncegate_status(world.post("/pay/b").key("k-1").body("x")).await, "key-reused");
     assert_eq!(oncegate_status(world.post("/other").key("k-1").body("x")).await, "executed");
 }
 

@@ -26,7 +26,7 @@ async fn a_form_is_compared_as_ordered_pairs() {
     assert_eq!(form("a=%31&b=x%20y&b=%c3%a9&c=").await, "replayed");
     for other in ["a=1&b=%C3%A9&b=x+y&c=", "a=1&b=x+y&b=%C3%A9", "a=1&b=x+y&b=%C3%A9&c=&c=", "a=1%26b=x+y&b=%C3%A9&c="]
     {
-        assert_eq!(form(other).await, "mismatch", "{other}");
+        assert_eq!(form(other).await, "key-reused", "{other}");
     }
 }
 
@@ -54,7 +54,7 @@ async fn a_multipart_form_is_compared_by_its_parts() {
         vec![name, (file.0, file.1, "\u{1}\r\n")],
         vec![("name=\"b\"", name.1, name.2), file],
     ] {
-        assert_eq!(form("one", &other).await, "mismatch", "{other:?}");
+        assert_eq!(form("one", &other).await, "key-reused", "{other:?}");
     }
 }
 
@@ -64,8 +64,8 @@ async fn excluded_values_do_not_count() {
     let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body));
     assert_eq!(send(r#"{"sent_at":1,"items":[{"sku":"a","seen":1},{"sku":"b"}]}"#).await, "executed");
     assert_eq!(send(r#"{"sent_at":2,"items":[{"sku":"a"},{"sku":"b","seen":[]}]}"#).await, "replayed");
-    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"c"}]}"#).await, "mismatch");
-    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"b"}],"more":1}"#).await, "mismatch");
+    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"c"}]}"#).await, "key-reused");
+    assert_eq!(send(r#"{"items":[{"sku":"a"},{"sku":"b"}],"more":1}"#).await, "key-reused");
 }
 
 #[tokio::test]
@@ -74,9 +74,9 @@ async fn with_included_values_nothing_else_counts() {
     let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body));
     assert_eq!(send(r#"{"amount":1,"items":[{"sku":"a"},{"sku":"b"}],"note":"x"}"#).await, "executed");
     assert_eq!(send(r#"{"items":[{"sku":"a","n":1},{"sku":"b"}],"amount":1.0}"#).await, "replayed");
-    assert_eq!(send(r#"{"items":[{"sku":"b"},{"sku":"a"}],"amount":1}"#).await, "mismatch");
-    assert_eq!(send(r#"{"items":[{"sku":"a"}],"amount":1}"#).await, "mismatch");
-    assert_eq!(send(r#"{"amount":2,"items":[{"sku":"a"},{"sku":"b"}]}"#).await, "mismatch");
+    assert_eq!(send(r#"{"items":[{"sku":"b"},{"sku":"a"}],"amount":1}"#).await, "key-reused");
+    assert_eq!(send(r#"{"items":[{"sku":"a"}],"amount":1}"#).await, "key-reused");
+    assert_eq!(send(r#"{"amount":2,"items":[{"sku":"a"},{"sku":"b"}]}"#).await, "key-reused");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn listed_header_fields_count() {
     assert_eq!(send(&["a", "b"]).await, "executed");
     assert_eq!(send(&["a", "b"]).await, "replayed");
     for other in [&["b", "a"][..], &["a"], &["a, b"], &[], &["A", "b"]] {
-        assert_eq!(send(other).await, "mismatch", "{other:?}");
+        assert_eq!(send(other).await, "key-reused", "{other:?}");
     }
     assert_eq!(
         oncegate_status(world.pay("k-1").field("x-tenant", "a").field("X-TENANT", "b").field("X-Other", "1")).await,
@@ -124,7 +124,7 @@ async fn a_body_counts_by_the_routes_setting() {
             assert_eq!(oncegate_status(typed(&world, kind, body)).await, expected, "{rule} {kind}: {body}");
         }
         for body in differs {
-            assert_eq!(oncegate_status(typed(&world, kind, body)).await, "mismatch", "{rule} {kind}: {body}");
+            assert_eq!(oncegate_status(typed(&world, kind, body)).await, "key-reused", "{rule} {kind}: {body}");
         }
     }
 }
@@ -134,7 +134,7 @@ async fn a_compressed_body_is_compared_byte_by_byte() {
     let world = printed("").await;
     let send = |body: &str| oncegate_status(world.post("/pay").key("k-1").json(body).field("Content-Encoding", "br"));
     assert_eq!(send(r#"{"a":1}"#).await, "executed");
-    assert_eq!(send(r#"{"a": 1}"#).await, "mismatch", "nothing is unpacked, and nothing read into it");
+    assert_eq!(send(r#"{"a": 1}"#).await, "key-reused", "nothing is unpacked, and nothing read into it");
     assert_eq!(send(r#"{"a":1}"#).await, "replayed");
 }
 
@@ -149,14 +149,14 @@ async fn a_retry_is_compared_by_the_recipe_of_its_first_attempt(store: Store) {
     assert_eq!(send(&world, "old", r#"{"a":1,"at":1}"#).await, "executed");
     world.restart_as(|setup| setup.route(&with(r#"fingerprint = { body = "raw" }"#))).await;
     assert_eq!(send(&world, "old", r#"{ "at": 2, "a": 1 }"#).await, "replayed");
-    assert_eq!(send(&world, "old", r#"{"a":2,"at":1}"#).await, "mismatch");
+    assert_eq!(send(&world, "old", r#"{"a":2,"at":1}"#).await, "key-reused");
     assert_eq!(send(&world, "new", r#"{"a":1,"at":1}"#).await, "executed");
-    assert_eq!(send(&world, "new", r#"{"a":1, "at":1}"#).await, "mismatch");
+    assert_eq!(send(&world, "new", r#"{"a":1, "at":1}"#).await, "key-reused");
     world.restart_as(|setup| setup.route(&with(r#"fingerprint = { body = "none", query = false }"#))).await;
     assert_eq!(send(&world, "old", r#"{"a":1}"#).await, "replayed");
-    assert_eq!(send(&world, "old", r#"{"a":3}"#).await, "mismatch");
+    assert_eq!(send(&world, "old", r#"{"a":3}"#).await, "key-reused");
     assert_eq!(send(&world, "new", r#"{"a":1,"at":1}"#).await, "replayed");
-    assert_eq!(send(&world, "new", r#"{"at":1,"a":1}"#).await, "mismatch");
+    assert_eq!(send(&world, "new", r#"{"at":1,"a":1}"#).await, "key-reused");
     assert_eq!(world.upstream.calls(), 2);
 }
 
@@ -167,7 +167,7 @@ async fn a_secret_rotation_loses_no_key(store: Store) {
     assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
     world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}\nprevious_secrets = [{OLD:?}]"))).await;
     assert_eq!(world.pay("old").send().await.comparable(), first.replayed());
-    assert_eq!(oncegate_status(world.pay("old").body("other")).await, "mismatch");
+    assert_eq!(oncegate_status(world.pay("old").body("other")).await, "key-reused");
     assert_eq!(oncegate_status(world.pay("new")).await, "executed");
     world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
     assert_eq!(oncegate_status(world.pay("new")).await, "replayed");

@@ -21,11 +21,15 @@ async fn a_key_in_the_query_guards(store: Store) {
     let first = world.post("/pay?a=1&k=k-1").body("x").send().await;
     assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.post("/pay?a=1&k=k-1").body("x").send().await.comparable(), first.replayed());
-    assert_eq!(oncegate_status(world.post("/pay?a=2&k=k-1").body("x")).await, "mismatch");
+    assert_eq!(oncegate_status(world.post("/pay?a=2&k=k-1").body("x")).await, "key-reused");
     assert_eq!(oncegate_status(world.post("/pay?a=1&k=k-2").body("x")).await, "executed");
     assert_eq!(world.upstream.last().target, "/pay?a=1&k=k-2");
     assert_eq!(oncegate_status(world.post("/pay?a=1&k=k%2D3").body("x")).await, "executed");
-    assert_eq!(oncegate_status(world.post("/pay?a=1&k=k-3").body("x")).await, "mismatch", "one key, and another query");
+    assert_eq!(
+        oncegate_status(world.post("/pay?a=1&k=k-3").body("x")).await,
+        "key-reused",
+        "one key, and another query"
+    );
     is(&world.post("/pay?k=k-1&k=k-1").body("x").send().await, 400, "key-invalid");
     is(&world.post("/pay?k=").body("x").send().await, 400, "key-invalid");
     is(&world.post("/pay?kk=1").body("x").send().await, 400, "key-missing");
@@ -54,12 +58,12 @@ async fn of_two_key_locations_the_header_takes_precedence() {
         })
     };
     assert_eq!(send("/pay?k=q", Some("h"), r#"{"k":"b"}"#).await, "executed");
-    assert_eq!(send("/pay?k=other", Some("h"), r#"{"k":"b"}"#).await, "mismatch", "its key is the header's");
+    assert_eq!(send("/pay?k=other", Some("h"), r#"{"k":"b"}"#).await, "key-reused", "its key is the header's");
     assert_eq!(send("/pay?k=q", None, r#"{"k":"b"}"#).await, "executed", "and now the query's");
-    assert_eq!(send("/pay?k=q", None, r#"{"k":"c"}"#).await, "mismatch");
+    assert_eq!(send("/pay?k=q", None, r#"{"k":"c"}"#).await, "key-reused");
     assert_eq!(send("/pay", None, r#"{"k":"b"}"#).await, "executed", "and now the body's");
     assert_eq!(send("/pay", None, r#"{"k":"b"}"#).await, "replayed");
-    assert_eq!(send("/pay", None, r#"{"k":"h"}"#).await, "mismatch", "it is the same key in every location");
+    assert_eq!(send("/pay", None, r#"{"k":"h"}"#).await, "key-reused", "it is the same key in every location");
 }
 
 on_both_stores!(a_key_in_a_form_guards);
@@ -70,7 +74,7 @@ async fn a_key_in_a_form_guards(store: Store) {
     assert_eq!(first.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.last().body, b"amount=1&the+key=k%2D1");
     assert_eq!(form("amount=1&the%20key=k-1").send().await.comparable(), first.replayed());
-    assert_eq!(oncegate_status(form("amount=2&the+key=k-1")).await, "mismatch");
+    assert_eq!(oncegate_status(form("amount=2&the+key=k-1")).await, "key-reused");
     is(&form("the+key=a&the+key=b").send().await, 400, "key-invalid");
     is(&form("amount=1").send().await, 400, "key-missing");
     is(&world.post("/pay").json(r#"{"the key":"k-1"}"#).send().await, 400, "key-missing");
@@ -84,12 +88,12 @@ async fn a_key_in_a_json_body_guards(store: Store) {
     assert_eq!(first.oncegate_status(), Some("executed"));
     let again = send(r#"{ "amount": 1.0, "order": { "ids": ["k\u002d1", "x"] } }"#).send().await;
     assert_eq!(again.comparable(), first.replayed());
-    assert_eq!(oncegate_status(send(r#"{"order":{"ids":["k-1","x"]},"amount":2}"#)).await, "mismatch");
+    assert_eq!(oncegate_status(send(r#"{"order":{"ids":["k-1","x"]},"amount":2}"#)).await, "key-reused");
     assert_eq!(oncegate_status(send(r#"{"order":{"ids":[17]}}"#)).await, "executed");
     assert_eq!(oncegate_status(send(r#"{"order":{"ids":[17]}}"#)).await, "replayed");
     assert_eq!(
         oncegate_status(send(r#"{"order":{"ids":["17"]}}"#)).await,
-        "mismatch",
+        "key-reused",
         "the key 17, in another request"
     );
     for no_key in ["{}", "[]", "true", "null", "\"\"", "\"a b\"", "\"a,b\"", "\"\\u00e9\""] {

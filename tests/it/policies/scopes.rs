@@ -45,7 +45,7 @@ async fn a_query_parameter_may_be_the_scope(store: Store) {
     assert_eq!(oncegate_status(with("tenant=a")).await, "executed");
     assert_eq!(oncegate_status(with("tenant=a")).await, "replayed");
     assert_eq!(oncegate_status(with("tenant=b")).await, "executed");
-    assert_eq!(oncegate_status(with("tenant=a&x=1")).await, "mismatch", "the same caller, and another request");
+    assert_eq!(oncegate_status(with("tenant=a&x=1")).await, "key-reused", "the same caller, and another request");
     is_invalid(with("x=1")).await;
     is_invalid(with("tenant=a&tenant=b")).await;
 }
@@ -132,7 +132,7 @@ async fn services_on_one_database_do_not_share_keys() {
     assert_eq!(pay(&bank, "2").await, "executed", "neither its answer nor its fingerprint is the shop's");
     assert_eq!(pay(&bank, "2").await, "replayed");
     assert_eq!(pay(&again, "1").await, "replayed");
-    assert_eq!(pay(&again, "2").await, "mismatch");
+    assert_eq!(pay(&again, "2").await, "key-reused");
     assert_eq!(world.upstream.calls(), 2);
 }
 
@@ -148,13 +148,13 @@ async fn a_key_is_unique_within_the_routes_key_space(store: Store) {
     .await;
     let send =
         |method: &str, target: &str| oncegate_status(world.proxy.client().request(method, target).key("k-1").body("x"));
-    for (space, other) in [("path", "executed"), ("route", "mismatch"), ("one", "mismatch")] {
+    for (space, other) in [("path", "executed"), ("route", "key-reused"), ("one", "key-reused")] {
         assert_eq!(send("POST", &format!("/{space}/1")).await, "executed");
         assert_eq!(send("POST", &format!("/{space}/1")).await, "replayed");
         assert_eq!(send("POST", &format!("/{space}/2")).await, other, "{space}");
         assert_eq!(send("PUT", &format!("/{space}/1")).await, other, "{space}");
     }
-    assert_eq!(send("POST", "/two/1").await, "mismatch", "the service's other route");
+    assert_eq!(send("POST", "/two/1").await, "key-reused", "the service's other route");
 }
 
 #[tokio::test]

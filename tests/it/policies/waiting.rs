@@ -189,7 +189,7 @@ async fn a_different_request_under_the_key_is_refused_without_waiting() {
         let other = world.pay("k-1").field("Prefer", "wait=9").body("something else").send().await;
         assert_eq!(
             (other.outcome(), other.oncegate_status()),
-            ((422, "key-reused".to_owned()), Some("mismatch")),
+            ((422, "key-reused".to_owned()), Some("key-reused")),
             "{mode}"
         );
         hold.release();

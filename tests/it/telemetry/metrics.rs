@@ -312,7 +312,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "bypassed",
                 "executed",
                 "in-flight",
-                "mismatch",
+                "key-reused",
                 "observed",
                 "queued",
                 "rejected",
