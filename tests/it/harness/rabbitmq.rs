@@ -14,6 +14,7 @@ use lapin::message::Delivery;
 use lapin::options::*;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
+use tokio::net::TcpStream;
 
 use super::{TEST_TIMEOUT, eventually};
 
@@ -24,17 +25,18 @@ pub struct Broker {
     guardian: Child,
 }
 
-/// Starts the port mapper and the broker, each in its own process group; kills the broker for each line `kill`, starts
-/// it for each line `start`, and cleans up at the end of the input.
+/// Starts the port mapper and the broker, each in its own process group; kills the broker for each line `kill`, shuts it
+/// down for each line `stop`, starts it for each line `start`, and cleans up at the end of the input.
 const GUARDIAN: &str = r#"
 trap '' INT HUP TERM
 server=$1 home=$2
 epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 >/dev/null 2>&1 </dev/null & epmd=$!
-start() { setsid "$server" >>"$home/log" 2>&1 </dev/null & pid=$!; }
+start() { (trap - TERM; exec setsid "$server" >>"$home/log" 2>&1 </dev/null) & pid=$!; }
 kill9() { kill -9 -$pid; wait $pid; } 2>/dev/null
+stop() { kill -TERM $pid; wait $pid; } 2>/dev/null
 start
 while read -r word; do
-  case $word in kill) kill9 ;; start) start ;; esac
+  case $word in kill) kill9 ;; stop) stop ;; start) start ;; esac
 done
 kill9
 kill -9 $epmd
@@ -42,7 +44,7 @@ wait $epmd
 rm -rf "$home"
 "#;
 
-/// Erlang starts within seconds, and within a minute on a busy machine.
+/// Erlang starts and stops within seconds, and within a minute on a busy machine.
 const START_MAX: Duration = Duration::from_secs(120);
 
 /// The shared broker; `None` with a message if RabbitMQ is not installed.
@@ -99,15 +101,27 @@ impl Broker {
         Some(Self { port: node, guardian })
     }
 
-    /// Kills it as a power cut would.
-    pub fn kill9(&mut self) {
-        self.guardian.stdin.as_mut().unwrap().write_all(b"kill\n").unwrap();
+    /// Kills it as a power cut would, and waits until it refuses clients. A queue that was declared just before may be
+    /// lost: RabbitMQ 3.10 confirms some declarations before they are on the disk.
+    pub async fn kill9(&mut self) {
+        self.tell("kill");
+        self.is_down().await;
+    }
+
+    /// Shuts it down, so that durable queues and persistent messages are on the disk, and waits until it refuses clients.
+    pub async fn stop(&mut self) {
+        self.tell("stop");
+        self.is_down().await;
     }
 
     /// Starts it again, and waits until it accepts clients.
     pub async fn restart(&mut self) {
-        self.guardian.stdin.as_mut().unwrap().write_all(b"start\n").unwrap();
+        self.tell("start");
         self.is_up().await;
+    }
+
+    fn tell(&mut self, word: &str) {
+        writeln!(self.guardian.stdin.as_mut().unwrap(), "{word}").unwrap();
     }
 
     /// The URL for a consumer's configuration.
@@ -147,6 +161,10 @@ impl Broker {
 
     async fn is_up(&self) {
         eventually(START_MAX, async || self.connect().await.ok()).await;
+    }
+
+    async fn is_down(&self) {
+        eventually(START_MAX, async || TcpStream::connect(self.address()).await.err()).await;
     }
 
     async fn connect(&self) -> Result<Connection, lapin::Error> {
