@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::process::{Child, Stdio};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-use super::postgres::{Database, as_owner, owner};
+use super::postgres::{Database, as_owner, owner, restartable_port};
 use super::{TEST_TIMEOUT, eventually};
 
 /// A running PgBouncer. It ends when this value is dropped.
@@ -47,7 +46,7 @@ impl Bouncer {
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-pgbouncer-").tempdir().unwrap().keep();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = restartable_port();
         let (host, server) = database.address().split_once(':').unwrap();
         // Round robin: two consecutive statements run in two sessions.
         let ini = format!(

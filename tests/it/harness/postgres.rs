@@ -1,7 +1,6 @@
 //! A real PostgreSQL for the tests, with its default durability: started once for each test process, and ended with it.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -129,7 +128,7 @@ impl Cluster {
         if let Some((uid, gid)) = owner {
             chown(&home, Some(uid), Some(gid)).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = restartable_port();
         let options = format!(
             "-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={} -c max_connections=300 \
              -c shared_buffers=32MB {options}",
@@ -312,4 +311,19 @@ pub fn binaries() -> PathBuf {
         .chain(newest())
         .find(|bin| bin.join("initdb").exists())
         .expect("PostgreSQL's server is here, or $PG_BIN says where: apt-get install postgresql")
+}
+
+/// A port of 127.0.0.1 for a server that is stopped and started again. It is below the ports that the kernel gives to outgoing
+/// connections and to listeners on port 0 (Linux: from 32768 on), so that none of them takes it in the meantime.
+pub fn restartable_port() -> u16 {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    // Processes that run at the same time begin at different places.
+    let first = std::process::id().wrapping_mul(97);
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + u16::try_from(first.wrapping_add(tried) % 20_000).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }

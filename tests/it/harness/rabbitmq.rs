@@ -2,7 +2,7 @@
 //! first test of a process needs it, and ended with that process.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +16,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use tokio::net::TcpStream;
 
+use super::postgres::restartable_port;
 use super::{TEST_TIMEOUT, eventually};
 
 /// A running broker. It ends when this value is dropped.
@@ -69,8 +70,7 @@ impl Broker {
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-rabbitmq-").tempdir().unwrap().keep();
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (node, between_nodes, mapper) = (port(), port(), port());
+        let (node, between_nodes, mapper) = (restartable_port(), restartable_port(), restartable_port());
         let at = |name: &str| home.join(name).into_os_string();
         let guardian = Command::new("sh")
             .args(["-c", GUARDIAN, "guardian"])
