@@ -134,6 +134,7 @@ impl Gate {
         live: &LiveConfig,
         context: &mut ResponseContext,
     ) -> Result<Response<Body>, Refusal> {
+        admit::check_path(request.uri().path())?;
         if let Some(name) = operations::requested_operation(&request) {
             return Box::pin(self.show_operation(&name, request, client, live)).await;
         }

@@ -38,7 +38,9 @@ fn check_openapi(config: &Config, spec: &Path) -> Result<(), CommandError> {
     let mut table = RouteTable::default();
     // A route that only observes, or is off, does not prevent a second execution.
     let enforced = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
-    enforced.for_each(|route| table.insert(&route.methods, route.host.as_deref(), &route.path, route));
+    enforced.for_each(|route| {
+        table.insert(&route.methods, route.host.as_deref(), &route.path, route.spelling, route);
+    });
     let (guarded, unguarded): (Vec<_>, Vec<_>) = operations
         .iter()
         .map(|operation| (operation, table.find_for_all(&operation.method, &operation.template)))

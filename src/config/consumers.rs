@@ -43,6 +43,15 @@ pub enum MessageKey {
 }
 
 impl Consumer {
+    /// Whether a message header of this name, in lower case, is read for the key or the scope.
+    pub fn reads_header(&self, name: &str) -> bool {
+        let key = match &self.key {
+            MessageKey::Header(key) => *key == *name,
+            MessageKey::MessageId => false,
+        };
+        key || self.scope.header_names().any(|header| *header == *name)
+    }
+
     /// Whether both consume the same queue.
     pub fn is_of_same_queue(&self, other: &Self) -> bool {
         let identity = |consumer: &Self| {

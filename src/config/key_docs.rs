@@ -138,6 +138,12 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::new("methods", Texts, r#"["POST", "PATCH"]"#, "the methods that are guarded"),
     KeyDoc::new("host", Text, r#""""#, "requests for this host only; empty for every host"),
     KeyDoc::new(
+        "spelling",
+        Choice(&["refuse", "same", "pass"]),
+        r#""refuse""#,
+        "another spelling of the route's path, such as `//` for `/`: answer 400, guard it alike, or let it pass",
+    ),
+    KeyDoc::new(
         "mode",
         Choice(&["enforce", "observe", "off"]),
         r#""enforce""#,

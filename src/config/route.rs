@@ -14,6 +14,7 @@ use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::{OnUnknown, StatusTable};
 use crate::domain::retry::RetryPolicy;
+use crate::domain::route_table::Spelling;
 use canonical_json::Pointer;
 
 /// A resolved route: values that the route does not have come from `[defaults]`, or are the defaults.
@@ -25,6 +26,8 @@ pub struct Route {
     pub path: PathPattern,
     /// The methods that are guarded; each once, at least one.
     pub methods: Vec<Method>,
+    /// The handling of a path that a lenient service may take for this route's.
+    pub spelling: Spelling,
     /// The only host whose requests it guards, in lower case and without a port.
     pub host: Option<Box<str>>,
     /// Whether it guards, observes or does neither.
@@ -80,6 +83,25 @@ pub struct Route {
     pub drop_headers: Vec<HeaderName>,
 }
 
+impl Route {
+    /// Whether the route reads a request field of this name, in lower case, for the key, the scope or the fingerprint.
+    pub fn reads_field(&self, name: &str) -> bool {
+        let key = self.key.sources.iter().filter_map(|source| match source {
+            KeySource::Header(name) => Some(name),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
+        });
+        key.chain(self.scope.header_names()).any(|field| *field == *name) || self.recipe.reads_field(name)
+    }
+
+    /// The handling of another spelling of the route's paths: only a route that enforces needs one.
+    pub fn guarded_spelling(&self) -> Spelling {
+        match self.mode {
+            RouteMode::Enforce => self.spelling,
+            RouteMode::Observe | RouteMode::Off => Spelling::Pass,
+        }
+    }
+}
+
 /// The place and the syntax of a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
@@ -96,7 +118,7 @@ pub struct KeyRule {
 /// The space in which a key is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySpace {
-    /// The method and the path as sent, without the query.
+    /// The method and the path, however it is spelled, without the query.
     Path,
     /// The route.
     Route,

@@ -16,6 +16,7 @@ use super::value_parsers::{header_name, upstream_target};
 use super::{PassThroughConfig, delivery, fingerprint, key, reconcile, scope, statuses, units};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
+use crate::domain::route_table::Spelling;
 
 /// The route of a file without routes, as TOML.
 pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
@@ -129,6 +130,12 @@ fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
     });
     let recipe = fingerprint::read(&section.table("fingerprint"), context);
     let host = section.parsed("host", parse_host);
+    let spelling = section.choice("spelling", |word| match word {
+        "pass" => Some(Spelling::Pass),
+        "refuse" => Some(Spelling::Refuse),
+        "same" => Some(Spelling::Same),
+        _ => None,
+    });
     let mode = section.choice("mode", |word| match word {
         "enforce" => Some(RouteMode::Enforce),
         "observe" => Some(RouteMode::Observe),
@@ -191,6 +198,7 @@ fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
         name: "".into(),
         path: PathPattern::default(),
         methods: Vec::new(),
+        spelling: spelling?.value,
         host: host?.value,
         mode: mode?.value,
         upstream: upstream?,

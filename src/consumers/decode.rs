@@ -1,5 +1,6 @@
 //! Decodes a delivery into a request: its key, its path, and the header fields that the service sees.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,7 @@ use crate::config::{Consumer, MessageKey};
 use crate::domain::key::KeyError;
 use crate::domain::message_path::MessagePathError;
 use crate::gate::message::Message;
+use crate::protocol::fields::is_misspelled;
 use crate::protocol::refusal::Refusal;
 
 /// Headers that are not passed to the service: hop-by-hop ones, those about a request's origin, Oncegate's own, and those
@@ -44,9 +46,9 @@ const DROPPED_PREFIXES: [&str; 5] = ["oncegate-", "x-first-death-", "x-forwarded
 /// The last second, in Unix time, that an HTTP date can express: its year has four digits.
 const LAST_HTTP_DATE: u64 = 253_402_300_799;
 
-const SCOPE_NOT_TEXT: Refusal = Refusal::KeyInvalid(
+const SCOPE_NOT_TEXT: Refusal = Refusal::ScopeMissing(Cow::Borrowed(
     "A header that identifies this message's caller has a value that is no text or cannot stand in a header field.",
-);
+));
 const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "A header that the message's path needs is missing, present twice, or has a value that cannot stand in a path.",
@@ -80,7 +82,7 @@ pub(super) fn decode_message(
     let path = filled.map_err(|error| match error {
         MessagePathError::Climbs | MessagePathError::Missing => PATH_HEADER_INVALID,
     })?;
-    let headers = sent.to_fields(properties);
+    let headers = sent.to_fields(properties, |name| consumer.reads_header(name));
     // A header that is present and cannot become a field must not count as missing.
     if consumer.scope.header_names().any(|name| sent.all(name.as_str()).count() != headers.get_all(name).iter().count())
     {
@@ -129,11 +131,13 @@ impl MessageHeaders {
     }
 
     /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left out.
-    fn to_fields(&self, properties: &BasicProperties) -> HeaderMap {
+    /// Nor is one that is spelled like a field that Oncegate sets or reads.
+    fn to_fields(&self, properties: &BasicProperties, is_read: impl Fn(&str) -> bool) -> HeaderMap {
         let mut fields = HeaderMap::new();
         for (name, value) in &self.0 {
             let kept = !DROPPED_HEADERS.contains(&name.as_str())
-                && !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+                && !DROPPED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                && !is_misspelled(name, &is_read);
             let value = value.as_deref().and_then(|value| HeaderValue::from_bytes(value).ok());
             if let (true, Ok(name), Some(value)) = (kept, name.parse::<HeaderName>(), value) {
                 fields.append(name, value);
@@ -220,6 +224,9 @@ mod tests {
         let sent = properties(&[
             ("X-Idempotency-Key", long("k-1")),
             ("x-id", AMQPValue::LongLongInt(7)),
+            ("X_Tenant", long("bank")),
+            ("oncegate_attempt", long("7")),
+            ("x_own", long("kept")),
             ("x-tenant", long("shop")),
             ("x-retries", AMQPValue::LongInt(-3)),
             ("x-first-death-queue", long("q")),
@@ -245,7 +252,8 @@ mod tests {
                 "x-id: 7",
                 "x-idempotency-key: k-1",
                 "x-retries: -3",
-                "x-tenant: shop"
+                "x-tenant: shop",
+                "x_own: kept"
             ]
         );
     }
@@ -262,8 +270,8 @@ mod tests {
             (vec![key()], "", "bad-request"),
             (vec![key(), ("x-id", long(".."))], "", "bad-request"),
             (vec![key(), id(), ("X-Id", long("8"))], "", "bad-request"),
-            (vec![key(), id(), ("x-tenant", long("a\nb"))], "", "key-invalid"),
-            (vec![key(), id(), ("x-tenant", AMQPValue::Void)], "", "key-invalid"),
+            (vec![key(), id(), ("x-tenant", long("a\nb"))], "", "scope-missing"),
+            (vec![key(), id(), ("x-tenant", AMQPValue::Void)], "", "scope-missing"),
         ] {
             assert_eq!(read(lines, &properties(&headers)).unwrap_err().slug(), slug, "{headers:?} {lines}");
         }

@@ -154,6 +154,11 @@ impl Recipe {
         Self(Arc::new(RecipeParts { rules, key_id, words }))
     }
 
+    /// Whether a request field of this name, in lower case, is a part of the fingerprint.
+    pub fn reads_field(&self, name: &str) -> bool {
+        self.0.rules.headers.iter().any(|field| *field == *name)
+    }
+
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::percent::{decode_unreserved, is_path};
+use super::normal_path::{LenientForms, lenient_forms};
+use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
 /// A route's path: each `{name}` is a whole segment, and `{*rest}` the rest of the path. Ordered by how specific it is:
@@ -46,9 +47,13 @@ impl PathPattern {
             let right = "spaces, `?`, `#` and all that is not ASCII are percent-encoded there";
             return Err(format!("has a character that no request's path has: {right}"));
         }
-        // Requests are matched with such characters decoded: a path that has them encoded would match none.
-        if decode_unreserved(text) != text {
+        // Requests are matched in their normal form: a path in another form would match none.
+        let normal = normalize_escapes(text);
+        if normal.len() != text.len() {
             return Err("percent-encodes a letter, digit, `-`, `.`, `_` or `~`: write the character itself".into());
+        }
+        if normal != text {
+            return Err(format!("has hexadecimal digits in lower case: write `{normal}`"));
         }
         let (mut segments, mut names) = (Vec::new(), Vec::new());
         for segment in inner.split('/') {
@@ -87,6 +92,60 @@ impl PathPattern {
             }
         }
         others.next().is_none()
+    }
+
+    /// Whether a lenient service may take a path of these forms for one that the pattern matches. The case of letters in
+    /// fixed segments does not count.
+    pub fn matches_leniently(&self, forms: &LenientForms<'_>) -> bool {
+        forms.iter().any(|form| self.align(form, |_| ()).is_some())
+    }
+
+    /// The one spelling, for this pattern, of all paths that a lenient service may take for the same: fixed segments as the
+    /// pattern writes them, values and the rest as they were sent. A path that the pattern does not match leniently has its
+    /// first lenient form.
+    pub fn canonical_path(&self, path: &str) -> String {
+        self.respell(path, str::to_owned)
+    }
+
+    /// [`canonical_path`](Self::canonical_path) with the rest in lower case: the paths that share their keys. The rest has
+    /// fixed segments of the service that this pattern does not know, and some services take them in any case.
+    pub fn key_path(&self, path: &str) -> String {
+        self.respell(path, str::to_ascii_lowercase)
+    }
+
+    fn respell(&self, path: &str, respell_rest: impl Fn(&str) -> String) -> String {
+        let forms = lenient_forms(path);
+        let respelled = forms.iter().find_map(|form| {
+            let mut fixed = String::with_capacity(form.len());
+            let rest = self.align(form, |segment| fixed.extend(["/", segment]))?;
+            Some(fixed + &respell_rest(rest))
+        });
+        respelled.unwrap_or_else(|| forms.first().to_owned())
+    }
+
+    /// Matches a lenient form. Shows each segment as the pattern spells it, and returns the part that `{*rest}` stands for,
+    /// from its `/` on; for the root alone, `/`.
+    fn align<'a>(&'a self, form: &'a str, mut show: impl FnMut(&'a str)) -> Option<&'a str> {
+        // The root has no segment.
+        let mut left = if form == "/" { "" } else { form };
+        for segment in &self.segments {
+            if matches!(segment, PatternSegment::Literal(literal) if literal.is_empty()) {
+                continue;
+            }
+            if *segment == PatternSegment::Rest {
+                return Some(if form == "/" { form } else { left });
+            }
+            let inner = left.strip_prefix('/')?;
+            let end = memchr::memchr(b'/', inner.as_bytes()).unwrap_or(inner.len());
+            let (other, rest) = inner.split_at(end);
+            match segment {
+                PatternSegment::Literal(literal) if literal.eq_ignore_ascii_case(other) => show(literal),
+                PatternSegment::Literal(_) => return None,
+                PatternSegment::One | PatternSegment::Rest => show(other),
+            }
+            left = rest;
+        }
+        left.is_empty().then_some(if form == "/" { form } else { left })
     }
 
     /// Whether two patterns match the same paths, whatever the names of their placeholders.
@@ -162,6 +221,7 @@ mod tests {
             ("/a?b", "percent-encoded"),
             ("/caf\u{e9}", "percent-encoded"),
             ("/p%61y", "the character itself"),
+            ("/a%2fb", "`/a%2Fb`"),
             ("/a/../b", "removed"),
             ("/{id}.json", "whole"),
             ("/{id", "whole"),
@@ -201,6 +261,49 @@ mod tests {
         ] {
             matched.iter().for_each(|path| assert!(pattern(text).matches(path), "{text} {path}"));
             others.iter().for_each(|path| assert!(!pattern(text).matches(path), "{text} {path}"));
+        }
+    }
+
+    #[test]
+    fn a_lenient_match_ignores_what_lenient_services_ignore() {
+        for (text, paths) in [
+            ("/v1/pay", &["/v1/pay", "/V1/Pay", "//v1/pay/", "/v1/x/..;/pay", "/v1%2Fpay"][..]),
+            ("/v1/pay/", &["/v1/pay", "/v1/pay/"]),
+            ("/v1/{id}/pay", &["/v1/7;a/PAY", "/v1//7/pay"]),
+            ("/v1/{*rest}", &["/v1", "/v1/", "/V1/a/B/"]),
+            ("/{*rest}", &["/", "//", "/a"]),
+            ("/", &["/", "//", "/;a", "/x/.."]),
+        ] {
+            for path in paths {
+                assert!(pattern(text).matches_leniently(&lenient_forms(path)), "{text} {path}");
+            }
+        }
+        for (text, paths) in [
+            ("/v1/pay", &["/v1", "/", "/v1/pay/x", "/v1/pays", "/v1%252Fpay"][..]),
+            ("/v1/{id}", &["/v1", "/v1/", "/v1/a%2Fb"]),
+            ("/", &["/a"]),
+        ] {
+            for path in paths {
+                assert!(!pattern(text).matches_leniently(&lenient_forms(path)), "{text} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_spellings_of_a_path_share_their_keys() {
+        for (text, path, canonical, key) in [
+            ("/v1/pay", "/V1//p%61y/", "/v1/pay", "/v1/pay"),
+            ("/V1/Pay", "/v1/pay", "/V1/Pay", "/V1/Pay"),
+            ("/v1/{id}/pay", "/v1/aB;x/PAY", "/v1/aB/pay", "/v1/aB/pay"),
+            ("/v1/{id}", "/v1/a%2fb", "/v1/a/b", "/v1/a/b"),
+            ("/v1/{*rest}", "/V1/Orders/7/", "/v1/Orders/7", "/v1/orders/7"),
+            ("/v1/{*rest}", "/v1/", "/v1", "/v1"),
+            ("/{*rest}", "/", "/", "/"),
+            ("/{*rest}", "//Posts;x/", "/Posts", "/posts"),
+            ("/", "/", "/", "/"),
+        ] {
+            let pattern = pattern(text);
+            assert_eq!((&*pattern.canonical_path(path), &*pattern.key_path(path)), (canonical, key), "{text} {path}");
         }
     }
 

@@ -31,25 +31,36 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// Decodes the `%XX` of unreserved characters, which mean the same either way. Others stay: `%2F` is no `/`.
-pub fn decode_unreserved(path: &str) -> String {
+/// Decodes the `%XX` of unreserved characters, which mean the same either way, and writes the hexadecimal digits of all
+/// others in upper case (RFC 3986, section 6.2.2). Those stay encoded: `%2F` is no `/`.
+pub fn normalize_escapes(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find('%') {
         decoded.push_str(&rest[..at]);
-        let byte = rest.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte {
+        match escaped_byte(&rest[at..]) {
             Some(byte) if is_unreserved(byte) => {
                 decoded.push(char::from(byte));
                 rest = &rest[at + 3..];
             }
-            _ => {
+            Some(_) => {
+                decoded.push_str(&rest[at..at + 3].to_ascii_uppercase());
+                rest = &rest[at + 3..];
+            }
+            None => {
                 decoded.push('%');
                 rest = &rest[at + 1..];
             }
         }
     }
     decoded + rest
+}
+
+/// The byte of the escape at the beginning of a text: a `%` and two hexadecimal digits.
+pub fn escaped_byte(text: &str) -> Option<u8> {
+    let hex = text.strip_prefix('%')?.get(..2)?;
+    // `from_str_radix` takes a sign too.
+    hex.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::normal_path::normal_form;
+use super::normal_path::{lenient_forms, normal_form};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
@@ -15,10 +15,33 @@ use super::path_template::PathTemplate;
 /// comparison of the first segments rules most of them out.
 pub struct RouteTable<T>(HashMap<Method, Vec<RouteTableEntry<T>>>);
 
+/// The handling of a path that a lenient service may take for a route's, and that is not spelled as that route's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// It passes, as if the route were not there.
+    Pass,
+    /// It is refused.
+    Refuse,
+    /// It is the route's.
+    Same,
+}
+
+/// The result of a look into the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteMatch<'a, T> {
+    /// A lenient service may take the path for this route's.
+    Ambiguous(&'a T),
+    /// The request has this route.
+    Route(&'a T),
+    /// The request has no route.
+    NoRoute,
+}
+
 struct RouteTableEntry<T> {
     /// The host in lower case; `None` for every host.
     host: Option<Box<str>>,
     path: PathPattern,
+    spelling: Spelling,
     route: T,
 }
 
@@ -31,26 +54,46 @@ impl<T> Default for RouteTable<T> {
 impl<T: Clone> RouteTable<T> {
     /// Adds a route. Of two with the same method and path the first one counts; the configuration has no such two. A
     /// route for one host comes before one for all.
-    pub fn insert(&mut self, methods: &[Method], host: Option<&str>, path: &PathPattern, route: &T) {
+    pub fn insert(
+        &mut self,
+        methods: &[Method],
+        host: Option<&str>,
+        path: &PathPattern,
+        spelling: Spelling,
+        route: &T,
+    ) {
         for method in methods {
             let list = self.0.entry(method.clone()).or_default();
             let rank = (host.is_none(), path);
             let place = list.partition_point(|row| (row.host.is_none(), &row.path) <= rank);
             let host = host.map(|host| host.to_ascii_lowercase().into());
-            list.insert(place, RouteTableEntry { host, path: path.clone(), route: route.clone() });
+            list.insert(place, RouteTableEntry { host, path: path.clone(), spelling, route: route.clone() });
         }
     }
 }
 
 impl<T> RouteTable<T> {
-    /// The route of a request, if it has one. The path is given as it was sent.
-    pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&T> {
-        let list = self.0.get(method)?;
-        let path = normal_form(path);
-        let is_match = |row: &&RouteTableEntry<T>| {
-            row.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)) && row.path.matches(&path)
-        };
-        list.iter().find(is_match).map(|row| &row.route)
+    /// The route of a request. The path is given as it was sent. A route that a lenient service may take the path for counts
+    /// before each less specific one that matches it: the service would not take the path for the latter's.
+    pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, T> {
+        let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
+        let (normal, forms) = (normal_form(path), lenient_forms(path));
+        for row in list {
+            if row.host.as_deref().is_some_and(|only| !only.eq_ignore_ascii_case(host)) {
+                continue;
+            }
+            let is_match = row.path.matches(&normal);
+            let may_be_match = row.spelling != Spelling::Pass && row.path.matches_leniently(&forms);
+            match row.spelling {
+                _ if !is_match && !may_be_match => {}
+                Spelling::Pass => return RouteMatch::Route(&row.route),
+                // Nobody can tell which of the route's paths it is, and a key belongs to one of them.
+                Spelling::Refuse | Spelling::Same if forms.are_several() => return RouteMatch::Ambiguous(&row.route),
+                Spelling::Refuse if !is_match => return RouteMatch::Ambiguous(&row.route),
+                Spelling::Refuse | Spelling::Same => return RouteMatch::Route(&row.route),
+            }
+        }
+        RouteMatch::NoRoute
     }
 
     /// The route that covers all paths of a template, if there is one. Requests to some of them may have a more
@@ -65,11 +108,12 @@ impl<T> RouteTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::normal_path::has_unsafe_character;
 
     fn table(routes: &[(&[Method], &'static str)]) -> RouteTable<&'static str> {
         let mut table = RouteTable::default();
         for (methods, path) in routes {
-            table.insert(methods, None, &PathPattern::parse(path).expect("it is one"), path);
+            table.insert(methods, None, &PathPattern::parse(path).expect("it is one"), Spelling::Refuse, path);
         }
         table
     }
@@ -87,7 +131,7 @@ mod tests {
             for (path, found) in
                 [("/v1/pay", "/v1/pay"), ("/v1/p%61y", "/v1/pay"), ("/v1/7", "/v1/{id}"), ("/v1/7/x", "/v1/{*rest}")]
             {
-                assert_eq!(table.find(&Method::POST, "", path), Some(&found), "{path}");
+                assert_eq!(table.find(&Method::POST, "", path), RouteMatch::Route(&found), "{path}");
             }
             routes.reverse();
         }
@@ -96,21 +140,43 @@ mod tests {
     #[test]
     fn a_specific_path_for_another_method_shadows_no_general_one() {
         let table = table(&[(&[Method::PATCH], "/v1/pay"), (&[Method::POST, Method::PUT], "/{*rest}")]);
-        assert_eq!(table.find(&Method::POST, "", "/v1/pay"), Some(&"/{*rest}"));
-        assert_eq!(table.find(&Method::PATCH, "", "/v1/pay"), Some(&"/v1/pay"));
-        assert_eq!(table.find(&Method::DELETE, "", "/v1/pay"), None);
+        assert_eq!(table.find(&Method::POST, "", "/v1/pay"), RouteMatch::Route(&"/{*rest}"));
+        assert_eq!(table.find(&Method::PATCH, "", "/v1/pay"), RouteMatch::Route(&"/v1/pay"));
+        assert_eq!(table.find(&Method::DELETE, "", "/v1/pay"), RouteMatch::NoRoute);
     }
 
     #[test]
     fn a_route_for_one_host_comes_before_one_for_all() {
         let mut table = RouteTable::default();
         for (host, path, name) in [(None, "/v1/pay", "all"), (Some("Api.example"), "/{*rest}", "one")] {
-            table.insert(&[Method::POST], host, &PathPattern::parse(path).expect("it is one"), &name);
+            let path = PathPattern::parse(path).expect("it is one");
+            table.insert(&[Method::POST], host, &path, Spelling::Refuse, &name);
         }
         for (host, found) in [("api.EXAMPLE", "one"), ("other.example", "all"), ("", "all")] {
-            assert_eq!(table.find(&Method::POST, host, "/v1/pay"), Some(&found), "{host}");
+            assert_eq!(table.find(&Method::POST, host, "/v1/pay"), RouteMatch::Route(&found), "{host}");
         }
-        assert_eq!(table.find(&Method::POST, "other.example", "/v2"), None);
+        assert_eq!(table.find(&Method::POST, "other.example", "/v2"), RouteMatch::NoRoute);
+    }
+
+    #[test]
+    fn another_spelling_of_a_path_is_the_most_specific_routes_that_lenient_services_may_take_it_for() {
+        for (spelling, found) in [
+            (Spelling::Refuse, RouteMatch::Ambiguous(&"pay")),
+            (Spelling::Same, RouteMatch::Route(&"pay")),
+            (Spelling::Pass, RouteMatch::Route(&"all")),
+        ] {
+            let mut table = RouteTable::default();
+            for (path, spelling, name) in [("/{*rest}", Spelling::Refuse, "all"), ("/v1/pay", spelling, "pay")] {
+                let path = PathPattern::parse(path).expect("it is one");
+                table.insert(&[Method::POST], None, &path, spelling, &name);
+            }
+            for path in ["//v1/pay", "/v1/pay/", "/V1/pay", "/v1/pay;x=1", "/v1%2fpay", "/v1/x/..%2fpay"] {
+                assert_eq!(table.find(&Method::POST, "", path), found, "{path}");
+            }
+            assert_eq!(table.find(&Method::POST, "", "/v1/p%61y"), RouteMatch::Route(&"pay"));
+            assert_eq!(table.find(&Method::POST, "", "/v1/pays/"), RouteMatch::Route(&"all"));
+            assert_eq!(table.find(&Method::GET, "", "//v1/pay"), RouteMatch::NoRoute);
+        }
     }
 
     #[test]
@@ -125,6 +191,86 @@ mod tests {
         ] {
             let template_read = PathTemplate::parse(template).expect("it is one");
             assert_eq!(routes.find_for_all(&Method::POST, &template_read).copied(), found, "{template}");
+        }
+    }
+
+    /// Rewrites of a path that some server undoes; `seed` varies where they apply.
+    const REWRITES: [fn(&str, usize) -> String; 16] = [
+        |path, _| format!("/{path}"),
+        |path, seed| insert(path, seed, "/"),
+        |path, _| format!("{path}/"),
+        |path, _| format!("{path}//"),
+        |path, _| format!("{path};x=1"),
+        |path, seed| insert(path, seed, ";a"),
+        |path, seed| insert(path, seed, "/."),
+        |path, seed| insert(path, seed, "/x/.."),
+        |path, seed| insert(path, seed, "/x/..;"),
+        |path, seed| insert(path, seed, "/x/%2e%2E"),
+        |path, seed| insert(path, seed, "/x/..%2f."),
+        |path, seed| replace_slash(path, seed, "%2F"),
+        |path, seed| replace_slash(path, seed, "%5c"),
+        |path, seed| replace_slash(path, seed, "\\"),
+        |path, seed| at_letter(path, seed, |letter| letter.to_ascii_uppercase().to_string()),
+        |path, seed| at_letter(path, seed, |letter| format!("%{:02x}", u32::from(letter))),
+    ];
+
+    /// Inserts a text before one of the slashes, or at the end.
+    fn insert(path: &str, seed: usize, text: &str) -> String {
+        let mut places: Vec<_> = path.match_indices('/').map(|(at, _)| at).skip(1).collect();
+        places.push(path.len());
+        let at = places[seed % places.len()];
+        format!("{}{text}{}", &path[..at], &path[at..])
+    }
+
+    /// Replaces one of the slashes, but the first.
+    fn replace_slash(path: &str, seed: usize, text: &str) -> String {
+        let places: Vec<_> = path.match_indices('/').map(|(at, _)| at).skip(1).collect();
+        let Some(at) = (!places.is_empty()).then(|| places[seed % places.len()]) else { return path.to_owned() };
+        format!("{}{text}{}", &path[..at], &path[at + 1..])
+    }
+
+    /// Rewrites a letter of a fixed segment: the values of these tests are digits.
+    fn at_letter(path: &str, seed: usize, rewrite: impl Fn(char) -> String) -> String {
+        let places: Vec<_> = path
+            .char_indices()
+            .filter(|(at, letter)| letter.is_ascii_lowercase() && !path[..*at].ends_with(['%', '2', '5']))
+            .collect();
+        let Some((at, letter)) = (!places.is_empty()).then(|| places[seed % places.len()]) else {
+            return path.to_owned();
+        };
+        format!("{}{}{}", &path[..at], rewrite(letter), &path[at + 1..])
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_rewriting_that_a_server_undoes_leaves_the_guard(
+            rewrites in proptest::collection::vec((0..REWRITES.len(), 0..8_usize), 1..4),
+            (pattern, path) in proptest::sample::select(vec![
+                ("/v1/payments", "/v1/payments"),
+                ("/v1/payments/", "/v1/payments/"),
+                ("/v1/orders/{id}/pay", "/v1/orders/77/pay"),
+                ("/v1/orders/{id}", "/v1/orders/77"),
+                ("/v2/{*rest}", "/v2/payments/77"),
+                ("/v2/{*rest}", "/v2/"),
+                ("/", "/"),
+            ]),
+            is_rest_guarded: bool,
+        ) {
+            let sent = rewrites.iter().fold(path.to_owned(), |path, (rewrite, seed)| REWRITES[*rewrite](&path, *seed));
+            let patterns = [pattern, "/v1/health"].into_iter().chain(is_rest_guarded.then_some("/{*rest}"));
+            let mut table = RouteTable::default();
+            for pattern in patterns {
+                let pattern = PathPattern::parse(pattern).expect("it is one");
+                table.insert(&[Method::POST], None, &pattern, Spelling::Refuse, &pattern);
+            }
+            match table.find(&Method::POST, "", &sent) {
+                RouteMatch::Route(route) => {
+                    let key_path = PathPattern::parse(pattern).expect("it is one").key_path(path);
+                    proptest::prop_assert_eq!(route.key_path(&sent), key_path, "{} gets another key", sent);
+                }
+                RouteMatch::Ambiguous(_) => {}
+                RouteMatch::NoRoute => proptest::prop_assert!(has_unsafe_character(&sent), "{sent} is not guarded"),
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Admits a request: finds its route, key, scope, body and fingerprint. This is all that the store needs for a reservation.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,25 +17,29 @@ use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig};
 use crate::body::{Body, ConnectionGuard};
-use crate::config::{Config, KeySpace, Route, RouteMode};
+use crate::config::{Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{FingerprintInput, Secrets};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::key::Key;
+use crate::domain::ids::Token;
+use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
-use crate::domain::scope::Scope;
+use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::Refusal;
 use crate::upstream::UpstreamClient;
 
+use identity::{IdentityInput, IdentitySearch, RequestIdentity};
+
 pub(super) use message::AdmitError;
 pub use message::Message;
 
 pub mod explain;
+mod identity;
 mod key_location;
 mod message;
+mod method_override;
 pub(super) mod read_body;
 pub(super) mod scope;
 
@@ -90,7 +95,8 @@ impl GuardedRequest {
 
     /// Decides what this request does, given its key's record.
     pub fn decide(&self, record: Record) -> Decision {
-        let input = fingerprint_input(&self.head, &self.body);
+        let path = fingerprint_path(&self.active.route, &self.head);
+        let input = fingerprint_input(&self.head, &path, &self.body);
         let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
         decide(record, is_same, &self.rules())
     }
@@ -113,20 +119,33 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
-        let Some(active) = live.router.find(&head.method, origin.host_name(), head.uri.path()) else {
+        if method_override::leads_to_guarded_route(&head, origin.host_name(), &live.router) {
+            return Err(OVERRIDDEN_METHOD);
+        }
+        let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
+            RouteMatch::Route(active) => Some(active),
+            RouteMatch::Ambiguous(active) => {
+                context.guard(&self.instance.observability, &head, &active.metrics);
+                return Err(Refusal::PathAmbiguous);
+            }
+            RouteMatch::NoRoute => None,
+        };
+        let Some(active) = active else {
             if fields::connection_lists_any(&head.headers, &[]) {
                 return Err(NOMINATED_FIELD);
             }
             if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
                 return Err(Refusal::Unguarded);
             }
-            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client));
+            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None));
         };
         let route = &active.route;
         match route.mode {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
-            RouteMode::Off => return Ok(unguarded(head, Body::Streaming(body), &origin, &active.upstream, client)),
+            RouteMode::Off => {
+                return Ok(unguarded(head, Body::Streaming(body), &origin, &active.upstream, client, Some(route)));
+            }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
                 let (config, tie) = (Arc::clone(&live.config), client.ties.attach());
@@ -136,29 +155,27 @@ impl Gate {
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
         check_nominated(&head.headers, route)?;
-        let mut key = key_location::in_head(&head, &route.key)?;
-        if (key.is_some() || key_location::may_be_in_body(&route.key)) && self.draining.is_cancelled() {
+        let mut search = self.identify(&head, None, &origin, route)?;
+        if search != IdentitySearch::NoKey && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
         // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-        let checked = key.as_deref().map(|key| self.check_head(key, &head, &origin, route, context)).transpose()?;
-        let reads_body = checked.is_some() || key_location::may_be_in_body(&route.key);
-        let body = match reads_body {
-            true => Body::whole(read_body::read_body(body, &head.headers, route.max_request_body).await?),
-            false => Body::Streaming(body),
-        };
-        let checked = match (checked, &body) {
-            (None, Body::Whole { data, .. }) => {
-                key = key_location::in_body(&head.headers, data, route)?;
-                key.as_deref().map(|key| self.check_head(key, &head, &origin, route, context)).transpose()?
+        self.check_head(&search, &head, route, context)?;
+        let body = match search {
+            IdentitySearch::NoKey => Body::Streaming(body),
+            IdentitySearch::Found(_) | IdentitySearch::InBody => {
+                Body::whole(read_body::read_body(body, &head.headers, route.max_request_body).await?)
             }
-            (checked, _) => checked,
         };
-        match (checked, body) {
-            (Some((key, scope)), Body::Whole { data: body, .. }) => {
+        if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
+            search = self.identify(&head, Some(data), &origin, route)?;
+            self.check_head(&search, &head, route, context)?;
+        }
+        match (search, body) {
+            (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
                 let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
-                let reserve_request = self.instance.reserve_request(&view, key, scope, &self.instance.config.service);
+                let reserve_request = self.instance.reserve_request(&view, identity);
                 let guarded = GuardedRequest {
                     reserve_request,
                     head,
@@ -172,31 +189,40 @@ impl Gate {
             }
             (_, body) if !route.key.required => {
                 context.unguard();
-                Ok(unguarded(head, body, &origin, &active.upstream, client))
+                Ok(unguarded(head, body, &origin, &active.upstream, client, Some(route)))
             }
             (_, _) => Err(key_location::missing(&route.key)),
         }
     }
 
-    /// Checks the head of a keyed request, and returns its key and scope.
-    fn check_head(
+    fn identify(
         &self,
-        key: &[u8],
         head: &request::Parts,
+        body: Option<&[u8]>,
         origin: &RequestOrigin,
         route: &Route,
+    ) -> Result<IdentitySearch, Refusal> {
+        let (service, salt) = (&self.instance.config.service, &self.instance.salt);
+        identity::identify(&IdentityInput { head, body, untrusted_peer: origin.untrusted_peer(), route, service, salt })
+    }
+
+    /// Checks the head of a request whose key is known, and notes the key.
+    fn check_head(
+        &self,
+        search: &IdentitySearch,
+        head: &request::Parts,
+        route: &Route,
         context: &mut ResponseContext,
-    ) -> Result<(Key, Scope), Refusal> {
-        let key = Key::parse(key, route.key.syntax, route.key.limits)?;
-        context.with_trace(|trace| trace.note_key(&key));
-        let scope = scope::compute_scope(&self.instance.salt, &route.scope, head, origin.trusted)?;
+    ) -> Result<(), Refusal> {
+        let IdentitySearch::Found(identity) = search else { return Ok(()) };
+        context.with_trace(|trace| trace.note_key(&identity.key));
         if let Some((name, value)) = route.key.header().and_then(|name| Some((name, head.headers.get(name)?))) {
             context.echo_key(name, value);
         }
-        if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.instance.instance_lease.store_now())?;
+        match route.max_age {
+            Some(max_age) => check_age(&head.headers, max_age, self.instance.instance_lease.store_now()),
+            None => Ok(()),
         }
-        Ok((key, scope))
     }
 }
 
@@ -214,16 +240,18 @@ pub(super) fn request_origin(head: &request::Parts, client: &ClientConnection, c
 
 impl Instance {
     /// The reservation of a keyed request.
-    fn reserve_request(&self, view: &RequestView<'_>, key: Key, scope: Scope, service: &Arc<str>) -> ReserveRequest {
+    fn reserve_request(&self, view: &RequestView<'_>, identity: RequestIdentity) -> ReserveRequest {
         let RequestView { head, body, route, secrets, .. } = *view;
+        let path = fingerprint_path(route, head);
         let fingerprint = route
             .recipe
-            .fingerprint(&fingerprint_input(head, body), secrets)
+            .fingerprint(&fingerprint_input(head, &path, body), secrets)
             .expect("a route's own recipe uses the current secret");
-        let space = key_space(route, head);
+        let id = identity.record_id();
+        let RequestIdentity { service, scope, space, key } = identity;
         ReserveRequest {
-            id: RecordId::derive(service, &scope, &space, &key),
-            service: Arc::clone(service),
+            id,
+            service,
             scope,
             space,
             key,
@@ -245,19 +273,15 @@ impl Instance {
     ) -> Result<Option<ReserveRequest>, Refusal> {
         let RequestView { head, body, origin, route, .. } = *view;
         check_nominated(&head.headers, route)?;
-        let key = match key_location::in_head(head, &route.key)? {
-            None => key_location::in_body(&head.headers, body, route)?,
-            some => some,
-        };
-        let Some(key) = key else {
+        let (body, untrusted_peer, salt) = (Some(body), origin.untrusted_peer(), &self.salt);
+        let input = IdentityInput { head, body, untrusted_peer, route, service, salt };
+        let IdentitySearch::Found(identity) = identity::identify(&input)? else {
             return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
-        let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
-        let scope = scope::compute_scope(&self.salt, &route.scope, head, origin.trusted)?;
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.instance_lease.store_now())?;
         }
-        Ok(Some(self.reserve_request(view, key, scope, service)))
+        Ok(Some(self.reserve_request(view, identity)))
     }
 }
 
@@ -274,7 +298,9 @@ pub(super) struct RequestView<'a> {
 impl RequestView<'_> {
     /// Whether the record was made for this request.
     pub(super) fn is_same_request(&self, reserve_request: &ReserveRequest, record: &Record) -> bool {
-        is_same_request(reserve_request, &fingerprint_input(self.head, self.body), self.secrets, record)
+        let path = fingerprint_path(self.route, self.head);
+        let input = fingerprint_input(self.head, &path, self.body);
+        is_same_request(reserve_request, &input, self.secrets, record)
     }
 }
 
@@ -300,19 +326,37 @@ fn unguarded(
     origin: &RequestOrigin,
     upstream: &UpstreamClient,
     client: &ClientConnection,
+    route: Option<&Route>,
 ) -> Admission {
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::asks_for_websocket(&head.headers, head.version);
-    fields::prepare_for_service(&mut head.headers, origin);
+    let is_read = |name: &str| route.is_some_and(|route| route.reads_field(name));
+    fields::prepare_for_service(&mut head.headers, origin, is_read);
     head.version = http::Version::HTTP_11;
     let request = Request::from_parts(head, body);
     let (upstream, tie) = (upstream.clone(), client.ties.attach());
     Admission::Unguarded(Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie }))
 }
 
+const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The request asks the service to take another method than its own, and a route guards that method at this path. Send the \
+     method itself.",
+);
+
 const NOMINATED_FIELD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The Connection field names a field that must not disappear on the way.",
+);
+
+/// Refuses a path with a character that services read in different ways.
+pub(super) fn check_path(path: &str) -> Result<(), Refusal> {
+    if has_unsafe_character(path) { Err(UNSAFE_CHARACTER) } else { Ok(()) }
+}
+
+const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
+    StatusCode::BAD_REQUEST,
+    "The path has a backslash or a control character, which programs read in different ways.",
 );
 
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
@@ -342,19 +386,6 @@ fn check_age(headers: &HeaderMap, max_age: Duration, now: SystemTime) -> Result<
     }
 }
 
-/// The space in which the key is unique.
-fn key_space(route: &Route, head: &request::Parts) -> Bytes {
-    match route.space {
-        // Another host's route may have the same path.
-        KeySpace::Path => {
-            let host = route.host.as_deref().unwrap_or_default();
-            Bytes::from(format!("{} {host}{}", head.method, head.uri.path()))
-        }
-        KeySpace::Route => Bytes::from(format!("route {}", route.name)),
-        KeySpace::Service => Bytes::from_static(b"service"),
-    }
-}
-
 /// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else nothing.
 fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
@@ -362,14 +393,17 @@ fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(sent.as_str().as_bytes()))
 }
 
-fn fingerprint_input<'a>(head: &'a request::Parts, body: &'a [u8]) -> FingerprintInput<'a> {
-    FingerprintInput {
-        method: head.method.as_str(),
-        path: head.uri.path(),
-        query: head.uri.query(),
-        headers: &head.headers,
-        body,
+/// The path as it enters the fingerprint: paths that are the same by RFC 3986 or, if the route says so, by its `spelling`
+/// have the same one.
+fn fingerprint_path<'a>(route: &Route, head: &'a request::Parts) -> Cow<'a, str> {
+    match route.spelling {
+        Spelling::Same => Cow::Owned(route.path.canonical_path(head.uri.path())),
+        Spelling::Pass | Spelling::Refuse => normal_form(head.uri.path()),
     }
+}
+
+fn fingerprint_input<'a>(head: &'a request::Parts, path: &'a str, body: &'a [u8]) -> FingerprintInput<'a> {
+    FingerprintInput { method: head.method.as_str(), path, query: head.uri.query(), headers: &head.headers, body }
 }
 
 /// A token: 128 bits from the operating system's generator.

@@ -81,7 +81,7 @@ impl Gate {
         let ActiveRoute { route, upstream, latency, .. } = active;
         let (ttl, record, number) = (route.ttl, reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
-        let mut request = upstream_request(head, body, &origin, reserved);
+        let mut request = upstream_request(head, body, &origin, reserved, &route);
         forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
         context.continue_trace(request.headers_mut());
         context.with_trace(|trace| trace.note_attempt(number));
@@ -177,12 +177,13 @@ fn upstream_request(
     body: Bytes,
     origin: &RequestOrigin,
     lease: Option<&AttemptLease>,
+    route: &Route,
 ) -> Request<Body> {
     let mut request = Request::new(Body::whole(body));
     *request.method_mut() = head.method;
     *request.uri_mut() = head.uri;
     let mut headers = head.headers;
-    fields::prepare_for_service(&mut headers, origin);
+    fields::prepare_for_service(&mut headers, origin, |name| route.reads_field(name));
     fields::request_identity_encoding(&mut headers);
     if let Some(lease) = lease {
         headers.insert(fields::RESERVATION, reservation_field(lease));

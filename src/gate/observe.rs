@@ -41,7 +41,7 @@ impl Gate {
         *request.uri_mut() = head.uri.clone();
         *request.headers_mut() = head.headers.clone();
         *request.extensions_mut() = head.extensions.clone();
-        fields::prepare_for_service(request.headers_mut(), &origin);
+        fields::prepare_for_service(request.headers_mut(), &origin, |name| route.reads_field(name));
         let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
         // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {

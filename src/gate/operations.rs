@@ -79,7 +79,7 @@ impl Gate {
     ) -> Option<Duration> {
         let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
-            let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.trusted);
+            let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.untrusted_peer());
             scope.is_ok_and(|scope| id.is_valid_for(&scope, &self.instance.salt))
         };
         // A route that is synchronous now may have been asynchronous.

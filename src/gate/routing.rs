@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::Method;
 
 use crate::config::{self, Config, Route};
-use crate::domain::route_table::RouteTable;
+use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::upstream::UpstreamClient;
@@ -51,14 +51,14 @@ impl Router {
                 latency: latencies.route(&route.name),
                 metrics: metrics.route_metrics(&route.name),
             };
-            table.insert(&route.methods, route.host.as_deref(), &route.path, &active);
+            table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &active);
             names.insert(Arc::clone(&route.name), active);
         }
         Self { table, names }
     }
 
-    /// The route of a request, if one guards it.
-    pub fn find(&self, method: &Method, host: &str, path: &str) -> Option<&ActiveRoute> {
+    /// The route of a request.
+    pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, ActiveRoute> {
         self.table.find(method, host, path)
     }
 

@@ -51,6 +51,41 @@ const HOP_BY_HOP: [HeaderName; 11] = [
     EXPECT,
 ];
 
+/// Fields by which some gateways tell a service another target than the request's own. Only a trusted peer is a gateway.
+const REWRITTEN_TARGET: [HeaderName; 2] =
+    [HeaderName::from_static("x-original-url"), HeaderName::from_static("x-rewrite-url")];
+
+/// Fields by which some services take another method than the request's own.
+pub static METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
+
+/// The beginnings of fields that only Oncegate sets.
+const OWN_PREFIXES: [&str; 2] = ["oncegate-", "x-forwarded-"];
+
+/// Other fields with a hyphen that Oncegate sets, reads on every route or removes.
+const OWN_NAMES: [&str; 17] = [
+    "accept-encoding",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "http2-settings",
+    "idempotency-key",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "repeatability-first-sent",
+    "transfer-encoding",
+    "x-api-key",
+    "x-http-method",
+    "x-http-method-override",
+    "x-idempotency-key",
+    "x-method-override",
+];
+
 /// The fields that only Oncegate may send to the service.
 const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
 
@@ -79,11 +114,25 @@ pub fn connection_lists_any(headers: &HeaderMap, guarded: &[&HeaderName]) -> boo
         .any(|name| framing.iter().chain(guarded).any(|field| field.as_str().as_bytes().eq_ignore_ascii_case(name)))
 }
 
-/// Removes the hop-by-hop fields, and those in `also`.
-fn strip_hop_by_hop(headers: &mut HeaderMap, also: &[HeaderName]) {
+/// Removes the hop-by-hop fields, and those that `is_ours` names.
+fn strip_hop_by_hop(headers: &mut HeaderMap, is_ours: impl Fn(&HeaderName) -> bool) {
     let named: Vec<HeaderName> =
         connection_options(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-    remove(headers, |name| HOP_BY_HOP.contains(name) || also.contains(name) || named.contains(name));
+    remove(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name) || is_ours(name));
+}
+
+/// Whether a field is spelled with `_` where a field of ours has `-`. Services with a CGI-like interface (WSGI, Rack, PHP)
+/// read both as the same field, and would take the client's word for Oncegate's. `is_read` tells which other fields
+/// Oncegate reads for this request.
+pub fn is_misspelled(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
+    if memchr::memchr(b'_', name.as_bytes()).is_none() || is_read(name) {
+        return false;
+    }
+    let hyphenated = name.replace('_', "-");
+    OWN_PREFIXES.iter().any(|prefix| hyphenated.starts_with(prefix))
+        || OWN_NAMES.contains(&&*hyphenated)
+        || REWRITTEN_TARGET.iter().any(|field| *field == *hyphenated)
+        || is_read(&hyphenated)
 }
 
 /// Removes fields and keeps the order of the others. The map's own `remove` moves the last field to the place of the
@@ -105,10 +154,15 @@ pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool)
 }
 
 /// Prepares a request's fields for the upstream: removes hop-by-hop fields and forged Oncegate fields, adds forwarding
-/// fields. `Content-Length` stays: the upstream client sets the framing.
-pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin) {
+/// fields. Also removes fields that are spelled like ours: see [`is_misspelled`]. `Content-Length` stays: the upstream client
+/// sets the framing.
+pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
     let trailers = accepts_trailers(headers);
-    strip_hop_by_hop(headers, &TO_SERVICE);
+    strip_hop_by_hop(headers, |name| {
+        TO_SERVICE.contains(name)
+            || (!origin.trusted && REWRITTEN_TARGET.contains(name))
+            || is_misspelled(name.as_str(), &is_read)
+    });
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -126,12 +180,12 @@ pub fn request_identity_encoding(headers: &mut HeaderMap) {
 /// Prepares a response's fields for the store and the client: removes hop-by-hop fields, forged Oncegate fields and the
 /// length.
 pub fn prepare_for_client(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, &TO_KEEP);
+    strip_hop_by_hop(headers, |name| TO_KEEP.contains(name));
 }
 
 /// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays.
 pub fn prepare_pass_through(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, &TO_CLIENT);
+    strip_hop_by_hop(headers, |name| TO_CLIENT.contains(name));
 }
 
 /// Whether a field describes the moment of an answer, so that it would be wrong on a replay.
@@ -162,6 +216,11 @@ pub struct RequestOrigin {
 }
 
 impl RequestOrigin {
+    /// The peer's address, if the peer is not a trusted proxy.
+    pub fn untrusted_peer(&self) -> Option<IpAddr> {
+        (!self.trusted).then_some(self.peer)
+    }
+
     fn scheme(&self) -> &'static str {
         if self.secure { "https" } else { "http" }
     }
@@ -300,7 +359,7 @@ mod tests {
             ("content-length", "3"),
             ("x-kept", "1"),
         ]);
-        strip_hop_by_hop(&mut headers, &[]);
+        strip_hop_by_hop(&mut headers, |_| false);
         assert_eq!(names(&headers), ["content-length", "x-kept"]);
         prepare_for_client(&mut headers);
         assert_eq!(names(&headers), ["x-kept"]);
@@ -310,7 +369,7 @@ mod tests {
     fn the_other_fields_keep_their_order() {
         let mut headers =
             map(&[("x-c", "1"), ("connection", "x-d"), ("x-a", "2"), ("x-d", "0"), ("x-a", "3"), ("x-b", "4")]);
-        strip_hop_by_hop(&mut headers, &[]);
+        strip_hop_by_hop(&mut headers, |_| false);
         let left: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(left, [("x-c", "1"), ("x-a", "2"), ("x-a", "3"), ("x-b", "4")]);
     }
@@ -339,7 +398,7 @@ mod tests {
                 version: Version::HTTP_11,
                 secure: false,
             };
-            prepare_for_service(&mut headers, &origin);
+            prepare_for_service(&mut headers, &origin, |_| false);
             ["x-forwarded-for", "forwarded", "x-forwarded-host", "via"]
                 .map(|name| headers[name].to_str().unwrap().to_owned())
         };
@@ -356,7 +415,7 @@ mod tests {
         let mut request = map(&[("oncegate-reservation", "x"), ("oncegate-attempt", "9"), ("x-a", "1")]);
         let origin =
             RequestOrigin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11, secure: false };
-        prepare_for_service(&mut request, &origin);
+        prepare_for_service(&mut request, &origin, |_| false);
         assert!(!request.contains_key(RESERVATION) && !request.contains_key(ATTEMPT) && request.contains_key("x-a"));
         let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);
         prepare_for_client(&mut response);

@@ -19,7 +19,8 @@ async fn is_refused(world: &World, raw: &str, statuses: &[u16]) {
 
 /// The request with a key, and without one.
 fn guarded_and_not(fields: &str, body: &str) -> [String; 2] {
-    ["Idempotency-Key: k-1\r\n", ""].map(|key| format!("POST /pay HTTP/1.1\r\n{key}{fields}\r\n{body}"))
+    ["Authorization: Bearer a\r\nIdempotency-Key: k-1\r\n", ""]
+        .map(|key| format!("POST /pay HTTP/1.1\r\n{key}{fields}\r\n{body}"))
 }
 
 #[tokio::test]
@@ -132,7 +133,7 @@ async fn a_head_of_too_many_fields_or_too_many_bytes_is_refused() {
 #[tokio::test]
 async fn chunked_http_1_0_is_refused() {
     let world = World::start(Store::sqlite()).await;
-    for key in ["Idempotency-Key: k-1\r\n", ""] {
+    for key in ["Authorization: Bearer a\r\nIdempotency-Key: k-1\r\n", ""] {
         let raw =
             format!("POST /pay HTTP/1.0\r\nHost: h\r\n{key}Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
         is_refused(&world, &raw, &[400]).await;
@@ -174,7 +175,8 @@ async fn every_request_of_the_vectors_is_treated_as_the_standards_require() {
         let keyed = format!("{line}Idempotency-Key: k-1{end}{rest}");
         let keys = rest.matches("Idempotency-Key").count();
         for raw in if keys == 0 { vec![raw, &keyed] } else { vec![raw] } {
-            let world = World::start(Store::sqlite()).await;
+            // The vectors name no callers.
+            let world = World::with(Store::sqlite(), |setup| setup.defaults("scope = [\"none\"]")).await;
             let mut exchange = world.proxy.client().raw(&bytes(raw)).await;
             let what = word(vector, "required");
             if let Err(why) = check_request(&world, what, raw, &mut exchange).await {

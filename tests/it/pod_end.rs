@@ -205,8 +205,11 @@ async fn http_2_streams_are_answered_before_goaway_closes_the_connection() {
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));
     let mut client = h2::connect::<Full<Bytes>>(&world).await;
-    let pay =
-        Request::post("http://shop.example/pay").header("idempotency-key", "k-1").body(Full::from("10 EUR")).unwrap();
+    let pay = Request::post("http://shop.example/pay")
+        .header("authorization", "Bearer a")
+        .header("idempotency-key", "k-1")
+        .body(Full::from("10 EUR"))
+        .unwrap();
     let running = tokio::spawn(client.send_request(pay));
     world.upstream.wait_for_executed(1).await;
     world.proxy.signal(Signal::TERM);

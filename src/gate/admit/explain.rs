@@ -7,10 +7,13 @@ use data_encoding::HEXLOWER;
 use http::request;
 use sha2::{Digest, Sha256};
 
-use super::{check_nominated, fingerprint_input, key_location, key_space, scope};
+use super::identity::{self, IdentityInput, IdentitySearch};
+use super::{check_nominated, fingerprint_input, fingerprint_path, key_location, method_override, scope};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::Fingerprint;
 use crate::domain::key::Key;
+use crate::domain::route_table::RouteMatch;
+use crate::domain::scope::Salt;
 use crate::gate::client::ClientConnection;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
@@ -46,7 +49,16 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
     let router = Router::new(config, &RouteLatencies::default(), &Metrics::new(&StoreMetrics::default()));
     let origin =
         super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
-    let Some(active) = router.find(&head.method, origin.host_name(), head.uri.path()) else {
+    super::check_path(head.uri.path())?;
+    if method_override::leads_to_guarded_route(head, origin.host_name(), &router) {
+        return Err(super::OVERRIDDEN_METHOD);
+    }
+    let active = match router.find(&head.method, origin.host_name(), head.uri.path()) {
+        RouteMatch::Route(active) => Some(active),
+        RouteMatch::Ambiguous(_) => return Err(Refusal::PathAmbiguous),
+        RouteMatch::NoRoute => None,
+    };
+    let Some(active) = active else {
         if config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
             return Err(Refusal::Unguarded);
         }
@@ -65,9 +77,10 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(route, head, body)?,
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body)?,
     };
-    let input = fingerprint_input(head, body);
+    let path = fingerprint_path(route, head);
+    let input = fingerprint_input(head, &path, body);
     let (kind, canonical) = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
@@ -77,7 +90,7 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))
             .collect(),
-        space: String::from_utf8_lossy(&key_space(route, head)).into_owned(),
+        space: String::from_utf8_lossy(&identity::key_space(route, &head.method, head.uri.path())).into_owned(),
         recipe: route.recipe.to_string(),
         body: (kind, Bytes::copy_from_slice(&canonical)),
         fingerprint: route.recipe.fingerprint(&input, &config.secrets),
@@ -86,30 +99,26 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
 
 /// Reads the key and the scope's parts, or returns the refusal.
 fn caller_and_key<'a>(
+    config: &Config,
     route: &'a Route,
     head: &request::Parts,
     body: &[u8],
 ) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
     check_nominated(&head.headers, route)?;
-    let found = key_location::in_head(head, &route.key)?;
-    let reads_body = found.is_some() || key_location::may_be_in_body(&route.key);
-    let found = match found {
-        None => key_location::in_body(&head.headers, body, route)?,
-        some => some,
-    };
-    let key = found.map(|value| Key::parse(&value, route.key.syntax, route.key.limits)).transpose()?;
-    if key.is_none() && route.key.required {
-        return Err(key_location::missing(&route.key));
-    }
-    // Without a key there is no scope.
-    let scope = key.as_ref().map(|_| scope::scope_parts(&route.scope, head, true)).transpose()?.unwrap_or_default();
-    if let (Some(_), Some(max_age)) = (&key, route.max_age) {
-        super::check_age(&head.headers, max_age, SystemTime::now())?;
-    }
-    if reads_body && body.len() > route.max_request_body {
+    // The parts are shown, and not the scope that would come of the store's salt.
+    let (service, salt) = (&config.service, &Salt::new([0; 32]));
+    let input = |body| IdentityInput { head, body, untrusted_peer: None, route, service, salt };
+    let in_head = identity::identify(&input(None))?;
+    if in_head != IdentitySearch::NoKey && body.len() > route.max_request_body {
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
-    Ok((key, scope))
+    let IdentitySearch::Found(identity) = identity::identify(&input(Some(body)))? else {
+        return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok((None, Vec::new())) };
+    };
+    if let Some(max_age) = route.max_age {
+        super::check_age(&head.headers, max_age, SystemTime::now())?;
+    }
+    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, None)?))
 }
 
 fn hash_prefix(value: &[u8]) -> String {

@@ -1,9 +1,9 @@
 //! Finds a request's key in its head or in its body.
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, request};
+use http::{HeaderMap, HeaderValue, request};
 
-use crate::config::{KeyRule, KeySource, Route};
+use crate::config::{KeyRule, KeySource};
 use crate::domain::fingerprint::form;
 use crate::domain::key::KeyError;
 use crate::protocol::refusal::Refusal;
@@ -14,11 +14,6 @@ type FoundKey = Result<Option<Vec<u8>>, Refusal>;
 
 /// Finds the key in a field or in the query, whichever the rule names first.
 pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
-    if rule.header().is_some_and(|name| head.headers.keys().any(|other| is_misspelt(other, name))) {
-        return Err(Refusal::KeyInvalid(
-            "The key's field is spelt with an underscore, which some services take for it.",
-        ));
-    }
     for source in &rule.sources {
         let found = match source {
             KeySource::Body(_) | KeySource::Form(_) => None,
@@ -30,14 +25,6 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
         }
     }
     Ok(None)
-}
-
-/// Whether a field is the key's field spelt with underscores: CGI-like services read `Idempotency_Key` as `Idempotency-Key`.
-fn is_misspelt(other: &HeaderName, name: &HeaderName) -> bool {
-    let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
-    other != name
-        && other.as_str().len() == name.as_str().len()
-        && other.as_str().bytes().map(hyphen).eq(name.as_str().bytes())
 }
 
 /// The refusal of a request without a key, which says where its key would have to be.
@@ -64,34 +51,88 @@ pub(super) fn missing(rule: &KeyRule) -> Refusal {
 
 /// Whether the body must be read to find the key.
 pub(super) fn may_be_in_body(rule: &KeyRule) -> bool {
-    rule.sources.iter().any(|source| matches!(source, KeySource::Body(_) | KeySource::Form(_)))
+    rule.sources.iter().any(is_in_body)
 }
 
-/// Finds the key in a JSON or form body, whichever the rule names first.
-pub(super) fn in_body(headers: &HeaderMap, body: &[u8], route: &Route) -> FoundKey {
-    if headers.contains_key(CONTENT_ENCODING) {
+/// Finds the key in a JSON or form body, whichever the rule names first. The media type decides only where the key may be in
+/// both: services differ in what they take a mislabelled body for.
+///
+/// # Errors
+/// The refusal of a body that cannot be searched: it is never taken for one without a key.
+pub(super) fn in_body(headers: &HeaderMap, body: &[u8], rule: &KeyRule) -> FoundKey {
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let (forms, documents): (Vec<_>, Vec<_>) = rule
+        .sources
+        .iter()
+        .filter(|source| is_in_body(source))
+        .partition(|source| matches!(source, KeySource::Form(_)));
+    if body.is_empty() || (forms.is_empty() && documents.is_empty()) {
         return Ok(None);
     }
-    let is_form = headers.get(CONTENT_TYPE).is_some_and(is_form);
-    for source in &route.key.sources {
-        let found = match source {
-            KeySource::Header(_) | KeySource::Query(_) => None,
-            KeySource::Form(name) if is_form => only(named(body, name))?,
-            KeySource::Body(pointer) if !is_form => match value_at(body, pointer) {
-                Ok(Some(Scalar::String(text))) => Some(text.into_bytes()),
-                Ok(Some(Scalar::Number(digits))) => Some(digits.into_bytes()),
-                Ok(Some(Scalar::Other)) => {
-                    return Err(Refusal::KeyInvalid("The key in the body is neither a text nor a number."));
-                }
-                Ok(None) | Err(_) => None,
-            },
-            KeySource::Form(_) | KeySource::Body(_) => None,
-        };
-        if found.is_some() {
-            return Ok(found);
+    if !headers.get_all(CONTENT_ENCODING).iter().all(is_identity) {
+        return Err(Refusal::KeyInvalid(
+            "The key is in the body, and the body has a Content-Encoding. Send it without.",
+        ));
+    }
+    let label = headers.get(CONTENT_TYPE);
+    let is_labelled_form = label.is_some_and(is_form);
+    if documents.is_empty() && label.is_some() && !is_labelled_form {
+        return Err(Refusal::KeyInvalid(
+            "The key is in a form field, and the body is not application/x-www-form-urlencoded.",
+        ));
+    }
+    if documents.is_empty() || (is_labelled_form && !forms.is_empty()) {
+        if let Some(key) = in_form(body, &forms)? {
+            return Ok(Some(key));
+        }
+        // It may be a mislabelled document.
+        return in_document(body, &documents).unwrap_or(Ok(None));
+    }
+    in_document(body, &documents).unwrap_or(Err(NOT_CANONICAL))
+}
+
+fn in_form(body: &[u8], names: &[&KeySource]) -> FoundKey {
+    for source in names {
+        if let KeySource::Form(name) = source
+            && let Some(key) = only(named(body, name))?
+        {
+            return Ok(Some(key));
         }
     }
     Ok(None)
+}
+
+/// Finds the key in a JSON document; `None` if the body is no document that all programs read alike.
+fn in_document(body: &[u8], pointers: &[&KeySource]) -> Option<FoundKey> {
+    for source in pointers {
+        let KeySource::Body(pointer) = source else { continue };
+        match value_at(body, pointer).ok()? {
+            Some(Scalar::String(text)) => return Some(Ok(Some(text.into_bytes()))),
+            Some(Scalar::Number(digits)) => return Some(Ok(Some(digits.into_bytes()))),
+            Some(Scalar::Other) => {
+                return Some(Err(Refusal::KeyInvalid("The key in the body is neither a text nor a number.")));
+            }
+            None => {}
+        }
+    }
+    Some(Ok(None))
+}
+
+const NOT_CANONICAL: Refusal = Refusal::KeyInvalid(
+    "The key is in the body, and the body is not JSON that all programs read alike: UTF-8, each name once in an object, no lone \
+     surrogates, nesting of at most 128.",
+);
+
+/// The byte order mark of UTF-8: some programs write it before JSON, and many readers skip it (RFC 8259, section 8.1).
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+fn is_in_body(source: &KeySource) -> bool {
+    matches!(source, KeySource::Body(_) | KeySource::Form(_))
+}
+
+fn is_identity(coding: &HeaderValue) -> bool {
+    let coding = coding.as_bytes().trim_ascii();
+    coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
 }
 
 fn is_form(content_type: &HeaderValue) -> bool {

@@ -7,9 +7,11 @@ use bytes::Bytes;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::{GuardedRequest, RequestView, check_age, scope};
+use super::identity::{self, RequestIdentity};
+use super::{GuardedRequest, RequestView, check_age, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode, UpstreamTarget};
 use crate::domain::key::Key;
+use crate::domain::route_table::RouteMatch;
 use crate::gate::{Gate, LiveConfig};
 use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
@@ -66,6 +68,7 @@ impl Gate {
             return Err(AdmitError::NoRoute);
         };
         let uri: Uri = path.parse().map_err(|_| PATH_NOT_GUARDED)?;
+        check_path(uri.path())?;
         let origin = RequestOrigin {
             peer: broker,
             // The broker names no earlier hops.
@@ -75,17 +78,21 @@ impl Gate {
             secure: consumer.broker.tls,
         };
         // The same table as for requests, so that no message reaches a path under another route's policy.
-        let found = live.router.find(&Method::POST, origin.host_name(), uri.path());
-        let active = found.filter(|active| active.route.name == consumer.route).ok_or(PATH_NOT_GUARDED)?.clone();
+        let active = match live.router.find(&Method::POST, origin.host_name(), uri.path()) {
+            RouteMatch::Route(active) if active.route.name == consumer.route => active.clone(),
+            RouteMatch::Ambiguous(_) | RouteMatch::NoRoute | RouteMatch::Route(_) => {
+                return Err(PATH_NOT_GUARDED.into());
+            }
+        };
         let route = &active.route;
         if body.len() > route.max_request_body {
             return Err(Refusal::RequestTooLarge(route.max_request_body).into());
         }
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
-        let parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
+        let key_parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
         // A queue that is configured here is trusted: its publishers set the scope's headers.
-        let scope = scope::compute_scope(&self.instance.salt, &consumer.scope, &head, true)?;
+        let caller = scope::read_parts(&consumer.scope, &head, None)?;
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.instance.instance_lease.store_now())?;
         }
@@ -97,7 +104,13 @@ impl Gate {
         head.headers.insert(HOST, host(route));
         let secrets = live.config.secrets.clone();
         let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
-        let reserve_request = self.instance.reserve_request(&view, parsed, scope, &self.instance.config.service);
+        let identity = RequestIdentity {
+            service: Arc::clone(&self.instance.config.service),
+            scope: scope::hash(&self.instance.salt, &caller),
+            space: identity::key_space(route, &Method::POST, head.uri.path()),
+            key: key_parsed,
+        };
+        let reserve_request = self.instance.reserve_request(&view, identity);
         Ok(Box::new(GuardedRequest { reserve_request, head, body, origin, active, secrets, can_wait_for_store: true }))
     }
 }

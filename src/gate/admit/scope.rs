@@ -1,4 +1,7 @@
-//! Computes the scope of a request's key: the hash that names the caller.
+//! Identifies a request's caller by the parts of the scope, and hashes them.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderValue, Uri, request};
@@ -8,54 +11,101 @@ use crate::domain::fingerprint::form;
 use crate::domain::scope::{Salt, Scope};
 use crate::protocol::refusal::Refusal;
 
-/// The parts of a scope: each part's configured name, and its value if the request has it.
+/// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
 
-/// Computes the scope by the route's rule. `trusted` says whether the peer may name callers with `header:` parts.
+/// The names of `Authorization` schemes that are sent without credentials by mistake, as `Bearer` by a client whose token
+/// is empty. All such clients would be one caller.
+const LONE_SCHEMES: [&[u8]; 6] = [b"basic", b"bearer", b"digest", b"dpop", b"negotiate", b"token"];
+
+/// The scope of a keyed request.
+///
+/// # Errors
+/// As for [`identify_caller`].
 pub(in crate::gate) fn compute_scope(
     salt: &Salt,
     rule: &ScopeRule,
     head: &request::Parts,
-    trusted: bool,
+    untrusted_peer: Option<IpAddr>,
 ) -> Result<Scope, Refusal> {
-    let caller = scope_parts(rule, head, trusted)?;
-    Ok(Scope::from_parts(salt, caller.iter().map(|(name, value)| (*name, value.as_deref()))))
+    identify_caller(rule, head, untrusted_peer).map(|caller| hash(salt, &caller))
 }
 
-/// Reads the parts of the scope.
-pub(super) fn scope_parts<'a>(
+/// Identifies the caller of a keyed request. `untrusted_peer` is the address of a peer that is not a trusted proxy.
+///
+/// # Errors
+/// The refusal of a request whose caller cannot be identified.
+pub(super) fn identify_caller<'a>(
     rule: &'a ScopeRule,
     head: &request::Parts,
-    trusted: bool,
+    untrusted_peer: Option<IpAddr>,
+) -> Result<ScopeParts<'a>, Refusal> {
+    let parts = read_parts(rule, head, untrusted_peer)?;
+    if !rule.parts.is_empty() && parts.iter().all(|(_, value)| value.is_none()) {
+        return Err(missing(rule, "the request has none of them", untrusted_peer));
+    }
+    // A key of the application beside a user's cookie does not name the user.
+    let names_user = parts.iter().any(|(name, value)| *name == "authorization" && value.is_some());
+    if rule.is_default && !names_user && head.headers.get_all(COOKIE).iter().any(|cookie| !cookie.is_empty()) {
+        let cause = "the request has a Cookie and no Authorization: the cookie may be what identifies its caller, and this \
+                     route does not read it";
+        return Err(missing(rule, cause, untrusted_peer));
+    }
+    Ok(parts)
+}
+
+/// Reads the parts of the scope. All of them may be absent, if all are optional.
+///
+/// # Errors
+/// The refusal of a request that lacks a required part, has a part twice, or has one that its peer may not set.
+pub(super) fn read_parts<'a>(
+    rule: &'a ScopeRule,
+    head: &request::Parts,
+    untrusted_peer: Option<IpAddr>,
 ) -> Result<ScopeParts<'a>, Refusal> {
     let mut parts = Vec::with_capacity(rule.parts.len());
     for part in &rule.parts {
         let value = match &part.source {
-            ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.map(as_bytes),
-            ScopeSource::Header(name) => single(&head.headers, name)?.map(as_bytes),
+            ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.and_then(credentials),
+            ScopeSource::Header(name) => single(&head.headers, name)?.map(|value| value.as_bytes().to_vec()),
             ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
             ScopeSource::Query(name) => query(&head.uri, name)?,
         };
-        if value.is_some() && matches!(part.source, ScopeSource::Header(_)) && !trusted {
-            return Err(Refusal::KeyInvalid(
-                "A header of this route's scope was sent by a peer that is not among the trusted proxies.",
-            ));
+        let value = value.filter(|value| !value.is_empty());
+        if let (Some(_), ScopeSource::Header(name), Some(_)) = (&value, &part.source, untrusted_peer) {
+            let cause = format!("the request has the field `{name}`");
+            return Err(missing(rule, &cause, untrusted_peer));
         }
         if value.is_none() && !part.optional {
-            return Err(Refusal::KeyInvalid(
-                "The request lacks a field, cookie or parameter that identifies its caller on this route.",
-            ));
+            return Err(missing(rule, &format!("the request lacks `{}`", part.name), untrusted_peer));
         }
         parts.push((&*part.name, value));
     }
-    let anonymous = parts.iter().all(|(_, value)| value.is_none());
-    if rule.is_default && anonymous && head.headers.contains_key(COOKIE) {
-        return Err(Refusal::KeyInvalid(
-            "The request has a cookie, and no field that identifies its caller on this route.",
-        ));
-    }
     Ok(parts)
 }
+
+/// The scope of a caller.
+pub(super) fn hash(salt: &Salt, parts: &ScopeParts<'_>) -> Scope {
+    Scope::from_parts(salt, parts.iter().map(|(name, value)| (*name, value.as_deref())))
+}
+
+/// The refusal of a request whose caller is not identified. It says where the caller was looked for.
+fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Refusal {
+    let places: Vec<_> = rule.parts.iter().map(|part| format!("`{}`", part.name)).collect();
+    let mut detail = format!("This route identifies callers by {}, and {cause}.", places.join(" and "));
+    let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Header(_)));
+    if let (true, Some(peer)) = (reads_header, untrusted_peer) {
+        detail.push_str(&format!(
+            " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
+        ));
+    }
+    Refusal::ScopeMissing(detail.into())
+}
+
+/// With two values, nobody can tell which one the service would believe.
+const AMBIGUOUS: Refusal = Refusal::ScopeMissing(Cow::Borrowed(
+    "A field, cookie or parameter that identifies the caller was sent more than once.",
+));
 
 /// The one value of a field that names the caller.
 fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Result<Option<&'a HeaderValue>, Refusal> {
@@ -66,12 +116,17 @@ fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Result<Option<
     }
 }
 
-/// With two values, nobody can tell which one the service would believe.
-const AMBIGUOUS: Refusal =
-    Refusal::KeyInvalid("A field, cookie or parameter that identifies the caller was sent more than once.");
-
-fn as_bytes(value: &HeaderValue) -> Vec<u8> {
-    value.as_bytes().to_vec()
+/// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC
+/// 9110, sections 11.1 and 11.4). A value without a space is a token that some services take without a scheme.
+fn credentials(value: &HeaderValue) -> Option<Vec<u8>> {
+    let value = value.as_bytes().trim_ascii();
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let Some(end) = value.iter().position(is_blank) else {
+        let is_lone_scheme = LONE_SCHEMES.iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
+        return (!is_lone_scheme).then(|| value.to_vec());
+    };
+    let (scheme, rest) = value.split_at(end);
+    Some([&*scheme.to_ascii_lowercase(), b" ", rest.trim_ascii_start()].concat())
 }
 
 fn cookie(headers: &HeaderMap, name: &str) -> Result<Option<Vec<u8>>, Refusal> {

@@ -85,7 +85,7 @@ async fn the_same_key_of_two_tenants_is_two_keys() {
     consumer_world.queue.publish([of("a"), of("b"), of("a"), of("b"), message("k-1")]).await;
     acknowledged(&consumer_world.world.proxy, 4).await;
     let line = consumer_world.world.proxy.wait_for_log("is rejected").await;
-    assert_eq!(line["reason"], "key-invalid", "it says of no tenant");
+    assert_eq!(line["reason"], "scope-missing", "it says of no tenant");
     assert_eq!(consumer_world.left_after_drain().await, 0);
     assert_eq!(consumer_world.world.upstream.calls(), 2);
 }

@@ -139,7 +139,7 @@ async fn an_http_1_0_client_gets_an_http_1_0_response() {
     let world = World::start(Store::sqlite()).await;
     world.upstream.answer_all(Answer::status(200).chunks(&["pa", "id"]));
     for oncegate_status in ["executed", "replayed"] {
-        let request = b"POST /pay HTTP/1.0\r\nHost: h\r\nIdempotency-Key: k-1\r\nContent-Length: 2\r\n\r\nhi";
+        let request = b"POST /pay HTTP/1.0\r\nHost: h\r\nAuthorization: Bearer a\r\nIdempotency-Key: k-1\r\nContent-Length: 2\r\n\r\nhi";
         let mut connection = Wire::new(world.proxy.client().connect().await);
         connection.write(request).await.unwrap();
         let answer = wire::text(&connection.rest().await);

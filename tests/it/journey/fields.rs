@@ -125,7 +125,7 @@ async fn request_trailers_are_not_forwarded() {
     let world = World::start(Store::sqlite()).await;
     for key in ["Idempotency-Key: k-1\r\n", ""] {
         let request = format!(
-            "POST /pay HTTP/1.1\r\nHost: h\r\n{key}Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
+            "POST /pay HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer a\r\n{key}Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
              2;ext=1\r\nhi\r\n0\r\nX-T: 1\r\nIdempotency-Key: other\r\nContent-Length: 9\r\n\r\n"
         );
         assert_eq!(world.proxy.client().raw(request.as_bytes()).await.response().await.status, 201);

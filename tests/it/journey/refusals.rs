@@ -99,7 +99,7 @@ async fn other_syntaxes_have_other_keys() {
 #[tokio::test]
 async fn a_key_with_only_a_cookie_to_identify_the_caller_is_refused() {
     let world = World::start(Store::sqlite()).await;
-    refused(world.pay("k-1").field("Cookie", "session=1"), 400, "key-invalid").await;
+    refused(world.pay("k-1").anonymous().field("Cookie", "session=1"), 400, "scope-missing").await;
     assert_eq!(world.upstream.calls(), 0);
     let named = world.pay("k-1").field("Cookie", "session=1").field("Authorization", "Bearer a");
     assert_eq!(named.send().await.oncegate_status(), Some("executed"));
@@ -108,7 +108,7 @@ async fn a_key_with_only_a_cookie_to_identify_the_caller_is_refused() {
 #[tokio::test]
 async fn a_request_without_a_required_scope_part_is_refused() {
     let world = World::guarding(Store::sqlite(), "scope = [\"header:X-Tenant\"]").await;
-    refused(world.pay("k-1"), 400, "key-invalid").await;
+    refused(world.pay("k-1"), 400, "scope-missing").await;
     assert_eq!(world.upstream.calls(), 0);
     assert_eq!(world.pay("k-1").field("X-Tenant", "a").send().await.oncegate_status(), Some("executed"));
     assert_eq!(world.pay("k-1").field("X-Tenant", "b").send().await.oncegate_status(), Some("executed"));

@@ -26,6 +26,7 @@ fn json(setup: &Setup, arguments: &[&str]) -> Value {
 
 const BODY: &str = r#"{ "b": 1.0, "a": "\u0041", "at": 7 }"#;
 const ROUTE: &str = "fingerprint = { exclude = [\"/at\"], headers = [\"X-Tenant\"] }\nkey = { required = true }";
+const CALLER: [&str; 2] = ["-H", "Authorization: Bearer a"];
 const ASKED: [&str; 8] = [
     "-H",
     "Idempotency-Key: \"k-1\"",
@@ -65,8 +66,8 @@ async fn explain_prints_the_fingerprint_that_the_store_has(store: Store) {
         World::with(store, |setup| setup.top(secret).route(&route("pay", ROUTE)).route(&route("plain", ""))).await;
     let explained = [
         json(&world.setup, &[&["POST", "/pay?x=%31", "-d", "@body"], &ASKED[..]].concat()),
-        json(&world.setup, &["POST", "/plain", "-H", "Idempotency-Key: k-2", "-d", "x"]),
-        json(&world.setup, &["POST", "/plain", "-H", "Idempotency-Key: k-3"]),
+        json(&world.setup, &[&["POST", "/plain", "-H", "Idempotency-Key: k-2", "-d", "x"], &CALLER[..]].concat()),
+        json(&world.setup, &[&["POST", "/plain", "-H", "Idempotency-Key: k-3"], &CALLER[..]].concat()),
     ];
     let pay = world.post("/pay?x=%31").key("k-1").field("x-tenant", "a").json(BODY);
     assert_eq!(pay.field("Authorization", "Bearer top-secret").send().await.oncegate_status(), Some("executed"));
@@ -153,13 +154,15 @@ fn explain_refuses_exactly_the_requests_that_the_proxy_refuses() {
         .route(&route("pay", lines))
         .route(&route("mine", "scope = [\"authorization\"]"))
         .route(&route("off", "mode = \"off\"\nkey = { required = true }"));
-    let asked = |more: &[&str]| json(&setup, &[&["POST", "/pay", "-H", "Idempotency-Key: k"], more].concat());
+    let asked =
+        |more: &[&str]| json(&setup, &[&["POST", "/pay", "-H", "Idempotency-Key: k"], &CALLER[..], more].concat());
     assert_eq!(asked(&["-H", "Date: Sun, 06 Nov 1994 08:49:37 GMT"])["code"], "request-too-old");
     assert_eq!(asked(&["-d", "123456789"])["code"], "request-too-large");
     assert_eq!(asked(&["-d", "12345678"])["key"], "k");
     let keyless = json(&setup, &["POST", "/mine"]);
     assert_eq!((&keyless["key"], &keyless["code"]), (&Value::Null, &Value::Null), "it streams through");
-    assert_eq!(json(&setup, &["POST", "/mine", "-H", "Idempotency-Key: k"])["code"], "key-invalid");
+    assert_eq!(json(&setup, &["POST", "/mine", "-H", "Idempotency-Key: k"])["code"], "scope-missing");
+    assert_eq!(json(&setup, &["POST", "//pay/"])["code"], "path-ambiguous");
     let off = json(&setup, &["POST", "/off", "-d", "123456789"]);
     assert_eq!((&off["route"], &off["mode"], &off["code"]), (&"off".into(), &"off".into(), &Value::Null));
 }

@@ -37,9 +37,9 @@ async fn a_key_in_the_query_guards(store: Store) {
 
 #[tokio::test]
 async fn a_configured_key_location_replaces_the_header() {
-    for place in ["query = \"k\"", "form = \"k\"", "body = \"/k\""] {
+    for (place, body) in [("query = \"k\"", "{}"), ("form = \"k\"", ""), ("body = \"/k\"", "{}")] {
         let world = keyed(Store::sqlite(), &format!("key = {{ {place}, required = true }}")).await;
-        is(&world.pay("k-1").send().await, 400, "key-missing");
+        is(&world.post("/pay").key("k-1").json(body).send().await, 400, "key-missing");
         assert_eq!(world.upstream.calls(), 0);
     }
     let world = keyed(Store::sqlite(), r#"key = { query = "k" }"#).await;
@@ -77,7 +77,8 @@ async fn a_key_in_a_form_guards(store: Store) {
     assert_eq!(oncegate_status(form("amount=2&the+key=k-1")).await, "key-reused");
     is(&form("the+key=a&the+key=b").send().await, 400, "key-invalid");
     is(&form("amount=1").send().await, 400, "key-missing");
-    is(&world.post("/pay").json(r#"{"the key":"k-1"}"#).send().await, 400, "key-missing");
+    is(&form("").send().await, 400, "key-missing");
+    is(&world.post("/pay").json(r#"{"the key":"k-1"}"#).send().await, 400, "key-invalid");
 }
 
 on_both_stores!(a_key_in_a_json_body_guards);
@@ -99,16 +100,47 @@ async fn a_key_in_a_json_body_guards(store: Store) {
     for no_key in ["{}", "[]", "true", "null", "\"\"", "\"a b\"", "\"a,b\"", "\"\\u00e9\""] {
         is(&send(&format!("{{\"order\":{{\"ids\":[{no_key}]}}}}")).send().await, 400, "key-invalid");
     }
-    for no_key in [r#"{"order":{"ids":[]}}"#, r#"{"order":{"ids":{}}}"#, "{}", "7", "no JSON", ""] {
+    for no_key in [r#"{"order":{"ids":[]}}"#, r#"{"order":{"ids":{}}}"#, "{}", "7", ""] {
         is(&send(no_key).send().await, 400, "key-missing");
     }
     assert_eq!(world.upstream.calls(), 2);
 }
 
 #[tokio::test]
+async fn a_body_that_cannot_be_searched_for_its_key_is_never_forwarded_unguarded() {
+    let lines = "unguarded = \"refuse\"";
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top(lines).route(&crate::harness::route("pay", r#"key = { body = "/id" }"#))
+    })
+    .await;
+    let deep = format!("{{\"id\":\"a\",\"x\":{}1{}}}", "[".repeat(129), "]".repeat(129));
+    for body in [
+        &b"{\"id\":\"a\",\"id\":\"b\"}"[..],
+        b"{\"id\":\"a\",\"x\":\"\\ud800\"}",
+        b"{\"id\":\"a\",\"x\":\"\xff\"}",
+        deep.as_bytes(),
+        b"id=a",
+    ] {
+        is(&world.post("/pay").json("").body(body).send().await, 400, "key-invalid");
+    }
+    is(&world.post("/pay").field("Content-Encoding", "gzip").json("{}").send().await, 400, "key-invalid");
+    assert_eq!(world.upstream.calls(), 0);
+
+    let with_mark = world.post("/pay").json("").body(&b"\xef\xbb\xbf{\"id\":\"mark\"}"[..]);
+    let labelled_as_form =
+        |body: &str| world.post("/pay").field("Content-Type", "application/x-www-form-urlencoded").body(body);
+    let identity = world.post("/pay").field("Content-Encoding", "identity").json(r#"{"id":"identity"}"#);
+    for request in [with_mark, labelled_as_form(r#"{"id":"form"}"#), identity] {
+        assert_eq!(oncegate_status(request.clone()).await, "executed");
+        assert_eq!(oncegate_status(request).await, "replayed");
+    }
+    assert_eq!(world.upstream.calls(), 3);
+}
+
+#[tokio::test]
 async fn a_body_without_a_key_passes_complete_and_unguarded() {
     let world = keyed(Store::sqlite(), r#"key = { body = "/k", required = false }"#).await;
-    let bodies = [format!("{{\"a\": \"{}\" }}", "x".repeat(300_000)).into_bytes(), vec![0, 255, 13, 10], Vec::new()];
+    let bodies = [format!("{{\"a\": \"{}\" }}", "x".repeat(300_000)).into_bytes(), b"[ 0 ]\r\n".to_vec(), Vec::new()];
     for body in bodies {
         for request in [world.post("/pay").json("").body(body.clone()), world.post("/pay").body(body.clone()).chunked()]
         {

@@ -44,7 +44,7 @@ async fn in_observe_mode_every_request_passes_and_the_decision_is_logged(store: 
         (other(), "key-reused"),
         (world.post("/pay").body("x"), "key-missing"),
         (world.pay("\"k-1"), "key-invalid"),
-        (world.pay("k-2").field("Cookie", "sid=a"), "key-invalid"),
+        (world.pay("k-2").anonymous(), "scope-missing"),
         (world.pay("k-3"), "executed"),
     ]
     .into_iter()

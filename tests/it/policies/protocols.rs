@@ -18,7 +18,9 @@ use crate::harness::{Answer, Hold, Store, World, on_both_stores, route};
 
 fn post(target: &str, key: Option<&str>) -> Request<Full<Bytes>> {
     let request = Request::post(format!("http://shop.example{target}")).header("content-type", "application/json");
-    let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
+    let request = key
+        .into_iter()
+        .fold(request, |request, key| request.header("idempotency-key", key).header("authorization", "Bearer test"));
     request.body(Full::from("{\"amount\":1}")).unwrap()
 }
 
@@ -305,8 +307,18 @@ async fn curl_gets_a_replay_over_http_1_and_http_2() {
         ("--http2-prior-knowledge", "HTTP/2 ", "replayed"),
         ("--http2", "HTTP/1.1 ", "replayed"),
     ] {
-        let arguments =
-            words(&["--silent", "--include", protocol, "-H", "Idempotency-Key: k-1", "--json", "{\"a\":1}", &url]);
+        let arguments = words(&[
+            "--silent",
+            "--include",
+            protocol,
+            "-H",
+            "Authorization: Bearer test",
+            "-H",
+            "Idempotency-Key: k-1",
+            "--json",
+            "{\"a\":1}",
+            &url,
+        ]);
         let Some(output) = client("curl", arguments).await else { return };
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.starts_with(&format!("{version}201")), "{protocol}: {said}");
@@ -325,7 +337,18 @@ async fn nghttp_gets_a_replay() {
     let url = format!("http://{}/pay", world.proxy.listen);
     for expected in ["executed", "replayed"] {
         let body = body.display().to_string();
-        let arguments = words(&["-v", "-H", "idempotency-key: k-1", "-H", ":method: POST", "-d", &body, &url]);
+        let arguments = words(&[
+            "-v",
+            "-H",
+            "authorization: Bearer test",
+            "-H",
+            "idempotency-key: k-1",
+            "-H",
+            ":method: POST",
+            "-d",
+            &body,
+            &url,
+        ]);
         let Some(output) = client("nghttp", arguments).await else { return };
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains(&format!("oncegate-status: {expected}")), "{said}");

@@ -78,7 +78,9 @@ async fn http_2_is_negotiated_by_alpn() {
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     for oncegate_status in ["executed", "replayed"] {
-        let request = http::Request::post("https://localhost/pay").header("idempotency-key", "k-1");
+        let request = http::Request::post("https://localhost/pay")
+            .header("authorization", "Bearer a")
+            .header("idempotency-key", "k-1");
         let response = sender.send_request(request.body(Full::new(Bytes::from("x"))).unwrap()).await.unwrap();
         assert_eq!(response.headers()["oncegate-status"], oncegate_status);
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "effect 1");
@@ -112,8 +114,21 @@ async fn curl_gets_a_replay_over_tls_with_http_1_and_http_2() {
         ("--http1.1", "HTTP/1.1 201", "replayed"),
         ("--http2", "HTTP/2", "replayed"),
     ] {
-        let words =
-            [&usual[..], &[&address, protocol, "-H", "Idempotency-Key: k-1", "--json", "{\"a\":1}", &url]].concat();
+        let words = [
+            &usual[..],
+            &[
+                &address,
+                protocol,
+                "-H",
+                "Authorization: Bearer a",
+                "-H",
+                "Idempotency-Key: k-1",
+                "--json",
+                "{\"a\":1}",
+                &url,
+            ],
+        ]
+        .concat();
         let Some(output) = run("curl", &words).await else { return };
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.starts_with(begins), "{protocol}: {said}");

@@ -1,0 +1,95 @@
+//! The identity of a request: the four values by which its record is found.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, request};
+
+use super::{key_location, scope};
+use crate::config::{KeySpace, Route};
+use crate::domain::ids::RecordId;
+use crate::domain::key::Key;
+use crate::domain::scope::{Salt, Scope};
+use crate::protocol::refusal::Refusal;
+
+/// What a request's identity depends on.
+#[derive(Clone, Copy)]
+pub(super) struct IdentityInput<'a> {
+    pub(super) head: &'a request::Parts,
+    /// The body; `None` while it has not been read.
+    pub(super) body: Option<&'a [u8]>,
+    /// The peer's address, if the peer is not a trusted proxy.
+    pub(super) untrusted_peer: Option<IpAddr>,
+    pub(super) route: &'a Route,
+    pub(super) service: &'a Arc<str>,
+    pub(super) salt: &'a Salt,
+}
+
+/// The identity of a keyed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RequestIdentity {
+    pub(super) service: Arc<str>,
+    pub(super) scope: Scope,
+    pub(super) space: Bytes,
+    pub(super) key: Key,
+}
+
+/// The result of looking for a request's identity.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum IdentitySearch {
+    /// The request has a key.
+    Found(RequestIdentity),
+    /// The head has no key, and the body may have one.
+    InBody,
+    /// The request has no key.
+    NoKey,
+}
+
+/// Finds the identity of a request.
+///
+/// # Errors
+/// The refusal of a request whose key cannot be used, or whose caller cannot be identified.
+pub(super) fn identify(input: &IdentityInput<'_>) -> Result<IdentitySearch, Refusal> {
+    let IdentityInput { head, body, untrusted_peer, route, service, salt } = *input;
+    let in_head = key_location::in_head(head, &route.key)?;
+    let found = match (in_head, body) {
+        (Some(key), _) => Some(key),
+        (None, None) if key_location::may_be_in_body(&route.key) => return Ok(IdentitySearch::InBody),
+        (None, None) => None,
+        (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
+    };
+    let Some(key) = found else { return Ok(IdentitySearch::NoKey) };
+    let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
+    let space = key_space(route, &head.method, head.uri.path());
+    Ok(IdentitySearch::Found(RequestIdentity {
+        service: Arc::clone(service),
+        scope: scope::compute_scope(salt, &route.scope, head, untrusted_peer)?,
+        space,
+        key,
+    }))
+}
+
+impl RequestIdentity {
+    /// The id of the record.
+    pub(super) fn record_id(&self) -> RecordId {
+        RecordId::derive(&self.service, &self.scope, &self.space, &self.key)
+    }
+}
+
+/// The space in which the key is unique. All spellings of a path that a lenient service may take for the same are one
+/// space, whatever the route's `spelling`: a key must not be executed once for each of them.
+pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> Bytes {
+    match route.space {
+        // Another host's route may have the same path.
+        KeySpace::Path => {
+            let host = route.host.as_deref().unwrap_or_default();
+            Bytes::from(format!("{method} {host}{}", route.path.key_path(path)))
+        }
+        KeySpace::Route => Bytes::from(format!("route {}", route.name)),
+        KeySpace::Service => Bytes::from_static(b"service"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
