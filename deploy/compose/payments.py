@@ -1,7 +1,8 @@
 """A payments service for the example. It charges slowly, and cuts off some of its answers.
 
 POST /v1/payments                 charges, and answers 201 with a new number; one in five answers is cut off
-GET  /v1/payments/by-key?key=KEY  the payment of a key, or 404 if the key was never charged
+GET  /v1/payments/by-record/ID    the payment of one of Oncegate's records, or 404 if it was never charged
+GET  /v1/payments/by-key?key=KEY  all payments under a key, of all callers
 GET  /health
 """
 
@@ -15,7 +16,8 @@ import time
 import urllib.parse
 
 NUMBERS = itertools.count(1)
-CHARGED = {}
+# The id of Oncegate's record, and the payment.
+CHARGED = []
 LOCK = threading.Lock()
 
 
@@ -26,20 +28,27 @@ class Payments(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         if url.path == "/health":
             return self.answer(200, {"status": "up"})
+        if url.path.startswith("/v1/payments/by-record/"):
+            asked = url.path.rpartition("/")[2]
+            with LOCK:
+                found = [payment for record, payment in CHARGED if record and record == asked]
+            return self.answer(201, found[-1]) if found else self.answer(404, {"error": "never charged"})
         if url.path == "/v1/payments/by-key":
             key = urllib.parse.parse_qs(url.query).get("key", [""])[0]
             with LOCK:
-                payment = CHARGED.get(key)
-            return self.answer(201, payment) if payment else self.answer(404, {"error": "never charged"})
+                found = [payment for _, payment in CHARGED if payment["for"] == key]
+            return self.answer(200, found)
         return self.answer(404, {"error": "no such page"})
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         key = self.headers.get("Idempotency-Key", "").strip('"')
+        # The first 64 digits are the same for each attempt of a key, and two callers with one key have two of them.
+        record = self.headers.get("Oncegate-Reservation", "")[:64]
         time.sleep(random.uniform(0.05, 0.5))
         with LOCK:
             payment = {"payment": next(NUMBERS), "for": key, "bytes": len(body)}
-            CHARGED[key] = payment
+            CHARGED.append((record, payment))
         print(f"charged {payment}")
         if random.random() < 0.2:
             # Charged, and the client gets no answer.

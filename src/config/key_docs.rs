@@ -279,7 +279,7 @@ pub const RECONCILE: &[KeyDoc] = &[
         "url",
         Text,
         r#""""#,
-        "the service's URL for the outcome of a key, with `{key}`, `{scope}`, `{route}`, `{path}`; empty for none",
+        "the service's URL for the outcome of a key, with `{id}`, `{key}`, `{scope}`, `{route}`, `{path}`; empty for none",
     ),
     KeyDoc::new("after", Duration, r#""1m""#, "the time past a lease after which an attempt counts as over"),
     KeyDoc::new(

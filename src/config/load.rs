@@ -239,6 +239,16 @@ fn collect_warnings(config: &Config) -> Vec<String> {
         let name = &route.name;
         warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
     }
+    for route in config.routes.iter().filter(|route| !route.scope.parts.is_empty()) {
+        if route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.confuses_callers()) {
+            warnings.push(format!(
+                "route `{}`: reconcile.url has `{{key}}` but neither `{{id}}` nor `{{scope}}`: two callers may use one key, \
+                 and one would be answered from the other's record; write `{{id}}`, which the service has as the first 64 \
+                 digits of `Oncegate-Reservation`",
+                route.name
+            ));
+        }
+    }
     warnings
 }
 

@@ -22,9 +22,10 @@ pub struct ReconcileConfig {
 /// With pauses of up to an hour, this is more than a year.
 const ATTEMPTS_MAX: usize = 10_000;
 
-/// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is.
-pub(super) fn read(section: &Section<'_>) -> Option<(Duration, Option<ReconcileConfig>)> {
-    let lookup = read_url(section);
+/// Reads how long past a lease an attempt counts as over, and how the service is asked about it, where it is. `bypasses` is
+/// whether the route forwards requests without a reservation.
+pub(super) fn read(section: &Section<'_>, bypasses: bool) -> Option<(Duration, Option<ReconcileConfig>)> {
+    let lookup = read_url(section, bypasses);
     let after = section.duration("after");
     let every = section.duration_above_zero("every");
     let max_attempts = section.integer("max_attempts", 1..=ATTEMPTS_MAX, "it counts questions");
@@ -45,16 +46,29 @@ pub(super) fn read(section: &Section<'_>) -> Option<(Duration, Option<ReconcileC
 }
 
 /// Reads the URL. Problems never show the text, which may hold a password.
-fn read_url(section: &Section<'_>) -> Option<Option<Arc<ReconcileUrl>>> {
+fn read_url(section: &Section<'_>, bypasses: bool) -> Option<Option<Arc<ReconcileUrl>>> {
     let text = section.text("url")?;
     if text.value.is_empty() {
         return Some(None);
     }
-    match ReconcileUrl::parse(&text.value) {
+    match ReconcileUrl::parse(&text.value).and_then(|lookup| check_bypass(lookup, bypasses)) {
         Ok(lookup) => Some(Some(Arc::new(lookup))),
         Err(message) => {
             section.reader().problem(&text.position, message);
             None
         }
     }
+}
+
+/// Refuses a lookup by the id alone for a route that bypasses. A bypassed request has no `Oncegate-Reservation`, so the
+/// service would answer 404 for a request that it has executed.
+fn check_bypass(lookup: ReconcileUrl, bypasses: bool) -> Result<ReconcileUrl, String> {
+    if bypasses && lookup.needs_id() {
+        return Err(
+            "asks by `{id}` alone, which the service does not have of a request that `store_down = \"bypass\"` \
+                    forwards: add `{key}`, or write `store_down = \"reject\"`"
+                .into(),
+        );
+    }
+    Ok(lookup)
 }

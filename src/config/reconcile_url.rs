@@ -31,20 +31,22 @@ enum UrlPiece {
 /// A property of an attempt that a URL may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UrlParameter {
+    Id,
     Key,
     Path,
     Route,
     Scope,
 }
 
-const PARAMETERS: [(&str, UrlParameter); 4] = [
+const PARAMETERS: [(&str, UrlParameter); 5] = [
+    ("id", UrlParameter::Id),
     ("key", UrlParameter::Key),
     ("scope", UrlParameter::Scope),
     ("route", UrlParameter::Route),
     ("path", UrlParameter::Path),
 ];
 
-const EXAMPLE: &str = "write it like `http://payments:8080/v1/lookup?key={key}`";
+const EXAMPLE: &str = "write it like `http://payments:8080/v1/lookup?id={id}`";
 
 impl ReconcileUrl {
     /// Reads a template.
@@ -72,9 +74,9 @@ impl ReconcileUrl {
         let path = parse_pieces(if path.is_empty() { "/" } else { path })?;
         let query = query.map(parse_pieces).transpose()?.unwrap_or_default();
         let url = Self { upstream, path, query };
-        if ![UrlParameter::Key, UrlParameter::Path].iter().any(|parameter| url.has(*parameter)) {
+        if ![UrlParameter::Id, UrlParameter::Key, UrlParameter::Path].iter().any(|parameter| url.has(*parameter)) {
             return Err(format!(
-                "names neither `{{key}}` nor `{{path}}`: the answer would be the same for all keys; {EXAMPLE}"
+                "names neither `{{id}}` nor `{{key}}` nor `{{path}}`: the answer would be the same for all keys; {EXAMPLE}"
             ));
         }
         // Encoded values bring in no character that this check would refuse.
@@ -89,10 +91,21 @@ impl ReconcileUrl {
         self.has(UrlParameter::Path)
     }
 
+    /// Whether the URL has the key and nothing that tells callers apart. Two callers may use one key.
+    pub fn confuses_callers(&self) -> bool {
+        self.has(UrlParameter::Key) && ![UrlParameter::Id, UrlParameter::Scope].iter().any(|one| self.has(*one))
+    }
+
+    /// Whether the service can find the request by nothing but the record's id.
+    pub fn needs_id(&self) -> bool {
+        self.has(UrlParameter::Id) && ![UrlParameter::Key, UrlParameter::Path].iter().any(|one| self.has(*one))
+    }
+
     /// The path and query to ask for; `None` where the service cannot be asked about this attempt: its path was not
     /// kept, or a value would lead out of its segment.
     pub fn target_for(&self, subject: &ProbeSubject) -> Option<PathAndQuery> {
         let value = |parameter| match parameter {
+            UrlParameter::Id => Some(subject.id.to_string()),
             UrlParameter::Key => Some(encode_value(&subject.key).to_string()),
             UrlParameter::Path => subject.path.as_deref().map(|path| encode_value(path).to_string()),
             UrlParameter::Route => Some(encode_value(subject.route.as_bytes()).to_string()),
@@ -102,7 +115,7 @@ impl ReconcileUrl {
             UrlPiece::Parameter(UrlParameter::Key) => has_dot_segment(&subject.key),
             UrlPiece::Parameter(UrlParameter::Path) => subject.path.as_deref().is_some_and(has_dot_segment),
             UrlPiece::Parameter(UrlParameter::Route) => has_dot_segment(subject.route.as_bytes()),
-            UrlPiece::Parameter(UrlParameter::Scope) | UrlPiece::Text(_) => false,
+            UrlPiece::Parameter(UrlParameter::Id | UrlParameter::Scope) | UrlPiece::Text(_) => false,
         };
         if self.path.iter().any(climbs) { None } else { self.fill_in(value) }
     }
@@ -134,7 +147,7 @@ fn parse_pieces(text: &str) -> Result<Vec<UrlPiece>, String> {
         TemplatePiece::Placeholder(name) => {
             let parameter = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, parameter)| *parameter);
             parameter.map(UrlPiece::Parameter).ok_or_else(|| {
-                "has a placeholder that is not known: write `{key}`, `{scope}`, `{route}` or `{path}`".into()
+                "has a placeholder that is not known: write `{id}`, `{key}`, `{scope}`, `{route}` or `{path}`".into()
             })
         }
     });
@@ -207,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_filled_in_value_stays_in_its_segment_or_value() {
-        let scope = "ab".repeat(32);
+        let (id, scope) = ("01".repeat(32), "ab".repeat(32));
         for (template, key, path, target) in [
             ("http://a/k/{key}", &b"k-1"[..], None, "/k/k-1"),
             ("https://a/k/{key}", b"k-1", None, "/k/k-1"),
@@ -219,6 +232,8 @@ mod tests {
                 Some(&b"/v1/pay?a=1&b=\xff"[..]),
                 "/?r=pay&p=%2Fv1%2Fpay%3Fa%3D1%26b%3D%FF",
             ),
+            ("http://a/k/{id}", b"..", None, &format!("/k/{id}")),
+            ("http://a/?id={id}&k={key}", b"k", None, &format!("/?id={id}&k=k")),
             ("http://a/{key}:refund", b"..x", None, "/..x:refund"),
         ] {
             let url = ReconcileUrl::parse(template).unwrap();
@@ -276,12 +291,27 @@ mod tests {
             ("http://a/key}{key}", "without a `{`"),
             ("http://a/{key}}", "without a `{`"),
             ("http://a/{key}#x", "fragment"),
-            ("http://a/{route}/{scope}", "neither `{key}` nor `{path}`"),
+            ("http://a/{route}/{scope}", "neither `{id}` nor `{key}` nor `{path}`"),
             ("http://a/a b/{key}", "characters"),
         ] {
             let message = ReconcileUrl::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");
             assert!(!message.contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn a_key_without_an_id_or_a_scope_confuses_callers() {
+        for (template, confuses, needs_id) in [
+            ("http://a/{key}", true, false),
+            ("http://a/{route}/{key}?p={path}", true, false),
+            ("http://a/{key}?s={scope}", false, false),
+            ("http://a/{key}?id={id}", false, false),
+            ("http://a/?p={path}", false, false),
+            ("http://a/{id}?s={scope}&r={route}", false, true),
+        ] {
+            let url = ReconcileUrl::parse(template).unwrap();
+            assert_eq!((url.confuses_callers(), url.needs_id()), (confuses, needs_id), "{template}");
         }
     }
 }

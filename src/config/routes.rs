@@ -190,7 +190,8 @@ fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
     let drop_headers = section.table("replay").list("drop_headers", header_name);
-    let reconcile = reconcile::read(&section.table("reconcile"));
+    let bypasses = store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
+    let reconcile = reconcile::read(&section.table("reconcile"), bypasses);
     let delivery = delivery::read(section, context);
     let (quiet_after, reconcile) = reconcile?;
     let (delivery, retry) = delivery?;

@@ -170,3 +170,22 @@ fn a_question_that_cannot_be_asked_or_never_answered_is_a_problem() {
         one_problem(&route(&format!("reconcile = {{ {text} }}")), begins);
     }
 }
+
+#[test]
+fn a_reconcile_url_by_the_key_alone_is_warned_about() {
+    let warned = |scope: &str, url: &str| {
+        let config = config(&route(&format!("scope = [{scope}]\nreconcile.url = 'http://b/{url}'")));
+        config.warnings.iter().filter(|warning| warning.starts_with("route `a`: reconcile.url has `{key}`")).count()
+    };
+    assert_eq!(warned("'authorization'", "{key}"), 1);
+    assert_eq!(warned("'authorization'", "{id}"), 0);
+    assert_eq!(warned("'authorization'", "{key}?scope={scope}"), 0);
+    assert_eq!(warned("'none'", "{key}"), 0, "the callers share their keys");
+}
+
+#[test]
+fn a_route_that_bypasses_is_not_asked_about_by_an_id_that_the_service_never_had() {
+    let bypassing = |url: &str| route(&format!("store_down = 'bypass'\nreconcile.url = 'http://b/{url}'"));
+    one_problem(&bypassing("{id}"), "6:17: routes[0].reconcile.url: asks by `{id}` alone");
+    config(&bypassing("{id}?key={key}"));
+}

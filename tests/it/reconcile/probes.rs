@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{QUIET, ReconcileWorld, hasty, reconcile};
+use super::{QUESTION, QUIET, ReconcileWorld, hasty, reconcile};
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 on_both_stores!(a_response_found_by_a_probe_is_replayed);
@@ -170,4 +170,29 @@ async fn a_path_is_stored_only_for_a_reconcile_url_that_contains_it() {
     };
     assert_eq!(kept("with").as_deref(), Some(&b"/with?a=%2F1&b"[..]));
     assert_eq!((kept("without"), kept("nobody")), (None, None));
+}
+
+#[tokio::test]
+async fn two_callers_with_one_key_are_each_reconciled_from_their_own_record() {
+    const KEY: &str = "invoice-1001";
+    let lookup = Upstream::start().await;
+    let terms = reconcile(&lookup, "max_attempts = 10").replace(QUESTION, "payments/{id}?key={key}");
+    let world = World::with(Store::sqlite(), |setup| hasty(setup).route(&route("pay", &terms))).await;
+    let pay = |caller: &str| world.post("/pay").key(KEY).field("Authorization", &format!("Bearer {caller}")).body("x");
+    for (number, caller) in ["alice", "bob"].into_iter().enumerate() {
+        world.upstream.then(Answer::close());
+        assert_eq!(pay(caller).send().await.outcome(), (502, "upstream-broken".to_owned()), "{caller}");
+        lookup.then(Answer::status(200).body(format!("{caller} has paid")));
+        let replay = eventually(TEST_TIMEOUT, async || {
+            Some(pay(caller).send().await).filter(|answer| answer.oncegate_status() == Some("replayed"))
+        });
+        assert_eq!(replay.await.text(), format!("{caller} has paid"));
+        // The service has the id of its own attempt, and is asked by it.
+        let reservation = world.upstream.executed()[number].field("oncegate-reservation").unwrap().to_owned();
+        assert_eq!(lookup.last().target, format!("/payments/{}?key={KEY}", &reservation[..64]));
+    }
+    assert_eq!(pay("alice").send().await.text(), "alice has paid");
+    assert_eq!(pay("bob").send().await.text(), "bob has paid");
+    assert_eq!((lookup.calls(), world.upstream.calls()), (2, 2));
+    assert_ne!(lookup.executed()[0].target, lookup.executed()[1].target);
 }
