@@ -25,7 +25,7 @@ RIGHT = {
         "image": {"digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "registry"}],
         "config": {
-            "top": 'trusted_proxies = ["10.0.0.0/8"]',
+            "top": 'trusted_proxies = ["10.20.0.0/24"]',
             "store": "max_connections = 16",
             "tables": '[cache]\nmemory = "32MiB"\n\n[[routes]]\nname = "pay"\npath = "/pay"\nunknown_statuses = ["5xx"]\n',
         },

@@ -65,7 +65,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new(
         "trusted_proxies",
         Texts,
-        r#"["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]"#,
+        r#"["127.0.0.0/8", "::1"]"#,
         "networks whose forwarding fields and `header:` scope parts are believed",
     ),
     KeyDoc::new(

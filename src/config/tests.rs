@@ -459,3 +459,14 @@ fn the_admin_address_is_found_in_a_file_that_is_otherwise_wrong() {
     let problems = find("admin.listen = 'x'", None, FakeEnvironment::default()).expect_err("that is no address");
     assert!(problems.to_string().starts_with("f:1:16: admin.listen"), "{problems}");
 }
+
+#[test]
+fn only_loopback_is_a_trusted_proxy_by_default() {
+    let trusted = config("").trusted_proxies;
+    let is_trusted =
+        |peer: &str| trusted.iter().any(|network| network.contains(&peer.parse::<std::net::IpAddr>().unwrap()));
+    assert!(["127.0.0.1", "127.9.9.9", "::1"].iter().all(|peer| is_trusted(peer)));
+    for peer in ["10.0.0.1", "172.16.0.1", "172.17.0.1", "192.168.0.1", "169.254.1.1", "fd00::1", "fe80::1", "::2"] {
+        assert!(!is_trusted(peer), "{peer}");
+    }
+}
