@@ -9,13 +9,13 @@
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use hyper::body::Incoming;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Body;
-use crate::config::Config;
+use crate::config::{Config, KeySource};
 use crate::domain::attempt::{AttemptLease, ReserveResult};
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
@@ -71,6 +71,8 @@ pub struct LiveConfig {
     config: Arc<Config>,
     router: Router,
     pass_through: UpstreamClient,
+    /// The fields that clients send keys in: those of all routes, and the two common ones.
+    key_fields: Vec<HeaderName>,
 }
 
 impl LiveConfig {
@@ -79,8 +81,25 @@ impl LiveConfig {
         let top = &config.pass;
         let pass_through =
             UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust);
-        Self { config, router, pass_through }
+        let key_fields = key_fields(&config);
+        Self { config, router, pass_through, key_fields }
     }
+
+    /// The field in which an unguarded request carries a key, if it does.
+    fn key_field(&self, headers: &HeaderMap) -> Option<&HeaderName> {
+        self.key_fields.iter().find(|name| headers.get(*name).is_some_and(|value| !value.is_empty()))
+    }
+}
+
+fn key_fields(config: &Config) -> Vec<HeaderName> {
+    let mut names = vec![HeaderName::from_static("idempotency-key"), HeaderName::from_static("x-idempotency-key")];
+    for source in config.routes.iter().flat_map(|route| &route.key.sources) {
+        match source {
+            KeySource::Header(name) if !names.contains(name) => names.push(name.clone()),
+            KeySource::Body(_) | KeySource::Form(_) | KeySource::Header(_) | KeySource::Query(_) => {}
+        }
+    }
+    names
 }
 
 /// The number of tries of one request to take over a key whose record keeps changing.
@@ -153,7 +172,8 @@ impl Gate {
             Admission::Unguarded(mut passing) => {
                 let method = MethodLabel::from_method(passing.request.method());
                 if method.changes_state() {
-                    self.instance.observability.count_unguarded(method, passing.request.uri().path());
+                    let key_field = live.key_field(passing.request.headers());
+                    self.instance.observability.count_unguarded(method, passing.request.uri().path(), key_field);
                 }
                 context.continue_trace(passing.request.headers_mut());
                 context.timed(TraceStage::Upstream, pin!(pass::pass(passing))).await

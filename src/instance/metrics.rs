@@ -33,6 +33,8 @@ pub struct Metrics {
     pub upstream_duration: Histogram,
     /// State-changing requests that were forwarded unguarded.
     pub unguarded: Counters<MethodLabel>,
+    /// Those of them that carried a key.
+    pub unguarded_keys: Counters<MethodLabel>,
     /// Records that were found without the store.
     pub cache_hits: Counters<CacheTier>,
     /// Keys that this instance's sweeper made unknown.
@@ -80,6 +82,7 @@ impl Metrics {
             request_duration: Histogram::default(),
             upstream_duration: Histogram::default(),
             unguarded: Counters::default(),
+            unguarded_keys: Counters::default(),
             cache_hits: Counters::default(),
             zombies: Counter::default(),
             reaped: Counter::default(),
@@ -118,6 +121,7 @@ impl Metrics {
         m.register(name("late_completions"), "Outcomes that came after the lease, or that the store could not take at once", self.late_completions.clone());
         m.register(name("cache_hits"), "Records that were found without the store", self.cache_hits.clone());
         m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
+        m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
         m.register(name("config_last_reload_successful"), "1 if the newest configuration is in use", self.reload_successful.clone());
         m.register(name("config_last_reload_success_timestamp_seconds"), "Time of the last successful reload", self.reloaded_at.clone());
         m.register(name("config_reload_failures"), "Configurations that were refused", self.reload_failures.clone());

@@ -1,10 +1,13 @@
-//! Metrics, traces, and counts of repeating callers and unguarded paths.
+//! Metrics, traces, and counts of repeating callers, unguarded paths and unguarded keys.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
 use crate::domain::scope::Scope;
+use crate::telemetry::log_limiter::LogLimiter;
 use crate::telemetry::metrics::Label;
 use crate::telemetry::top_k::{TopK, TopKCount};
 use crate::telemetry::traces::Tracer;
@@ -15,8 +18,11 @@ const CALLERS_MAX: usize = 1_000;
 /// The half-life of a caller's counts.
 const HALF_LIFE: Duration = Duration::from_secs(10 * 60);
 
-/// The number of pairs of method and path that are counted apart.
+/// The number of pairs of method and path that are counted apart, and that are logged within [`LINE_EVERY`].
 const PATHS_MAX: usize = 200;
+
+/// The period with one line about unguarded keys of a pair of method and path.
+const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// The longest path in segments, and the longest segment in characters, that is kept. Templates of real APIs are shorter.
 const SEGMENTS_MAX: usize = 8;
@@ -26,6 +32,10 @@ const SEGMENT_MAX: usize = 40;
 const DUPLICATES: usize = 0;
 const MISMATCHES: usize = 1;
 
+/// The indexes of an unguarded path's two counts.
+const WITHOUT_KEY: usize = 0;
+const WITH_KEY: usize = 1;
+
 /// Everything that requests report to.
 pub struct Observability {
     /// All metrics.
@@ -34,7 +44,8 @@ pub struct Observability {
     pub tracer: Option<Tracer>,
     callers: TopK<[u8; 32], 2>,
     /// Keyed by method and path with a space between.
-    unguarded: TopK<String, 1>,
+    unguarded: TopK<String, 2>,
+    unguarded_key_lines: LogLimiter,
 }
 
 /// A caller with many duplicates or mismatches.
@@ -57,6 +68,8 @@ pub struct UnguardedPath {
     pub path: String,
     /// The number of requests since the start.
     pub requests: u64,
+    /// Those of them that carried a key: their clients count on a guard.
+    pub with_key: u64,
     /// The number by which `requests` may be too low, because the pair had to give its place away for a time.
     pub at_most_more: u64,
 }
@@ -65,7 +78,8 @@ impl Observability {
     /// Everything at zero.
     pub fn new(metrics: Metrics, tracer: Option<Tracer>) -> Self {
         let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
-        Self { metrics, tracer, callers, unguarded }
+        let unguarded_key_lines = LogLimiter::new(PATHS_MAX, LINE_EVERY);
+        Self { metrics, tracer, callers, unguarded, unguarded_key_lines }
     }
 
     /// Counts the result of a keyed request's reservation, for the route and for the caller.
@@ -81,8 +95,9 @@ impl Observability {
         }
     }
 
-    /// Counts a state-changing request that nothing guards.
-    pub fn count_unguarded(&self, method: MethodLabel, path: &str) {
+    /// Counts a state-changing request that nothing guards, and logs that it carried a key in this field: its client counts
+    /// on a guard, and gets a second execution instead.
+    pub fn count_unguarded(&self, method: MethodLabel, path: &str, key_field: Option<&HeaderName>) {
         thread_local! {
             static KEY: RefCell<String> = const { RefCell::new(String::new()) };
         }
@@ -92,7 +107,14 @@ impl Observability {
             key.push_str(method.name());
             key.push(' ');
             push_template(key, path);
-            self.unguarded.count(key.as_str(), 0);
+            self.unguarded.count(key.as_str(), if key_field.is_some() { WITH_KEY } else { WITHOUT_KEY });
+            let Some(field) = key_field else { return };
+            self.metrics.unguarded_keys.count(method);
+            if let Some(requests) = self.unguarded_key_lines.count(key) {
+                let path = key.split_once(' ').map_or("", |(_, path)| path);
+                tracing::warn!(method = method.name(), path, %field, requests,
+                    "nothing guards a request that carries a key: a retry of it is executed again");
+            }
         });
     }
 
@@ -107,10 +129,10 @@ impl Observability {
 
     /// The most frequent unguarded state-changing paths.
     pub fn unguarded(&self, at_most: usize) -> Vec<UnguardedPath> {
-        let shown = |(key, TopKCount { counts: [requests], excess_max }): (String, TopKCount<1>)| {
+        let shown = |(key, TopKCount { counts: [without_key, with_key], excess_max }): (String, TopKCount<2>)| {
             let (method, path) = key.split_once(' ')?;
-            let (method, path) = (method.to_owned(), path.to_owned());
-            Some(UnguardedPath { method, path, requests, at_most_more: excess_max })
+            let (method, path, requests) = (method.to_owned(), path.to_owned(), without_key + with_key);
+            Some(UnguardedPath { method, path, requests, with_key, at_most_more: excess_max })
         };
         self.unguarded.top(at_most).into_iter().filter_map(shown).collect()
     }

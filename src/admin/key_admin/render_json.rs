@@ -154,6 +154,7 @@ fn render_stats(stats: &KeyStats) -> Value {
                 "method": path.method,
                 "path": path.path,
                 "requests": path.requests,
+                "with_key": path.with_key,
                 "at_most_more": path.at_most_more,
             })
         });

@@ -296,12 +296,26 @@ mod tests {
             "{page}"
         );
         let scope = Scope::from_stored(&[0xab; 32]).unwrap();
-        let path = UnguardedPath { method: "DELETE".into(), path: "/v1/<b>".into(), requests: 7, at_most_more: 0 };
-        let page = render_overview(vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }], vec![path]);
-        for words in ["Coverage", "DELETE /v1/&#60;b&#62;", "7 requests", "abababababab…", "3 duplicates, 2 mismatches"]
-        {
+        let path = UnguardedPath {
+            method: "DELETE".into(),
+            path: "/v1/<b>".into(),
+            requests: 7,
+            with_key: 2,
+            at_most_more: 0,
+        };
+        let keyless = UnguardedPath { path: "/v2".into(), with_key: 0, ..path.clone() };
+        let page = render_overview(vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }], vec![path, keyless]);
+        for words in [
+            "Coverage",
+            "DELETE /v1/&#60;b&#62;",
+            "7 requests",
+            "2 with a key",
+            "abababababab…",
+            "3 duplicates, 2 mismatches",
+        ] {
             assert!(page.contains(words), "{words}: {page}");
         }
         assert!(page.contains(&format!("/keys?scope={scope}")), "{page}");
+        assert_eq!(page.matches("with a key</strong>").count(), 1, "{page}");
     }
 }

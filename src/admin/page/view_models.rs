@@ -289,6 +289,11 @@ impl UnguardedView {
     pub fn requests(&self) -> u64 {
         self.0.requests
     }
+
+    /// The number of those requests that carried a key.
+    pub fn with_key(&self) -> u64 {
+        self.0.with_key
+    }
 }
 
 /// A caller, by the hash of their scope.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Metrics;
 use crate::harness::client::Client;
-use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, route};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
@@ -67,6 +67,50 @@ async fn an_unguarded_request_is_logged_at_debug_without_its_path() {
     let line = lines(&world, 1).await.remove(0);
     assert_eq!((&line["level"], &line["method"], &line["status"]), (&json!("DEBUG"), &json!("GET"), &json!(201)));
     assert!(!line.to_string().contains("secret"), "{line}");
+}
+
+#[tokio::test]
+async fn unguarded_keys_are_counted_and_logged_once_a_minute_for_each_method_and_template() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup
+            .route(&route("pay", "key = { header = \"X-Order\" }"))
+            .route(&route("off", "mode = \"off\""))
+            .route(&route("watched", "mode = \"observe\""))
+    })
+    .await;
+    let client = world.proxy.client();
+    for number in 0..3 {
+        client.post(&format!("/carts/{number}?token=s3cret")).key("k-s3cret").send().await;
+    }
+    for field in ["X-Idempotency-Key", "x-order"] {
+        client.request("PUT", "/carts").field(field, "k-s3cret").send().await;
+    }
+    world.post("/off").key("k-s3cret").send().await;
+    // Its route looks elsewhere for the key and requires none.
+    world.post("/pay").field("Authorization", "Bearer a").key("k-s3cret").send().await;
+    // None of these is an unguarded key: it is guarded, observed, missing or empty, or nothing changes.
+    world.post("/pay").field("Authorization", "Bearer a").field("X-Order", "k-1").send().await;
+    world.post("/watched").field("Authorization", "Bearer a").key("k-1").send().await;
+    world.post("/carts").send().await;
+    world.post("/carts").key("").send().await;
+    client.get("/carts").key("k-1").send().await;
+    let metrics = Metrics::of(&world.proxy).await;
+    for (method, count) in [("POST", 5.0), ("PUT", 2.0), ("DELETE", 0.0)] {
+        assert_eq!(metrics.get(&format!("oncegate_unguarded_keys_total{{method=\"{method}\"}}")), count, "{method}");
+    }
+    let words = "nothing guards a request that carries a key";
+    world.proxy.wait_for_logs(words, 4).await;
+    let is_about_keys = |line: &Value| line["message"].as_str().is_some_and(|message| message.contains(words));
+    let lines: Vec<_> = world.proxy.logged().into_iter().filter(is_about_keys).collect();
+    let told = |line: &Value| ["method", "path", "field"].map(|name| line[name].as_str().unwrap().to_owned()).join(" ");
+    let expected = [
+        "POST /carts/{id} idempotency-key",
+        "PUT /carts x-idempotency-key",
+        "POST /off idempotency-key",
+        "POST /pay idempotency-key",
+    ];
+    assert_eq!(lines.iter().map(told).collect::<Vec<_>>(), expected);
+    assert!(lines.iter().all(|line| line["level"] == "WARN" && !line.to_string().contains("s3cret")), "{lines:?}");
 }
 
 #[tokio::test]

@@ -406,6 +406,7 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
         "late_completions_total",
         "cache_hits_total",
         "unguarded_total",
+        "unguarded_keys_total",
         "build_info",
     ] {
         assert!(described.contains(&*format!("oncegate_{name}")), "{name}: {described:?}");

@@ -47,8 +47,12 @@ async fn stats_list_unguarded_requests_by_method_and_path_template() {
     ] {
         client.request(method, target).send().await;
     }
-    let row = |method: &str, path: &str, requests: u64| json!({ "method": method, "path": path, "requests": requests, "at_most_more": 0 });
-    let expected =
-        json!([row("POST", "/v1/refunds/{id}", 2), row("DELETE", "/v1/customers/{id}", 1), row("other", "/cache", 1)]);
+    client.post("/v1/refunds/19").key("k-1").send().await;
+    let row = |method: &str, path: &str, requests: u64, with_key: u64| json!({ "method": method, "path": path, "requests": requests, "with_key": with_key, "at_most_more": 0 });
+    let expected = json!([
+        row("POST", "/v1/refunds/{id}", 3, 1),
+        row("DELETE", "/v1/customers/{id}", 1, 0),
+        row("other", "/cache", 1, 0)
+    ]);
     assert_eq!(stats(&world).await["unguarded"], expected);
 }
