@@ -76,6 +76,8 @@ pub struct Overrides {
     pub store: Option<String>,
     /// `--admin`, for `admin.listen`.
     pub admin: Option<String>,
+    /// `--scope`, for `defaults.scope`: its parts, separated by commas.
+    pub scope: Option<String>,
 }
 
 /// Reads and checks a configuration. A flag overrides an environment variable, a variable overrides the file, and the

@@ -28,11 +28,15 @@ pub(super) struct RunArguments {
     /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
+    /// What tells callers apart, e.g. authorization,header:x-tenant, or none: all callers share their keys. For each route
+    /// without a scope of its own
+    #[arg(long, value_name = "PARTS")]
+    scope: Option<String>,
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
-    let RunArguments { file, listen, upstream, store, admin } = arguments;
-    let overrides = Overrides { listen, upstream, store, admin };
+    let RunArguments { file, listen, upstream, store, admin, scope } = arguments;
+    let overrides = Overrides { listen, upstream, store, admin, scope };
     let (path, flags) = (file.config.clone(), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;

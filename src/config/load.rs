@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
 use tracing_subscriber::EnvFilter;
 
 use super::environment::Environment;
@@ -38,7 +39,9 @@ pub(super) fn load(
     let table = parse_toml(&text, &name)?;
     let built_in = DeTable::parse(routes::BUILT_IN).expect("the built-in route is TOML");
     let reader = ConfigReader::new(name.as_deref(), &text, environment);
-    let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &ExternalValues { overrides, environment });
+    let flags = flag_defaults(overrides);
+    let external_values = ExternalValues { overrides, environment };
+    let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &flags, &external_values);
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
         (Some(config), None) => Ok(config),
@@ -99,12 +102,23 @@ fn read_text(
     environment.read(path).map_err(|error| file_problem(name, None, format!("cannot be read: {error}")))
 }
 
-fn parse_toml<'a>(text: &'a str, name: &Option<String>) -> Result<toml::Spanned<DeTable<'a>>, ConfigProblems> {
+fn parse_toml<'a>(text: &'a str, name: &Option<String>) -> Result<Spanned<DeTable<'a>>, ConfigProblems> {
     DeTable::parse(text).map_err(|error| {
         // Not the error's own `Display`, which prints the line: there may be a password in it.
         let position = error.span().map(|span| line_and_column(text, span.start));
         file_problem(name, position, error.message().replace('\n', ", "))
     })
+}
+
+/// The values for `[defaults]` that flags give.
+fn flag_defaults(overrides: &Overrides) -> DeTable<'_> {
+    let mut defaults = DeTable::new();
+    if let Some(scope) = &overrides.scope {
+        let mut parts = DeArray::new();
+        scope.split(',').for_each(|part| parts.push(Spanned::new(0..0, DeValue::String(part.trim().into()))));
+        defaults.insert(Spanned::new(0..0, "scope".into()), Spanned::new(0..0, DeValue::Array(parts)));
+    }
+    defaults
 }
 
 /// A problem of the file as a whole.
@@ -145,6 +159,7 @@ fn read_config<'a>(
     reader: &'a ConfigReader<'a>,
     table: &'a DeTable<'a>,
     built_in: &'a DeTable<'a>,
+    flag_defaults: &'a DeTable<'a>,
     external_values: &ExternalValues<'_>,
 ) -> Option<Config> {
     let flags = external_values.overrides;
@@ -175,7 +190,7 @@ fn read_config<'a>(
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let context = RouteContext { upstream, secrets, lease_expiry };
-    let (pass, routes) = routes::read(&top, built_in, &context);
+    let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);
     let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
     let probed = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
     let upstreams =

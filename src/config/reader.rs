@@ -264,6 +264,12 @@ impl<'a> Section<'a> {
         self
     }
 
+    /// Puts a table of values that flags give before this section's own.
+    pub(super) fn with_flags(mut self, flags: &'a DeTable<'a>) -> Self {
+        self.layers.insert(0, Layer { rank: Rank::External, path: FLAG.into(), table: flags });
+        self
+    }
+
     /// A built-in table, with this section as its fallback.
     pub(super) fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };
@@ -386,6 +392,9 @@ impl<'a> Section<'a> {
     }
 }
 
+/// The path of the tables that hold flags.
+const FLAG: &str = "--";
+
 fn join(before: &str, name: &str) -> String {
-    if before.is_empty() { name.into() } else { format!("{before}.{name}") }
+    if before.is_empty() || before == FLAG { format!("{before}{name}") } else { format!("{before}.{name}") }
 }

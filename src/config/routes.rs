@@ -31,13 +31,14 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// Reads the settings of unguarded requests, and all routes but those that have problems. `built_in` is [`BUILT_IN`],
-/// parsed.
+/// parsed, and `flags` are the defaults of the command line.
 pub(super) fn read<'a>(
     top: &Section<'a>,
     built_in: &'a DeTable<'a>,
+    flags: &'a DeTable<'a>,
     context: &RouteContext,
 ) -> (Option<PassThroughConfig>, Vec<Route>) {
-    let defaults = top.table("defaults").into_defaults();
+    let defaults = top.table("defaults").into_defaults().with_flags(flags);
     // Read once without a route, for problems in a field that every route overrides.
     let pass =
         read_fields(&defaults, context).zip(context.upstream.clone()).map(|(fields, upstream)| PassThroughConfig {

@@ -189,3 +189,33 @@ fn a_route_that_bypasses_is_not_asked_about_by_an_id_that_the_service_never_had(
     one_problem(&bypassing("{id}"), "6:17: routes[0].reconcile.url: asks by `{id}` alone");
     config(&bypassing("{id}?key={key}"));
 }
+
+#[test]
+fn the_flag_for_the_scope_is_the_default_of_all_routes() {
+    let load_with = |scope: &str, file: &str| {
+        let overrides =
+            Overrides { scope: Some(scope.into()), upstream: Some("http://a".into()), ..Overrides::default() };
+        let environment = super::FakeEnvironment::default().with_file("f", file);
+        load((!file.is_empty()).then(|| "f".as_ref()), &overrides, &environment)
+    };
+    let names = |scope: &str, file: &str| -> Vec<String> {
+        let config = load_with(scope, file).expect("it is valid");
+        config.routes.iter().map(|route| route.scope.parts.iter().map(|part| &*part.name).collect()).collect()
+    };
+    assert_eq!(names("none", ""), [""]);
+    assert_eq!(names("authorization, header:X-Tenant?", ""), ["authorizationheader:x-tenant"]);
+    let file = format!(
+        "[defaults]\nscope = ['query:d']\n{}[[routes]]\nname = 'b'\npath = '/b'",
+        route("scope = ['query:r']\n")
+    );
+    assert_eq!(names("none", &file), ["query:r", ""], "a route's own scope counts");
+    for (scope, problem) in [
+        ("authorization,", "--scope[1]: `` is no part of a request"),
+        ("ip", "--scope[0]: `ip` is no part of a request"),
+        ("none,authorization", "--scope: has `none` beside others"),
+        ("authorization,authorization", "--scope[1]: is listed a second time"),
+    ] {
+        let problems = load_with(scope, "").expect_err(scope).to_string();
+        assert!(problems.starts_with(problem), "{scope}: {problems}");
+    }
+}
