@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate test soak torture bench demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture bench demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,10 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	cargo test --locked --workspace
+
+apps: ## Real applications (Express, Flask, Django) behind the proxy: one key in many spellings; needs npm and python3
+	cargo build --locked
+	tests/apps/run
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
 soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages and deliveries; ONCEGATE_SOAK_SECONDS for longer
