@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::{mpsc, oneshot};
 
 use pooled::PooledBody;
+use request_body::RequestBody;
 
 pub mod pooled;
+pub mod request_body;
 
 /// An error in the middle of a body. The connection is closed, so that nobody takes a part for the whole.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -28,8 +29,8 @@ pub enum Body {
         trailers: Option<HeaderMap>,
     },
     /// A body that streams from a client.
-    Streaming(Incoming),
-    /// A body that streams from either side and keeps a [`ConnectionGuard`] until it is dropped.
+    Streaming(RequestBody),
+    /// A body that streams from a service and keeps a [`ConnectionGuard`] until it is dropped.
     Tied(PooledBody, ConnectionGuard),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
@@ -69,13 +70,11 @@ pub enum BodyPiece {
 /// A body that is copied while it streams.
 #[derive(Debug)]
 pub struct TeedBody {
-    incoming: Incoming,
+    incoming: RequestBody,
     copy: BytesMut,
     bytes_max: usize,
     /// The receiver of the whole copy; `None` once it is sent, or when the body is too long.
     receiver: Option<oneshot::Sender<Bytes>>,
-    #[expect(dead_code, reason = "only its existence counts")]
-    tie: Option<ConnectionGuard>,
 }
 
 impl TeedBody {
@@ -99,22 +98,21 @@ impl TeedBody {
 impl Body {
     /// Returns a streaming body and the receiver of its copy. The receiver gets an error if the body breaks off or is longer
     /// than `bytes_max`.
-    pub fn teed(incoming: Incoming, bytes_max: usize) -> (Self, oneshot::Receiver<Bytes>) {
+    pub fn teed(incoming: RequestBody, bytes_max: usize) -> (Self, oneshot::Receiver<Bytes>) {
         let (receiver, copy) = oneshot::channel();
-        let mut tee = TeedBody { incoming, copy: BytesMut::new(), bytes_max, receiver: Some(receiver), tie: None };
+        let mut tee = TeedBody { incoming, copy: BytesMut::new(), bytes_max, receiver: Some(receiver) };
         tee.send_copy_at_end();
         (Self::Teed(tee), copy)
     }
 
     /// Attaches a tie to a streaming body, so that its end can be seen. `None` for a body that is in memory already.
     pub fn track_end(&mut self) -> Option<ConnectionGuards> {
-        let streams = matches!(self, Self::Streaming(_) | Self::Teed(_)) && !self.is_end_stream();
-        let ties = streams.then(ConnectionGuards::default)?;
-        *self = match std::mem::replace(self, Self::empty()) {
-            Self::Streaming(incoming) => Self::Tied(PooledBody::from(incoming), ties.attach()),
-            Self::Teed(tee) => Self::Teed(TeedBody { tie: Some(ties.attach()), ..tee }),
-            other => other,
-        };
+        let (Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. })) = self else { return None };
+        if incoming.is_end_stream() {
+            return None;
+        }
+        let ties = ConnectionGuards::default();
+        incoming.attach(ties.attach());
         Some(ties)
     }
 

@@ -10,11 +10,11 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::{HeaderMap, HeaderName, Request, Response};
-use hyper::body::Incoming;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::Body;
+use crate::body::request_body::RequestBody;
 use crate::config::{Config, KeySource};
 use crate::domain::attempt::{AttemptLease, ReserveResult};
 use crate::instance::Instance;
@@ -129,7 +129,7 @@ impl Gate {
     }
 
     /// Responds to a request, whatever happens.
-    pub async fn handle(self: &Arc<Self>, request: Request<Incoming>, client: &ClientConnection) -> Response<Body> {
+    pub async fn handle(self: &Arc<Self>, request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
         let mut context = ResponseContext::new(request.headers());
         context.trace = self.instance.observability.start_trace(&request, context.began());
         let live = self.live();
@@ -141,14 +141,14 @@ impl Gate {
         response
     }
 
-    /// Refuses bytes that never became a request.
+    /// Refuses bytes that never became a request, or a request whose body is not framed as it says.
     pub fn refuse(&self, refusal: Refusal) -> Response<Body> {
         render::refusal(refusal, &ResponseContext::default(), &self.live().config.problem_base)
     }
 
     async fn journey(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         client: &ClientConnection,
         live: &LiveConfig,
         context: &mut ResponseContext,

@@ -8,18 +8,22 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use tokio::sync::oneshot;
 
 use super::DrainSignals;
+use super::early_response::can_keep_connection;
 use super::shared_socket::{SharedSocket, Socket};
 use crate::body::Body;
+use crate::body::request_body::{RequestBody, UnreadBody};
 use crate::gate::Gate;
 use crate::gate::client::ClientConnection;
+use crate::gate::pass::ServiceCloses;
 use crate::protocol::refusal::Refusal;
 use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts, http2};
 
@@ -36,18 +40,31 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let client = Arc::new(ClientConnection::new(peer, socket.is_secure()));
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let service = service_fn(|request| {
+    let service = service_fn(|request: Request<Incoming>| {
         let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
         let leaving = drain.leaving.clone();
         async move {
-            let keeps_connection = request.version() == Version::HTTP_11;
+            if request.version() == Version::HTTP_2 {
+                let response = answer_request(request.map(RequestBody::new), &client, &gate, &verdicts).await;
+                return Ok::<_, Infallible>(response);
+            }
+            let (request, unread) = split_unread(request);
             let mut response = answer_request(request, &client, &gate, &verdicts).await;
+            let is_last = response.headers().get(CONNECTION).is_some_and(|option| option == "close");
+            let can_keep = match unread.filter(|_| !is_last) {
+                Some(unread) => {
+                    let service_closes = response.extensions().get::<ServiceCloses>().is_some();
+                    can_keep_connection(unread, service_closes).await
+                }
+                None => !is_last,
+            };
             // `close` beside an answer loses nothing; a connection that is cut while it is idle may be cut under the
             // client's next request. HTTP/2 has GOAWAY for this, which is sent when the drain is `closing`.
-            if keeps_connection && leaving.is_cancelled() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let closes = !can_keep || leaving.is_cancelled();
+            if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response)
+            Ok(response)
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
@@ -91,8 +108,20 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     }
 }
 
+/// The request, and the way back for the rest of its body. A request without a body has none.
+fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option<oneshot::Receiver<UnreadBody>>) {
+    if request.body().is_end_stream() {
+        return (request.map(RequestBody::new), None);
+    }
+    let expected = request.headers().get(EXPECT).filter(|_| request.version() == Version::HTTP_11);
+    let awaits_continue = expected.is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let (head, incoming) = request.into_parts();
+    let (body, unread) = RequestBody::with_way_back(incoming, awaits_continue);
+    (Request::from_parts(head, body), Some(unread))
+}
+
 async fn answer_request(
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
     client: &ClientConnection,
     gate: &Arc<Gate>,
     verdicts: &Verdicts,
@@ -108,12 +137,12 @@ async fn answer_request(
             // some broken request at the service: the guard's verdict answers it here, and the upstream is left with an
             // incomplete request.
             poll_fn(|context| match (handled.as_mut().poll(context), verdicts.body_error()) {
-                (Poll::Pending, Some(malformed)) => Poll::Ready(gate.refuse(refusal_for(malformed))),
+                (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(gate, malformed)),
                 (handled, _) => handled,
             })
             .await
         }
-        Err(malformed) => gate.refuse(refusal_for(malformed)),
+        Err(malformed) => refuse(gate, malformed),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         verdicts.mark_upgraded();
@@ -121,9 +150,12 @@ async fn answer_request(
     response
 }
 
-fn refusal_for(malformed: Malformed) -> Refusal {
-    match StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST) {
+/// Refuses a request whose end is unknown or wrong: no byte after it can be read as a request.
+fn refuse(gate: &Gate, malformed: Malformed) -> Response<Body> {
+    let mut response = gate.refuse(match StatusCode::from_u16(malformed.status()).unwrap_or(StatusCode::BAD_REQUEST) {
         StatusCode::REQUEST_TIMEOUT => Refusal::RequestTimeout,
         status => Refusal::BadRequest(status, malformed.detail()),
-    }
+    });
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{DATE, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request};
-use hyper::body::Incoming;
 
 use super::client::ClientConnection;
 use super::decide::{Decision, DecisionRules, decide};
@@ -16,6 +15,7 @@ use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig};
+use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
@@ -59,7 +59,7 @@ pub enum Admission {
 /// A request on a route with `mode = "observe"`.
 pub struct ObservedRequest {
     pub(super) head: request::Parts,
-    pub(super) body: Incoming,
+    pub(super) body: RequestBody,
     pub(super) origin: RequestOrigin,
     pub(super) active: ActiveRoute,
     pub(super) config: Arc<Config>,
@@ -112,7 +112,7 @@ impl Gate {
     /// needs it, and a client that goes away before that has requested nothing.
     pub(super) async fn admit(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         client: &ClientConnection,
         live: &LiveConfig,
         context: &mut ResponseContext,

@@ -6,7 +6,6 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -15,6 +14,7 @@ use super::client::ClientConnection;
 use super::decide::DEFAULT_RETRY_AFTER;
 use super::{Gate, LiveConfig, log_and_refuse};
 use crate::body::Body;
+use crate::body::request_body::RequestBody;
 use crate::config::DeliveryMode;
 use crate::domain::normal_path::normal_form;
 use crate::domain::operation::OperationId;
@@ -32,7 +32,7 @@ pub const PATH_PREFIX: &str = "/.oncegate/operations/";
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// The operation's name, which follows [`PATH_PREFIX`]; `None` if the path is another one.
-pub fn requested_operation(request: &Request<Incoming>) -> Option<String> {
+pub fn requested_operation<B>(request: &Request<B>) -> Option<String> {
     let path = normal_form(request.uri().path());
     path.strip_prefix(PATH_PREFIX).map(str::to_owned)
 }
@@ -42,7 +42,7 @@ impl Gate {
     pub(super) async fn show_operation(
         &self,
         name: &str,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         client: &ClientConnection,
         live: &LiveConfig,
     ) -> Result<Response<Body>, Refusal> {

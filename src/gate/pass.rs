@@ -5,7 +5,7 @@ use std::io;
 use std::iter::successors;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRAILER, UPGRADE};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -34,9 +34,9 @@ pub struct PassThroughRequest {
 
 /// Whether a request asks for an upgrade to WebSocket (RFC 6455 section 4.1), the only protocol that may pass. It must be the
 /// only one in the field: with `h2c` in a list, all that follows would go past every route. HTTP/2 has another way.
-pub fn asks_for_websocket(request: &HeaderMap, version: http::Version) -> bool {
+pub fn asks_for_websocket(request: &HeaderMap, version: Version) -> bool {
     let wanted = fields::connection_options(request).any(|name| name.eq_ignore_ascii_case(b"upgrade"));
-    wanted && version == http::Version::HTTP_11 && is_websocket(request)
+    wanted && version == Version::HTTP_11 && is_websocket(request)
 }
 
 fn is_websocket(headers: &HeaderMap) -> bool {
@@ -45,6 +45,16 @@ fn is_websocket(headers: &HeaderMap) -> bool {
 }
 
 const WEBSOCKET: &[u8] = b"websocket";
+
+/// A mark on a response: the service closes its connection after it, and may not read the rest of the request's body.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceCloses;
+
+fn closes_connection(response: &Response<PooledBody>) -> bool {
+    let lists =
+        |option: &[u8]| fields::connection_options(response.headers()).any(|one| one.eq_ignore_ascii_case(option));
+    lists(b"close") || (response.version() == Version::HTTP_10 && !lists(b"keep-alive"))
+}
 
 /// Streams a request to the service and the response back. The work ends with its client: the connection drops this future
 /// when the client is gone.
@@ -79,6 +89,9 @@ pub async fn pass_and_inspect(
             return Err(Refusal::UpstreamBroken);
         }
         return Ok(switch_protocol(client, response));
+    }
+    if closes_connection(&response) {
+        response.extensions_mut().insert(ServiceCloses);
     }
     let trailer = response.headers().get(TRAILER).filter(|_| trailers).cloned();
     fields::prepare_pass_through(response.headers_mut());

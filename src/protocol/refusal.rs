@@ -250,9 +250,9 @@ impl Refusal {
         }
     }
 
-    /// Whether the connection must close after this answer: further bytes on it cannot be trusted, or are not wanted.
+    /// Whether the connection closes after this answer: the client should leave, or its bytes have stopped.
     fn closes(&self) -> bool {
-        matches!(self, Self::BadRequest(..) | Self::Draining | Self::RequestTimeout | Self::RequestTooLarge(_))
+        matches!(self, Self::Draining | Self::RequestTimeout)
     }
 
     /// Builds the answer: a problem document (RFC 9457) with the type `problem_base` followed by the slug.

@@ -113,6 +113,7 @@ async fn bytes_after_an_oversized_body_are_never_served() {
     for request in [large.clone(), large.chunked()] {
         let mut exchange = request.open().await.unwrap();
         assert_eq!(exchange.response().await.outcome(), (413, "request-too-large".to_owned()));
+        exchange.finish().await;
         exchange.wait_until_closed().await;
     }
     assert_eq!(world.upstream.calls(), 0);

@@ -7,9 +7,9 @@ use futures_util::FutureExt;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
+use crate::body::request_body::RequestBody;
 use crate::protocol::refusal::Refusal;
 
 /// A body without a byte for this long has stalled. A lost packet costs far less time, and an attacker would like to hold
@@ -25,7 +25,7 @@ pub(in crate::gate) const BODY_BROKE_OFF: Refusal =
     Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
 
 /// Reads a whole body. Drops its trailers, because nothing after the body may change its meaning.
-pub(super) async fn read_body(mut body: Incoming, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read_body(mut body: RequestBody, headers: &HeaderMap, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
     if announced.is_some_and(|length| length > bytes_max as u64) {

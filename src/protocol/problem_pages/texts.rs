@@ -19,8 +19,8 @@ pub(super) const PAGES: [ProblemPage; 21] = [
                 two different requests in it, so it is refused and not repaired. A head that is too large gets status \
                 431, an unknown transfer coding 501.",
         executed: "No. The request was not forwarded.",
-        client: "Correct the request: `detail` says what is wrong. The connection is closed, so send the request on a \
-                 new one. The same key may be used.",
+        client: "Correct the request: `detail` says what is wrong. The same key may be used. If the answer says \
+                 `Connection: close`, the request's end could not be found, and the connection is closed.",
         operator: "Browsers and HTTP libraries do not send such requests. Look at the programs between the client and \
                    this proxy: for example a gateway that sends both `Content-Length` and `Transfer-Encoding`, or no \
                    `Host`. If there is none, somebody may be trying to smuggle requests.",
@@ -128,7 +128,8 @@ pub(super) const PAGES: [ProblemPage; 21] = [
         means: "The body is larger than this route allows. Guarded requests are held in memory until they are \
                 complete.",
         executed: "No. The request was not forwarded.",
-        client: "Send less, or send the large part in another way and refer to it.",
+        client: "Send less, or send the large part in another way and refer to it. If more than 64 KiB of the body are \
+                 left unsent, the answer says `Connection: close`.",
         operator: "The limit is the route's `max_request_body`. Send uploads to a path that no route guards: there \
                    bodies stream through.",
     },

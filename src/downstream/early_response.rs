@@ -1,0 +1,68 @@
+//! Responses that are ready before their request's body has been read.
+//!
+//! The next request of a connection begins where the body ends. So the rest of the body is read and discarded, if it is short,
+//! or the response says that the connection closes. A client of a connection that closes without a word may already have sent
+//! its next request on it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::{Instant, timeout_at};
+
+use crate::body::request_body::UnreadBody;
+
+/// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
+const DISCARD_BYTES_MAX: u64 = 64 * 1024;
+/// The longest time for which a response waits for the rest of its request's body.
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Whether the connection can be kept after a response. Waits up to [`DISCARD_TIME_MAX`] for the rest of the request's body.
+///
+/// `unread` is the way back of the body, see
+/// [`RequestBody::with_way_back`](crate::body::request_body::RequestBody::with_way_back); `service_closes` says whether the
+/// response is of a service that closes its connection after it.
+pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, service_closes: bool) -> bool {
+    match unread.try_recv() {
+        Err(TryRecvError::Closed) => true,
+        // The service is still reading the body, and its response has begun.
+        Err(TryRecvError::Empty) if service_closes => false,
+        Err(TryRecvError::Empty) => {
+            // The service may stop reading after the response's head has been sent, which is too late to announce a close.
+            // The client sends the rest in any case, so it is read to its end.
+            tokio::spawn(async move {
+                if let Ok(UnreadBody::Rest(rest)) = unread.await {
+                    let mut rest = pin!(rest);
+                    while let Some(Ok(_)) = rest.frame().await {}
+                }
+            });
+            true
+        }
+        Ok(UnreadBody::AwaitsContinue | UnreadBody::Failed) => false,
+        Ok(UnreadBody::Rest(rest)) => discard(rest).await,
+    }
+}
+
+/// Reads and discards a short rest of a body. Returns whether that was all of it.
+async fn discard(rest: Incoming) -> bool {
+    let mut left = DISCARD_BYTES_MAX;
+    let deadline = Instant::now() + DISCARD_TIME_MAX;
+    let mut rest = pin!(rest);
+    while rest.size_hint().lower() <= left {
+        match timeout_at(deadline, rest.frame()).await {
+            Ok(None) => return true,
+            Ok(Some(Ok(frame))) => {
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match left.checked_sub(length) {
+                    Some(less) => left = less,
+                    None => return false,
+                }
+            }
+            Ok(Some(Err(_))) | Err(_) => return false,
+        }
+    }
+    false
+}
