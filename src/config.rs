@@ -17,6 +17,7 @@ use crate::tls::Trust;
 pub use admin::AdminToken;
 pub use broker::Broker;
 pub use consumers::{Consumer, MessageKey};
+pub use cors::CorsPolicy;
 pub use delivery::DeliveryMode;
 pub use describe::describe;
 pub use environment::{Environment, ProcessEnvironment};
@@ -37,6 +38,7 @@ pub use upstream::UpstreamTarget;
 mod admin;
 mod broker;
 mod consumers;
+mod cors;
 mod delivery;
 mod describe;
 mod environment;
@@ -142,6 +144,8 @@ pub struct Config {
     pub drain_delay: Duration,
     /// The longest time for which running attempts may finish at shutdown.
     pub drain_timeout: Duration,
+    /// The origins whose pages may read the answers that no route owns.
+    pub cors: Arc<CorsPolicy>,
     /// The URI before the slug in a problem's `type`.
     pub problem_base: Box<str>,
     /// TLS towards clients; `None` for cleartext.

@@ -130,9 +130,9 @@ impl Gate {
 
     /// Responds to a request, whatever happens.
     pub async fn handle(self: &Arc<Self>, request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
-        let mut context = ResponseContext::new(request.headers());
-        context.trace = self.instance.observability.start_trace(&request, context.began());
         let live = self.live();
+        let mut context = ResponseContext::new(request.headers(), &live.config.cors);
+        context.trace = self.instance.observability.start_trace(&request, context.began());
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
             Err(refusal) => render::refusal(refusal, &context, &live.config.problem_base),
@@ -155,7 +155,9 @@ impl Gate {
     ) -> Result<Response<Body>, Refusal> {
         admit::check_path(request.uri().path())?;
         if let Some(name) = operations::requested_operation(&request) {
-            return Box::pin(self.show_operation(&name, request, client, live)).await;
+            let mut response = Box::pin(self.show_operation(&name, request, client, live)).await?;
+            context.add_cors_fields(response.headers_mut());
+            return Ok(response);
         }
         if let Some(page) = problem_pages::answer_request(&request, &live.config.problem_base) {
             return Ok(page);

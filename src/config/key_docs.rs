@@ -77,6 +77,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("drain_delay", Duration, r#""0s""#, "between failing /readyz and closing the listener"),
     KeyDoc::new("drain_timeout", Duration, r#""40s""#, "how long running attempts may take to finish at shutdown"),
     KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "the URI before the slug in a problem's `type`"),
+    KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read answers that no route owns"),
     KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
@@ -85,6 +86,12 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
     KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
     KeyDoc::new("consumers", Tables(CONSUMER), "[]", "queues whose messages are requests of a route"),
+];
+
+/// The keys of `cors`.
+pub const CORS: &[KeyDoc] = &[
+    KeyDoc::new("origins", Texts, "[]", "origins as `https://shop.example`, or `*` for any"),
+    KeyDoc::new("credentials", Boolean, "false", "whether pages of these origins may send cookies"),
 ];
 
 /// The keys of `[tls]`.
@@ -219,6 +226,7 @@ pub const ROUTE: &[KeyDoc] = &[
     ),
     KeyDoc::new("retry", Table(RETRY), "{}", "how often, and how long, an accepted request is tried"),
     KeyDoc::new("replay", Table(REPLAY), "{}", "the content of a replay"),
+    KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read refusals and replays"),
     KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how the service is asked about an unknown outcome"),
 ];
 
@@ -339,6 +347,7 @@ pub(super) fn table_with(name: &str) -> Option<&'static str> {
         ("in `lease` of `[store]`", LEASE),
         ("in `[cache]`", CACHE),
         ("in `[telemetry]`", TELEMETRY),
+        ("in `cors`", CORS),
         ("in a route's `key`", KEY),
         ("in a route's `fingerprint`", FINGERPRINT),
         ("in a route's `replay`", REPLAY),

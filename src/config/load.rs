@@ -18,7 +18,7 @@ use super::units;
 use super::value_parsers::{socket_address, upstream_target};
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, StoreConfig, StoreLocation, UpstreamTarget, admin, consumers,
-    otlp, postgres_tls, tls,
+    cors, otlp, postgres_tls, tls,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -178,6 +178,7 @@ fn read_config<'a>(
     });
     let drain_delay = top.duration("drain_delay");
     let drain_timeout = top.duration_above_zero("drain_timeout");
+    let cors = cors::read(&top.table("cors"));
     let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
     let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
@@ -211,6 +212,7 @@ fn read_config<'a>(
         refuse_unguarded: refuse_unguarded?.value,
         drain_delay: drain_delay?.value,
         drain_timeout: drain_timeout?.value,
+        cors: Arc::new(cors?),
         problem_base: problem_base?.value,
         tls: tls?,
         trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::empty())),

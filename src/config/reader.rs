@@ -270,6 +270,12 @@ impl<'a> Section<'a> {
         self
     }
 
+    /// Puts another section of the same keys behind this one.
+    pub(super) fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
+        self.layers.extend(fallback.layers.iter().cloned());
+        self
+    }
+
     /// A built-in table, with this section as its fallback.
     pub(super) fn with_built_in(&self, keys: &'static [KeyDoc], path: &str, table: &'a DeTable<'a>) -> Self {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: path.into() };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
 use super::reconcile::ReconcileConfig;
 use super::scope::ScopeRule;
@@ -79,6 +80,8 @@ pub struct Route {
     pub max_request_body: usize,
     /// The largest response body that is kept, in bytes.
     pub max_response_body: usize,
+    /// The origins whose pages may read its refusals and replays.
+    pub cors: Arc<CorsPolicy>,
     /// Response fields that are not kept for replays.
     pub drop_headers: Vec<HeaderName>,
 }

@@ -13,7 +13,7 @@ use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
 use super::route_context::RouteContext;
 use super::upstream::UpstreamTarget;
 use super::value_parsers::{header_name, upstream_target};
-use super::{PassThroughConfig, delivery, fingerprint, key, reconcile, scope, statuses, units};
+use super::{PassThroughConfig, cors, delivery, fingerprint, key, reconcile, scope, statuses, units};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::route_table::Spelling;
@@ -39,13 +39,15 @@ pub(super) fn read<'a>(
     context: &RouteContext,
 ) -> (Option<PassThroughConfig>, Vec<Route>) {
     let defaults = top.table("defaults").into_defaults().with_flags(flags);
+    let top_cors = top.table("cors").into_defaults();
     // Read once without a route, for problems in a field that every route overrides.
-    let pass =
-        read_fields(&defaults, context).zip(context.upstream.clone()).map(|(fields, upstream)| PassThroughConfig {
+    let pass = read_fields(&defaults, &top_cors, context).zip(context.upstream.clone()).map(|(fields, upstream)| {
+        PassThroughConfig {
             upstream,
             connect_timeout: fields.connect_timeout,
             upstream_idle_timeout: fields.upstream_idle_timeout,
-        });
+        }
+    });
     let mut sections = top.tables("routes", &defaults);
     if sections.is_empty() {
         sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
@@ -54,7 +56,7 @@ pub(super) fn read<'a>(
     let mut routes = Vec::new();
     for section in &sections {
         let signature = read_signature(section);
-        let fields = read_fields(section, context);
+        let fields = read_fields(section, &top_cors, context);
         if let (Some(name), Some(path), Some(methods), Some(fields)) =
             (&signature.name, &signature.path, &signature.methods, fields)
         {
@@ -119,7 +121,7 @@ impl RouteSignatures {
 }
 
 /// Reads all of a route but its signature, whose fields are left empty.
-fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
+fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &RouteContext) -> Option<Route> {
     let upstream = read_upstream(section, context);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section);
@@ -190,6 +192,7 @@ fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
     let ttl = section.parsed("ttl", parse_ttl);
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
+    let cors = cors::read(&section.table("cors").with_fallback(top_cors));
     let drop_headers = section.table("replay").list("drop_headers", header_name);
     let bypasses = store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
     let reconcile = reconcile::read(&section.table("reconcile"), bypasses);
@@ -227,6 +230,7 @@ fn read_fields(section: &Section<'_>, context: &RouteContext) -> Option<Route> {
         forward_key: forward_key?.value,
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,
+        cors: Arc::new(cors?),
         drop_headers: drop_headers?.value.into_iter().map(|name| name.value).collect(),
     })
 }

@@ -40,11 +40,12 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let client = Arc::new(ClientConnection::new(peer, socket.is_secure()));
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
         let leaving = drain.leaving.clone();
         async move {
             if request.version() == Version::HTTP_2 {
+                http2::join_cookies(request.headers_mut());
                 let response = answer_request(request.map(RequestBody::new), &client, &gate, &verdicts).await;
                 return Ok::<_, Infallible>(response);
             }

@@ -140,6 +140,7 @@ impl Gate {
             return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None));
         };
         let route = &active.route;
+        context.note_route(route);
         match route.mode {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),

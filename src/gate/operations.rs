@@ -22,8 +22,8 @@ use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::rfc3339;
 use crate::domain::state::{CompletedResponse, KeyState};
-use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::{cors, prefer};
 
 /// The path of operations on the clients' listener.
 pub const PATH_PREFIX: &str = "/.oncegate/operations/";
@@ -47,6 +47,9 @@ impl Gate {
         live: &LiveConfig,
     ) -> Result<Response<Body>, Refusal> {
         let (head, _) = request.into_parts();
+        if let Some(preflight) = cors::answer_preflight(&head.method, &head.headers) {
+            return Ok(preflight);
+        }
         if !matches!(head.method, Method::GET | Method::HEAD) {
             let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "An operation can only be read.");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -23,10 +23,17 @@ impl Outcome {
     }
 
     fn render_as(self, status: OncegateStatus, context: &ResponseContext, problem_base: &str) -> Response<Body> {
+        let is_own = match &self {
+            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
+            // The store's, which another page may have got before.
+            Self::CompletedByService(_) | Self::Replayed(_) => true,
+            Self::Bypassed(_) | Self::Executed { .. } | Self::Released(_) => false,
+            Self::Streamed(_) | Self::Unknown(_) | Self::Unstored(_) => false,
+        };
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
-            Self::Accepted { operation, retry_after } => accepted(operation, retry_after),
+            Self::Accepted { operation, retry_after } => accepted(operation, retry_after, context),
             Self::CompletedByService(completed) => stored(completed, context),
             Self::Executed { response, expires_at } => {
                 let mut response = live(response, context);
@@ -46,6 +53,9 @@ impl Outcome {
             Self::Streamed(response) => streamed(response, context),
         };
         context.add_fields(response.headers_mut(), status);
+        if is_own {
+            context.add_cors_fields(response.headers_mut());
+        }
         response
     }
 }
@@ -95,12 +105,14 @@ fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<B
 }
 
 /// 202, and where to ask for the operation's state.
-fn accepted(operation: OperationId, retry_after: RetryAfter) -> Response<Body> {
+fn accepted(operation: OperationId, retry_after: RetryAfter, context: &ResponseContext) -> Response<Body> {
     let mut response = pending(serde_json::json!({ "id": operation.to_string() }).to_string(), retry_after);
     let headers = response.headers_mut();
     let location = format!("{}{operation}", operations::PATH_PREFIX);
     headers.insert(LOCATION, HeaderValue::from_str(&location).expect("an operation's path is plain ASCII"));
-    headers.insert(prefer::APPLIED, HeaderValue::from_static(prefer::RESPOND_ASYNC));
+    if context.prefers_async {
+        headers.insert(prefer::APPLIED, HeaderValue::from_static(prefer::RESPOND_ASYNC));
+    }
     response
 }
 

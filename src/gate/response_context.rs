@@ -10,26 +10,44 @@ use tokio::time::Instant;
 
 use super::outcome::Outcome;
 use crate::body::Body;
+use crate::config::{CorsPolicy, Route};
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
-use crate::protocol::fields;
 use crate::protocol::status::OncegateStatus;
+use crate::protocol::{cors, fields, prefer};
 
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]
 pub struct ResponseContext {
     guarded: bool,
     pub(super) accepts_trailers: bool,
+    pub(super) prefers_async: bool,
+    /// The origin of the page that sent the request.
+    page: Option<HeaderValue>,
+    /// The policy for pages of other origins; `None` where it allows none.
+    cors: Option<Arc<CorsPolicy>>,
     key_field: Option<(HeaderName, HeaderValue)>,
     began: Option<Instant>,
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
 impl ResponseContext {
-    /// The context of a request with these fields. No route guards it yet.
-    pub fn new(headers: &HeaderMap) -> Self {
-        Self { accepts_trailers: fields::accepts_trailers(headers), began: Some(Instant::now()), ..Self::default() }
+    /// The context of a request with these fields. No route owns it yet, so `cors` is the policy at the top.
+    pub fn new(headers: &HeaderMap, cors: &Arc<CorsPolicy>) -> Self {
+        Self {
+            accepts_trailers: fields::accepts_trailers(headers),
+            prefers_async: prefer::prefers_async(headers),
+            page: cors::request_origin(headers),
+            cors: unless_empty(cors),
+            began: Some(Instant::now()),
+            ..Self::default()
+        }
+    }
+
+    /// Notes the route that owns the request's answers.
+    pub(super) fn note_route(&mut self, route: &Route) {
+        self.cors = unless_empty(&route.cors);
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,
@@ -58,6 +76,12 @@ impl ResponseContext {
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());
         }
+    }
+
+    /// Adds the CORS fields of an answer of Oncegate's own, or of a replay.
+    pub fn add_cors_fields(&self, headers: &mut HeaderMap) {
+        let key = self.key_field.as_ref().map(|(name, _)| name);
+        cors::add_fields(headers, self.page.as_ref(), self.cors.as_deref(), key);
     }
 
     /// Notes the status of an outcome in the trace. A refusal is noted where it is rendered: a client that has left gets none.
@@ -122,4 +146,9 @@ impl ResponseContext {
     pub(super) fn continue_trace(&self, headers: &mut HeaderMap) {
         self.with_trace(|trace| trace.add_traceparent(headers));
     }
+}
+
+/// All workers share the policy: its reference count is left alone where nothing needs it.
+fn unless_empty(cors: &Arc<CorsPolicy>) -> Option<Arc<CorsPolicy>> {
+    (!cors.is_empty()).then(|| Arc::clone(cors))
 }

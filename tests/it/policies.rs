@@ -1,5 +1,6 @@
 //! The effect of every route setting.
 
+mod cors;
 mod directives;
 mod every_key;
 mod explain;

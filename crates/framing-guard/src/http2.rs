@@ -4,13 +4,28 @@
 //! HTTP/2 request passes the same routes and mostly goes on to a service that speaks HTTP/1.1. So its method, target,
 //! `Host` and number of fields have the same limits, and names that resemble `content-length` or `transfer-encoding` are
 //! refused.
+//!
+//! A fragment in `:path` cannot be refused here: `http` cuts it off before the request is complete. Routes and services see
+//! the same path without it.
 
-use http::header::HOST;
-use http::{HeaderMap, Method, Request, Uri};
+use http::header::{COOKIE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
 use super::head::{FIELDS_MAX, TARGET_BYTES_MAX};
 use super::head::{is_authority, is_method, is_or_resembles, is_target_text};
 use super::verdict::Malformed;
+
+/// Joins several `cookie` fields into one, as a recipient must before it passes them on to anything but HTTP/2 (RFC 9113
+/// section 8.2.3). Compression makes clients split them, into any number of fields.
+pub fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let fields: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&fields.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
+    }
+}
 
 /// Checks the head of a request that came over HTTP/2.
 ///
@@ -87,7 +102,7 @@ mod tests {
             let mut request = request("POST", "http://h/pay", &[]);
             for number in 0..count {
                 let name: http::HeaderName = format!("x-{number}").parse().unwrap();
-                request.headers_mut().insert(name, http::HeaderValue::from_static("1"));
+                request.headers_mut().insert(name, HeaderValue::from_static("1"));
             }
             check_request(&request)
         };

@@ -54,6 +54,24 @@ async fn an_accepted_request_is_delivered_and_its_caller_can_read_the_response(s
     assert_eq!(world.upstream.calls(), 1);
 }
 
+#[tokio::test]
+async fn preference_applied_answers_a_preference_only() {
+    let world = world(Store::sqlite(), "").await;
+    for (key, prefer, applied) in [
+        ("k-1", None, None),
+        ("k-2", Some("return=minimal, wait=1"), None),
+        ("k-3", Some("respond-async"), Some("respond-async")),
+    ] {
+        let pay = world.pay(key);
+        let accepted = prefer.iter().fold(pay, |pay, prefer| pay.field("Prefer", prefer)).send().await;
+        if accepted.status == 202 {
+            assert_eq!(accepted.field("preference-applied"), applied, "{key}");
+        } else {
+            assert_eq!((key, accepted.status), ("k-2", 201), "it has waited for the answer");
+        }
+    }
+}
+
 on_both_stores!(a_different_request_with_an_accepted_key_is_refused_and_changes_nothing);
 async fn a_different_request_with_an_accepted_key_is_refused_and_changes_nothing(store: Store) {
     let world = world(store, "").await;

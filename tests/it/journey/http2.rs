@@ -143,6 +143,81 @@ async fn http_1_hop_by_hop_fields_are_not_passed_on() {
     }
 }
 
+/// A body that arrives in these pieces.
+fn pieces(count: usize) -> StreamBody<impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>>> {
+    let piece = || Ok(Frame::data(Bytes::from(vec![b'x'; 10_000])));
+    StreamBody::new(futures_util::stream::iter(std::iter::repeat_with(piece).take(count)))
+}
+
+#[tokio::test]
+async fn an_early_response_comes_whole_and_its_connection_lives() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }").await;
+    let mut client = connect(&world).await;
+    for count in [1, 2, 20, 200] {
+        let request = Request::post("http://shop.example/pay").body(pieces(count)).unwrap();
+        let response = client.send_request(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        let (body, _) = read(response).await;
+        assert!(str::from_utf8(&body).unwrap().contains("key-missing"), "{body:?}");
+        poll_fn(|context| client.poll_ready(context)).await.expect("the connection lives");
+    }
+    let response =
+        client.send_request(Request::get("http://shop.example/page").body(pieces(0)).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CREATED);
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_body_that_differs_from_its_content_length_resets_its_stream() {
+    let world = World::start(Store::sqlite()).await;
+    let mut client = connect(&world).await;
+    for key in [Some("k-1"), None] {
+        for (announced, sent) in [(30_000, 2), (10_000, 3), (20_000, 3), (1, 1), (10_000, 0)] {
+            let request = Request::post("http://shop.example/pay").header("content-length", announced);
+            let request = key.iter().fold(request, |request, key| request.header("idempotency-key", *key));
+            let failed = client.send_request(request.body(pieces(sent)).unwrap()).await;
+            failed.expect_err(&format!("{key:?}: {announced} and not {sent} pieces"));
+            poll_fn(|context| client.poll_ready(context)).await.expect("the connection lives");
+        }
+    }
+    let whole =
+        Request::post("http://shop.example/pay").header("content-length", 20_000).header("idempotency-key", "k-1");
+    let response = client.send_request(whole.body(pieces(2)).unwrap()).await.unwrap();
+    assert_eq!(oncegate_status(&response), "executed", "the key is still free");
+    let executed = world.upstream.executed();
+    assert_eq!(executed.iter().filter(|call| call.field("idempotency-key").is_some()).count(), 1);
+    // Of a longer body that streams, the service has got as much as was announced before the rest comes. Of a shorter one it
+    // never gets the end.
+    let streamed = executed.iter().filter(|call| call.field("idempotency-key").is_none());
+    assert!(streamed.map(|call| call.body.len()).all(|length| length < 30_000));
+}
+
+#[tokio::test]
+async fn several_cookie_fields_go_on_as_one() {
+    let world = World::guarding(Store::sqlite(), "scope = [\"cookie:session\"]").await;
+    let mut client = connect(&world).await;
+    let with = |cookies: &[&str]| {
+        let mut request = pay("k-1", Full::from(BODY));
+        for cookie in cookies {
+            request.headers_mut().append("cookie", cookie.parse().unwrap());
+        }
+        request
+    };
+    let split = client.send_request(with(&["a=1; b=2", "session=ann", "c=3"])).await.unwrap();
+    assert_eq!(oncegate_status(&split), "executed");
+    assert_eq!(world.upstream.last().field("cookie"), Some("a=1; b=2; session=ann; c=3"));
+    let joined = client.send_request(with(&["session=ann"])).await.unwrap();
+    assert_eq!(oncegate_status(&joined), "replayed", "it is the same caller");
+    let crumbs: Vec<_> = (0..150).map(|number| format!("c{number}=1")).chain(["session=ben".to_owned()]).collect();
+    let crumbs: Vec<_> = crumbs.iter().map(String::as_str).collect();
+    let other = client.send_request(with(&crumbs)).await.unwrap();
+    assert_eq!(oncegate_status(&other), "executed", "another caller, and one field");
+    let mut unguarded = with(&["a=1", "b=2"]);
+    *unguarded.uri_mut() = "http://shop.example/page".parse().unwrap();
+    assert_eq!(client.send_request(unguarded).await.unwrap().status(), StatusCode::CREATED);
+    assert_eq!(world.upstream.last().field("cookie"), Some("a=1; b=2"));
+}
+
 #[tokio::test]
 async fn requests_refused_over_http_1_are_refused_over_http_2() {
     let world = World::start(Store::sqlite()).await;
