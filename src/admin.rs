@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
+use crate::body::early_response::{can_keep_connection, split_unread};
+use crate::body::request_body::RequestBody;
 use crate::config::Config;
 use crate::instance::Instance;
 use auth::{Access, AccessDenied};
@@ -119,7 +120,7 @@ impl AdminListener {
         Self { instance, key_admin, service_api, sessions: page::Sessions::new(), leaving, key_counts }
     }
 
-    async fn call(&self, endpoint: Endpoint, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
         let (status, body) = match endpoint {
             Endpoint::Health => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
             Endpoint::Drain => self.drain(),
@@ -148,7 +149,7 @@ impl AdminListener {
     async fn answer_about_keys(
         &self,
         method: AdminMethod,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         peer: IpAddr,
     ) -> Result<AdminResponse, ApiProblem> {
         let (head, body) = request.into_parts();
@@ -164,13 +165,13 @@ impl AdminListener {
     }
 
     /// Returns the service that a client names, where it is not the one that is served here.
-    fn another_service(&self, request: &Request<Incoming>) -> Option<String> {
+    fn another_service(&self, request: &Request<RequestBody>) -> Option<String> {
         let mut named = request.headers().get_all(SERVICE).iter();
         let other = named.find(|named| named.as_bytes() != self.instance.config.service.as_bytes())?;
         Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
     }
 
-    async fn answer(&self, request: Request<Incoming>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
+    async fn answer(&self, request: Request<RequestBody>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
         if page::is_page(request.uri().path()) {
             return self.answer_page(request, listener, peer).await;
         }
@@ -205,7 +206,7 @@ impl AdminListener {
 }
 
 /// Reads a request's body, whole.
-async fn read_body(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiProblem> {
+async fn read_body(body: RequestBody, bytes_max: usize) -> Result<Bytes, ApiProblem> {
     let late = || ApiProblem::new(ProblemCode::RequestTimeout, "the body did not arrive in time");
     let body = tokio::time::timeout(BODY_MAX, Limited::new(body, bytes_max).collect()).await;
     let body = body.map_err(|_| late())?.map_err(|error| match error.is::<LengthLimitError>() {
@@ -282,7 +283,16 @@ async fn serve_connection(stream: TcpStream, peer: IpAddr, admin: Arc<AdminListe
     let Ok(own) = stream.local_addr() else { return };
     let service = service_fn(|request| {
         let admin = Arc::clone(&admin);
-        async move { Ok::<_, Infallible>(admin.answer(request, own, peer).await) }
+        async move {
+            let (request, unread) = split_unread(request);
+            let mut response = admin.answer(request, own, peer).await;
+            if let Some(unread) = unread
+                && !can_keep_connection(unread, false).await
+            {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use pooled::PooledBody;
 use request_body::RequestBody;
 
+pub mod early_response;
 pub mod pooled;
 pub mod request_body;
 

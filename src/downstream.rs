@@ -20,7 +20,6 @@ use shared_socket::Socket;
 
 pub mod balancer;
 pub mod connection;
-mod early_response;
 mod shared_socket;
 
 /// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not to be

@@ -17,13 +17,13 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 
 use super::auth::{self, AccessDenied};
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
 use super::{AdminListener, BODY_MAX};
 use crate::body::Body;
+use crate::body::request_body::RequestBody;
 use crate::domain::fingerprint::form;
 use sessions::Visitor;
 use text::ActionKind;
@@ -150,7 +150,7 @@ impl AdminListener {
     /// Answers a request for a page.
     pub(super) async fn answer_page(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         listener: SocketAddr,
         peer: IpAddr,
     ) -> Response<Body> {
@@ -303,7 +303,7 @@ impl Visit<'_> {
 }
 
 /// Reads a form, whole.
-async fn read_form(request: &Parts, body: Incoming) -> Result<FormParams, Response<Body>> {
+async fn read_form(request: &Parts, body: RequestBody) -> Result<FormParams, Response<Body>> {
     let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if !kind
         .split(|byte| *byte == b';')

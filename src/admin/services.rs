@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use http::header::SET_COOKIE;
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::key_admin::params::JsonFields;
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::read_body;
+use crate::body::request_body::RequestBody;
 use crate::config::{Config, Route};
 use crate::domain::attempt::{AttemptOutcome, Settlement};
 use crate::domain::record::Record;
@@ -74,7 +74,7 @@ impl ServiceApi {
     pub(super) async fn answer(
         &self,
         method: ServiceMethod,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
     ) -> Result<(StatusCode, Value), ApiProblem> {
         let (head, body) = request.into_parts();
         let text = head.uri.path().split('/').nth(4).unwrap_or_default();

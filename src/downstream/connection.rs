@@ -8,19 +8,18 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::header::{CONNECTION, EXPECT, HeaderValue};
+use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::sync::oneshot;
 
 use super::DrainSignals;
-use super::early_response::can_keep_connection;
 use super::shared_socket::{SharedSocket, Socket};
 use crate::body::Body;
-use crate::body::request_body::{RequestBody, UnreadBody};
+use crate::body::early_response::{can_keep_connection, split_unread};
+use crate::body::request_body::RequestBody;
 use crate::gate::Gate;
 use crate::gate::client::ClientConnection;
 use crate::gate::pass::ServiceCloses;
@@ -107,18 +106,6 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     if let Err(error) = ended {
         tracing::debug!(error, "a client's connection failed");
     }
-}
-
-/// The request, and the way back for the rest of its body. A request without a body has none.
-fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option<oneshot::Receiver<UnreadBody>>) {
-    if request.body().is_end_stream() {
-        return (request.map(RequestBody::new), None);
-    }
-    let expected = request.headers().get(EXPECT).filter(|_| request.version() == Version::HTTP_11);
-    let awaits_continue = expected.is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"));
-    let (head, incoming) = request.into_parts();
-    let (body, unread) = RequestBody::with_way_back(incoming, awaits_continue);
-    (Request::from_parts(head, body), Some(unread))
 }
 
 async fn answer_request(

@@ -51,6 +51,22 @@ async fn with_a_token_configured_all_requests_but_probes_need_it() {
     assert!(world.proxy.logged().iter().all(|line| !line.to_string().contains(TOKEN)));
 }
 
+#[tokio::test]
+async fn a_refusal_before_the_body_keeps_the_connection_or_announces_the_close() {
+    let world = World::with(Store::sqlite(), |setup| setup.admin(&format!("token = \"{TOKEN}\""))).await;
+    let admin = Client { address: world.proxy.admin };
+    let actions = admin.post("/api/v1/keys/actions").host(&world.proxy.admin.to_string());
+    for length in [100, 20_000, 60_000] {
+        let mut exchange = actions.clone().body("x".repeat(length)).open().await.unwrap();
+        let refusal = exchange.response().await;
+        assert_eq!((refusal.status, refusal.field("connection")), (401, None), "{length}");
+        exchange.write(&admin.get("/healthz").host(&world.proxy.admin.to_string()).bytes()).await;
+        assert_eq!(exchange.response().await.status, 200, "{length}");
+    }
+    let refusal = actions.body("x".repeat(200_000)).open_head().await.response().await;
+    assert_eq!((refusal.status, refusal.field("connection")), (401, Some("close")));
+}
+
 /// Runs a command against the instance, and returns its exit code and standard error.
 async fn command(world: &World, command: &str, token: Option<&str>, file: bool) -> (Option<i32>, String) {
     let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_oncegate"));

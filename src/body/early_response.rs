@@ -7,23 +7,36 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use http::header::EXPECT;
+use http::{Request, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
-use crate::body::request_body::UnreadBody;
+use super::request_body::{RequestBody, UnreadBody};
 
 /// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
 /// The longest time for which a response waits for the rest of its request's body.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// The request, and the way back for the rest of its body. A request without a body has none.
+pub fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option<oneshot::Receiver<UnreadBody>>) {
+    if request.body().is_end_stream() {
+        return (request.map(RequestBody::new), None);
+    }
+    let expected = request.headers().get(EXPECT).filter(|_| request.version() == Version::HTTP_11);
+    let awaits_continue = expected.is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let (head, incoming) = request.into_parts();
+    let (body, unread) = RequestBody::with_way_back(incoming, awaits_continue);
+    (Request::from_parts(head, body), Some(unread))
+}
+
 /// Whether the connection can be kept after a response. Waits up to [`DISCARD_TIME_MAX`] for the rest of the request's body.
 ///
-/// `unread` is the way back of the body, see
-/// [`RequestBody::with_way_back`](crate::body::request_body::RequestBody::with_way_back); `service_closes` says whether the
+/// `unread` is the way back of the body, from [`split_unread`]; `service_closes` says whether the
 /// response is of a service that closes its connection after it.
 pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, service_closes: bool) -> bool {
     match unread.try_recv() {
