@@ -34,7 +34,7 @@ pub fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option
     (Request::from_parts(head, body), Some(unread))
 }
 
-/// Whether the connection can be kept after a response. Waits up to [`DISCARD_TIME_MAX`] for the rest of the request's body.
+/// Whether the connection can be kept after a response. Waits up to one second for the rest of the request's body.
 ///
 /// `unread` is the way back of the body, from [`split_unread`]; `service_closes` says whether the
 /// response is of a service that closes its connection after it.

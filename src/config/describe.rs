@@ -90,7 +90,7 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     let bodies = [route.max_request_body, route.max_response_body].map(|bytes| show_size(bytes as u64));
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     if !route.cors.is_empty() {
-        lines.row("  read by pages of", &route.cors.to_string());
+        lines.row("  cors", &route.cors.to_string());
     }
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());

@@ -356,6 +356,12 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ("trusted_proxies = '::1'", "2:19: trusted_proxies: must be a list"),
         ("drain_timeout = '0s'", "2:17: drain_timeout: `0s` is too short"),
         ("problem_base = 'x'", "2:16: problem_base: `x` is no beginning"),
+        ("cors.origins = ['https://a.example/']", "2:17: cors.origins[0]: `https://a.example/` has more than"),
+        ("cors = { origins = ['*'], credentials = true }", "2:41: cors.credentials: `*` cannot be combined"),
+        (
+            "cors.credentials = true\n[defaults]\ncors.origins = ['*']",
+            "4:17: defaults.cors.origins[0]: `*` cannot be combined",
+        ),
         ("[store]\nmax_connections = 0", "3:19: store.max_connections: must be 1 to 1000"),
         ("[store]\nmax_connections = -1", "3:19: store.max_connections: must be 1 to 1000"),
         (
