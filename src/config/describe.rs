@@ -39,6 +39,7 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     lines.row("route", &route.name);
     let host = route.host.as_deref().unwrap_or_default();
     lines.row("  matches", &format!("{} {host}{}", methods.join(" "), route.path));
+    lines.row("  spelling", &format!("{:?}", route.spelling).to_lowercase());
     lines.row("  mode", route.mode.name());
     lines.row("  upstream", &route.upstream.to_string());
     let required = if route.key.required { "required" } else { "optional" };

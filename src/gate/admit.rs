@@ -123,21 +123,21 @@ impl Gate {
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
-            RouteMatch::Route(active) => Some(active),
+            RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
+                context.note_route(&active.route);
                 context.guard(&self.instance.observability, &head, &active.metrics);
                 return Err(Refusal::PathAmbiguous);
             }
-            RouteMatch::NoRoute => None,
-        };
-        let Some(active) = active else {
-            if fields::connection_lists_any(&head.headers, &[]) {
-                return Err(NOMINATED_FIELD);
-            }
-            if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
+            RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
+            RouteMatch::NoRoute
+                if live.config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() =>
+            {
                 return Err(Refusal::Unguarded);
             }
-            return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None));
+            RouteMatch::NoRoute => {
+                return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None));
+            }
         };
         let route = &active.route;
         context.note_route(route);

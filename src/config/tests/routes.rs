@@ -110,6 +110,7 @@ secret          none
 
 route           create-payment
   matches       POST PATCH /v1/payments
+  spelling      refuse
   mode          enforce
   upstream      http://127.0.0.1:3000
   key           idempotency-key, required, 1 to 255 characters
