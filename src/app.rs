@@ -41,6 +41,8 @@ use crate::telemetry::traces::export::{self, SpanExporter};
 use framing_guard::FramingTimeouts;
 use reload::ConfigSource;
 
+mod key_changes;
+mod keyed_route;
 pub mod reload;
 mod retention;
 mod route_identities;

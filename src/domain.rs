@@ -13,6 +13,7 @@ pub mod message_path;
 pub mod normal_path;
 pub mod operation;
 pub mod path_pattern;
+pub mod path_samples;
 pub mod path_template;
 pub mod percent;
 pub mod placeholders;

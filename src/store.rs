@@ -134,8 +134,8 @@ pub trait Store: Send + Sync + 'static {
     /// Checks that the store answers and accepts writes.
     fn ping(&self) -> StoreFuture<'_, ()>;
 
-    /// Stores how a service's routes find their keys; each route has one entry. Returns the earlier entries that
-    /// differ.
+    /// Stores how a service's routes find their keys, in place of all that it has stored before, and returns that, in
+    /// the order of the names. Each route has one entry.
     fn remember_route_identities(
         &self,
         service: Arc<str>,
@@ -215,12 +215,12 @@ pub struct SweptKey {
     pub instance: InstanceId,
 }
 
-/// The way in which a route finds its keys.
+/// The requests of a route, and the way in which it finds their keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteIdentity {
     /// The route's name.
     pub route: Arc<str>,
-    /// An opaque description, compared for equality.
+    /// An opaque description.
     pub finds: String,
 }
 

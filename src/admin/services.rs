@@ -120,7 +120,7 @@ impl ServiceApi {
         let filter = KeyFilter { ids: IdRange::from_id(handle.id), ..KeyFilter::default() };
         let page = self.instance.store.admin().list_keys(Arc::clone(&config.service), filter, None, 1).await?;
         let entry = page.entries.into_iter().find(|entry| entry.token.is_same(&handle.token)).ok_or_else(over)?;
-        let route = config.routes.iter().find(|route| *route.name == *entry.route).map(|route| &**route);
+        let route = config.routes.iter().find(|route| route.has_name(&entry.route)).map(|route| &**route);
         Ok(CurrentReservation { handle, entry, config, route })
     }
 

@@ -8,7 +8,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, ConfigProblems, Consumer, Route, TlsConfig, TlsFilesVersion};
+use super::key_changes::{KeyChanges, compare_routes};
+use super::keyed_route::KeyedRoute;
+use crate::config::{Config, ConfigProblems, Consumer, TlsConfig, TlsFilesVersion};
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
 
@@ -113,12 +115,18 @@ fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> b
         }
     };
     let running = Arc::clone(&sender.borrow());
-    if let Some((route, what)) = find_refused_change(&running, &new) {
+    let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
+    for change in &lookups {
         tracing::error!(
-            %route,
-            "{what} has changed, which would make this route's keys unfindable; the running configuration stays. \
-             Restart to change it"
+            requests = change.requests,
+            route = %change.before,
+            new_route = %change.now,
+            changed = change.changed,
+            "these requests would not find their earlier keys any more, and their retries would be executed again; the \
+             running configuration stays. Restart to change it, or name a renamed route's earlier name in its `was`"
         );
+    }
+    if !lookups.is_empty() {
         return false;
     }
     if let Some((queue, what)) = find_consumer_change(&running, &new) {
@@ -128,6 +136,13 @@ fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> b
              configuration stays. Restart to change it"
         );
         return false;
+    }
+    for lost in &unguarded {
+        tracing::warn!(
+            requests = lost.requests,
+            route = %lost.before,
+            "these requests are not guarded any more: retries of earlier ones are executed again"
+        );
     }
     for what in list_restart_changes(&running, &new) {
         tracing::warn!("{what} has changed, which takes effect with a restart");
@@ -140,45 +155,24 @@ fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> b
     true
 }
 
-/// The route, and the part of its identity, that has changed. A reload must not change it: retries would not find their
-/// keys.
-fn find_refused_change(running: &Config, new: &Config) -> Option<(Arc<str>, &'static str)> {
-    new.routes.iter().find_map(|route| {
-        let before =
-            running.routes.iter().find(|before| before.name == route.name || match_same_requests(before, route))?;
-        find_identity_change(before, route).map(|what| (Arc::clone(&route.name), what))
-    })
-}
-
-/// Whether two routes match the same requests: a renamed route still has its keys.
-fn match_same_requests(one: &Route, other: &Route) -> bool {
-    one.host == other.host && one.path.is_same_as(&other.path) && one.methods == other.methods
-}
-
-/// The part of a route's identity, by which it finds its keys, that differs between two versions.
-fn find_identity_change(one: &Route, other: &Route) -> Option<&'static str> {
-    if one.scope != other.scope {
-        Some("scope")
-    } else if one.space != other.space {
-        Some("space")
-    } else if one.key.sources != other.key.sources {
-        Some("the key's place")
-    } else if one.key.syntax != other.key.syntax {
-        Some("the key's syntax")
-    } else {
-        None
-    }
+fn keyed_routes(config: &Config) -> Vec<KeyedRoute> {
+    config.routes.iter().map(|route| (&**route).into()).collect()
 }
 
 /// The queue, and the part of the identity of its messages' keys, that has changed, for queues that stay.
 fn find_consumer_change(running: &Config, new: &Config) -> Option<(Box<str>, &'static str)> {
+    let route_of = |config: &Config, consumer: &Consumer| {
+        let found = config.routes.iter().find(|route| route.name == consumer.route);
+        KeyedRoute::from(&**found.expect("a consumer's route is configured"))
+    };
     let find_change = |one: &Consumer, other: &Consumer| {
         if one.scope != other.scope {
             Some("scope")
         } else if one.key != other.key {
             Some("the key's place")
-        } else if one.route != other.route {
-            Some("route")
+        // A route with another name may find the same keys.
+        } else if route_of(running, one).describe_message_changes(&route_of(new, other)).is_some() {
+            Some("how its route finds keys")
         } else if one.path != other.path {
             Some("path")
         } else {
@@ -203,4 +197,39 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Overrides, ProcessEnvironment};
+
+    fn config(route: &str, consumer: &str) -> Config {
+        let file = format!(
+            "upstream = 'http://a'\n[[routes]]\npath = '/pay'\n{route}\n[[consumers]]\namqp = 'amqp://b'\nqueue = 'q'\n\
+             {consumer}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncegate.toml");
+        std::fs::write(&path, file).unwrap();
+        config::load(Some(&path), &Overrides::default(), &ProcessEnvironment).unwrap()
+    }
+
+    #[test]
+    fn a_consumers_route_may_have_another_name_as_long_as_it_finds_the_same_keys() {
+        let pay = |lines: &str| config(&format!("name = 'pay'\n{lines}"), "route = 'pay'");
+        let new = |lines: &str| config(&format!("name = 'new'\n{lines}"), "route = 'new'");
+        for (running, new, changed) in [
+            (pay(""), new(""), None),
+            (pay("space = 'route'"), new("space = 'route'"), Some("how its route finds keys")),
+            (pay("space = 'route'"), new("space = 'route'\nwas = ['pay']"), None),
+            (pay(""), new("host = 'a.example'"), Some("how its route finds keys")),
+            (pay(""), pay("key = { syntax = 'uuid' }"), Some("how its route finds keys")),
+            // A message's scope and key are its consumer's.
+            (pay(""), pay("scope = ['none']\nkey = { header = 'k' }"), None),
+            (pay(""), config("name = 'pay'", "route = 'pay'\nkey = 'message-id'"), Some("the key's place")),
+        ] {
+            assert_eq!(find_consumer_change(&running, &new).map(|(_, what)| what), changed);
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! Writes the routes' retention to the store, for services that complete their keys there themselves.
+//! Writes the routes' retention to the store, for services that complete their keys there themselves, and after a reload
+//! also how the routes find their keys.
 //!
 //! A function in the database cannot read the proxy's configuration file, and a column in each row would cost every
 //! reservation something that hardly any row needs.
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::route_identities;
 use crate::config::{Config, RouteMode};
 use crate::domain::service_report::RouteRetention;
 use crate::instance::Instance;
@@ -23,8 +25,9 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The store's.
 pub(super) async fn publish(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
-    let retention = guarding.map(|route| RouteRetention {
-        route: Arc::clone(&route.name),
+    let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
+    let retention = by_name.map(|(name, route)| RouteRetention {
+        route: Arc::clone(name),
         ttl: route.ttl,
         remember: route.remember,
         body_max: route.max_response_body,
@@ -33,7 +36,13 @@ pub(super) async fn publish(store: &dyn Store, config: &Config) -> Result<(), St
     store.service_reports().store_route_retention(Arc::clone(&config.service), retention.collect()).await
 }
 
-/// Writes the retention of each new configuration, until `stop`.
+/// The next start compares its routes with those of the last reload.
+async fn write_both(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
+    publish(store, config).await?;
+    route_identities::remember(store, config).await.map(drop)
+}
+
+/// Writes the retention and the routes of each new configuration, until `stop`.
 pub(super) async fn publish_changes(
     instance: Arc<Instance>,
     mut live: watch::Receiver<Arc<Config>>,
@@ -42,7 +51,7 @@ pub(super) async fn publish_changes(
     let publish_each = async {
         while live.changed().await.is_ok() {
             let mut config = Arc::clone(&live.borrow_and_update());
-            while publish(&*instance.store, &config).await.is_err() {
+            while write_both(&*instance.store, &config).await.is_err() {
                 tokio::time::sleep(RETRY_PAUSE).await;
                 config = Arc::clone(&live.borrow_and_update());
             }

@@ -1,91 +1,53 @@
-//! Compares the identity of each route, by which it finds its keys, with that of the service's last start.
+//! Compares the routes with those that the service had before it was started: the requests whose keys are found in
+//! another way, or guarded no more.
 //!
-//! A reload refuses to change it. A restart may, because only the operator knows whether keys are still needed: so a
-//! changed identity is logged with its consequence.
+//! A reload refuses to change how keys are found. A restart may, because only the operator knows whether keys are still
+//! needed: so each change is logged with its consequence.
 
 use std::sync::Arc;
 
-use crate::config::{Config, KeySource, KeySpace, Route, RouteMode};
-use crate::domain::key::KeySyntax;
+use super::key_changes::{KeyChanges, compare_routes};
+use super::keyed_route::KeyedRoute;
+use crate::config::Config;
 use crate::store::{RouteIdentity, Store, StoreError};
 
-/// Stores the identities of the routes that guard, and logs a warning for each that has changed.
+/// Stores the routes, and logs a warning for each change since the last time.
 ///
 /// # Errors
 /// The store's.
 pub(super) async fn warn_of_changes(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
-    let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
-    let identities: Vec<_> = guarding
-        .map(|route| RouteIdentity { route: Arc::clone(&route.name), finds: describe_identity(route) })
-        .collect();
-    for before in store.remember_route_identities(Arc::clone(&config.service), identities.clone()).await? {
-        let Some(identity) = identities.iter().find(|identity| identity.route == before.route) else { continue };
-        let changed = describe_changes(&before.finds, &identity.finds);
+    let routes: Vec<KeyedRoute> = config.routes.iter().map(|route| (&**route).into()).collect();
+    let before = remember(store, config).await?;
+    let before: Vec<_> =
+        before.iter().filter_map(|before| KeyedRoute::from_stored(&before.route, &before.finds)).collect();
+    let KeyChanges { lookups, unguarded } = compare_routes(&before, &routes);
+    for change in lookups {
         tracing::warn!(
-            route = %before.route,
-            changed,
-            "this route finds its keys in another way than at its last start: earlier keys, also those in flight, protect \
-             nothing any more, and their retries are executed again"
+            requests = change.requests,
+            route = %change.before,
+            new_route = %change.now,
+            changed = change.changed,
+            "these requests find their keys in another way than at the last start: earlier keys, also those in flight, \
+             protect nothing any more, and their retries are executed again"
+        );
+    }
+    for lost in unguarded {
+        tracing::warn!(
+            requests = lost.requests,
+            route = %lost.before,
+            "these requests were guarded at the last start and are not any more: retries of earlier ones are executed \
+             again"
         );
     }
     Ok(())
 }
 
-/// The identity of a route, one line for each part, beginning with its name. It is stored: a change of this form would
-/// be taken for a change of the identity.
-fn describe_identity(route: &Route) -> String {
-    let scope: Vec<_> = route
-        .scope
-        .parts
-        .iter()
-        .map(|part| format!("{:?}{}", part.name, if part.optional { "?" } else { "" }))
-        .collect();
-    let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
-    let space = match route.space {
-        KeySpace::Path => "path",
-        KeySpace::Route => "route",
-        KeySpace::Service => "service",
-    };
-    let syntax = match route.key.syntax {
-        KeySyntax::Ietf => "ietf",
-        KeySyntax::Opaque => "opaque",
-        KeySyntax::SfString => "sf-string",
-        KeySyntax::Uuid => "uuid",
-    };
-    format!("scope: {}\nspace: {space}\nkey's place: {}\nkey's syntax: {syntax}", scope.join(" "), sources.join(" "))
-}
-
-/// The place of a key, with texts from the file in quotes: PostgreSQL's texts cannot have every character.
-fn describe_source(source: &KeySource) -> String {
-    match source {
-        KeySource::Body(pointer) => format!("body:{:?}", pointer.to_string()),
-        KeySource::Form(name) => format!("form:{name:?}"),
-        KeySource::Header(name) => format!("header:{:?}", name.as_str()),
-        KeySource::Query(name) => format!("query:{name:?}"),
-    }
-}
-
-/// The lines that differ, as `space: path -> service`.
-fn describe_changes(before: &str, now: &str) -> String {
-    let pairs = before.lines().zip(now.lines()).filter(|(before, now)| before != now);
-    let changes: Vec<_> = pairs
-        .map(|(before, now)| format!("{before} -> {}", now.split_once(": ").map_or(now, |(_, value)| value)))
-        .collect();
-    changes.join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changes_are_described_with_the_earlier_value() {
-        let before = "scope: \"authorization\"?\nspace: path\nkey's place: header:\"a\"";
-        let now = "scope: \"authorization\"? \"cookie:s\"\nspace: service\nkey's place: header:\"a\"";
-        assert_eq!(describe_changes(before, before), "");
-        assert_eq!(
-            describe_changes(before, now),
-            "scope: \"authorization\"? -> \"authorization\"? \"cookie:s\"; space: path -> service"
-        );
-    }
+/// Stores the routes, and returns those that were stored before.
+///
+/// # Errors
+/// The store's.
+pub(super) async fn remember(store: &dyn Store, config: &Config) -> Result<Vec<RouteIdentity>, StoreError> {
+    let identity = |route: KeyedRoute| RouteIdentity { finds: route.to_stored(), route: route.name };
+    let identities = config.routes.iter().map(|route| identity((&**route).into())).collect();
+    store.remember_route_identities(Arc::clone(&config.service), identities).await
 }

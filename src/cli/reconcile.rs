@@ -57,10 +57,11 @@ struct ComparedRoute {
     upstream: UpstreamClient,
 }
 
-type Routes = HashMap<Box<str>, Arc<ComparedRoute>>;
+/// By each name that their keys are stored under.
+type Routes = HashMap<Arc<str>, Arc<ComparedRoute>>;
 
 fn select_routes(config: &Config, only: Option<&str>) -> Result<Vec<(Arc<Route>, ReconcileConfig)>, CommandError> {
-    let wanted = config.routes.iter().filter(|route| only.is_none_or(|only| *route.name == *only));
+    let wanted = config.routes.iter().filter(|route| only.is_none_or(|only| route.has_name(only)));
     let selected: Vec<_> =
         wanted.clone().filter_map(|route| Some((Arc::clone(route), route.reconcile.clone()?))).collect();
     match (selected.is_empty(), only) {
@@ -92,10 +93,11 @@ async fn compare(
     let mut pools = ProbePools::default();
     let routes: Routes = selected
         .iter()
-        .map(|(route, reconcile)| {
+        .flat_map(|(route, reconcile)| {
             let upstream = pools.client_for(route, &reconcile.lookup, &config.trust);
-            let (route, reconcile) = (Arc::clone(route), reconcile.clone());
-            (Box::from(&*route.name), Arc::new(ComparedRoute { route, reconcile, upstream }))
+            let compared = ComparedRoute { route: Arc::clone(route), reconcile: reconcile.clone(), upstream };
+            let compared = Arc::new(compared);
+            route.names().map(move |name| (Arc::clone(name), Arc::clone(&compared)))
         })
         .collect();
     compare_pages(&store, &config.service, &routes, since).await.map_err(|error| CommandError::Other(error.into()))
@@ -107,13 +109,13 @@ async fn compare_pages(
     routes: &Routes,
     since: Duration,
 ) -> Result<ComparisonReport, StoreError> {
-    let names: Vec<Arc<str>> = routes.values().map(|route| Arc::clone(&route.route.name)).collect();
+    let names: Vec<Arc<str>> = routes.keys().map(Arc::clone).collect();
     let (mut report, mut after): (_, Option<RecordId>) = (ComparisonReport::default(), None);
     loop {
         let page = store.list_settled_keys(service, names.clone(), since, after, PAGE).await?;
         let mut work = JoinSet::new();
         for key in page.keys {
-            let Some(route) = routes.get(&key.subject.route).cloned() else { continue };
+            let Some(route) = routes.get(&*key.subject.route).cloned() else { continue };
             if work.len() >= PROBES_MAX
                 && let Some(joined) = work.join_next().await
             {

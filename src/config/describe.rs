@@ -37,6 +37,9 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     let methods: Vec<_> = route.methods.iter().map(|method| method.as_str()).collect();
     lines.text.push('\n');
     lines.row("route", &route.name);
+    if !route.was.is_empty() {
+        lines.row("  was", &route.was.join(", "));
+    }
     let host = route.host.as_deref().unwrap_or_default();
     lines.row("  matches", &format!("{} {host}{}", methods.join(" "), route.path));
     lines.row("  spelling", &format!("{:?}", route.spelling).to_lowercase());

@@ -141,6 +141,7 @@ pub const TELEMETRY: &[KeyDoc] = &[
 /// The keys of `[[routes]]`.
 pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::required("name", Text, "names the route in logs, metrics and the operators' tools"),
+    KeyDoc::new("was", Texts, "[]", "earlier names of the route, the oldest first, whose stored keys it takes over"),
     KeyDoc::required("path", Text, "`{name}` is one segment, `{*rest}` the rest; the most specific route wins"),
     KeyDoc::new("methods", Texts, r#"["POST", "PATCH"]"#, "the methods that are guarded"),
     KeyDoc::new("host", Text, r#""""#, "requests for this host only; empty for every host"),
@@ -230,8 +231,8 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how the service is asked about an unknown outcome"),
 ];
 
-/// The keys of `[defaults]`: those of a route but `name` and `path`, which make a route itself.
-pub const DEFAULTS: &[KeyDoc] = ROUTE.split_at(2).1;
+/// The keys of `[defaults]`: those of a route but `name`, `was` and `path`, which make a route itself.
+pub const DEFAULTS: &[KeyDoc] = ROUTE.split_at(3).1;
 
 /// The keys of a route's `key`.
 pub const KEY: &[KeyDoc] = &[
@@ -432,9 +433,8 @@ mod tests {
     }
 
     #[test]
-    fn defaults_has_every_key_of_a_route_but_its_name_and_path() {
-        assert_eq!(ROUTE[0].name, "name");
-        assert_eq!(ROUTE[1].name, "path");
-        assert!(ROUTE[2..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
+    fn defaults_has_every_key_of_a_route_but_its_names_and_path() {
+        assert_eq!([ROUTE[0].name, ROUTE[1].name, ROUTE[2].name], ["name", "was", "path"]);
+        assert!(ROUTE[3..].iter().map(|key| key.name).eq(DEFAULTS.iter().map(|key| key.name)));
     }
 }

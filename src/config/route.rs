@@ -23,6 +23,8 @@ use canonical_json::Pointer;
 pub struct Route {
     /// The name in logs, metrics and the operators' tools; no two routes have the same.
     pub name: Arc<str>,
+    /// Its earlier names, the oldest first: their keys are this route's keys.
+    pub was: Vec<Arc<str>>,
     /// The paths that it guards.
     pub path: PathPattern,
     /// The methods that are guarded; each once, at least one.
@@ -102,6 +104,21 @@ impl Route {
             RouteMode::Enforce => self.spelling,
             RouteMode::Observe | RouteMode::Off => Spelling::Pass,
         }
+    }
+
+    /// All names that its keys are stored under: its own and its earlier ones.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        std::iter::once(&self.name).chain(&self.was)
+    }
+
+    /// Whether keys that are stored under this name are its keys.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names().any(|own| **own == *name)
+    }
+
+    /// The name of its key space, which stays as it is when the route is renamed: its oldest name.
+    pub fn space_name(&self) -> &str {
+        self.was.first().unwrap_or(&self.name)
     }
 }
 

@@ -57,11 +57,12 @@ pub(super) fn read<'a>(
     for section in &sections {
         let signature = read_signature(section);
         let fields = read_fields(section, &top_cors, context);
-        if let (Some(name), Some(path), Some(methods), Some(fields)) =
-            (&signature.name, &signature.path, &signature.methods, fields)
+        if let (Some(name), Some(_), Some(path), Some(methods), Some(fields)) =
+            (&signature.name, &signature.was, &signature.path, &signature.methods, fields)
         {
             let (name, path) = (name.value.clone(), path.value.clone());
-            routes.push(Route { name, path, methods: methods.clone(), ..fields });
+            let was = signature.was.iter().flatten().map(|was| Arc::clone(&was.value)).collect();
+            routes.push(Route { name, was, path, methods: methods.clone(), ..fields });
         }
         signatures.add(section, signature);
     }
@@ -72,6 +73,7 @@ pub(super) fn read<'a>(
 struct RouteSignature {
     host: Option<Box<str>>,
     name: Option<Located<Arc<str>>>,
+    was: Option<Vec<Located<Arc<str>>>>,
     path: Option<Located<PathPattern>>,
     methods: Option<Vec<Method>>,
 }
@@ -81,12 +83,18 @@ fn read_signature(section: &Section<'_>) -> RouteSignature {
         // It is read again with the other fields: its problem is reported once.
         host: section.parsed("host", parse_host).and_then(|host| host.value),
         name: section.parsed("name", parse_name),
+        was: section.list("was", parse_name).map(|list| list.value),
         path: section.parsed("path", PathPattern::parse),
         methods: read_methods(section),
     }
 }
 
 impl RouteSignature {
+    /// Its name and its earlier ones.
+    fn names(&self) -> impl Iterator<Item = &Located<Arc<str>>> {
+        self.name.iter().chain(self.was.iter().flatten())
+    }
+
     fn quoted_name(&self) -> String {
         self.name.as_ref().map_or("another route".into(), |name| format!("`{}`", name.value))
     }
@@ -99,12 +107,8 @@ struct RouteSignatures(Vec<RouteSignature>);
 impl RouteSignatures {
     /// Adds a signature, and reports its conflicts with those before it.
     fn add(&mut self, section: &Section<'_>, signature: RouteSignature) {
+        self.report_shared_names(section, &signature);
         for other in &self.0 {
-            if let (Some(one), Some(name)) = (&other.name, &signature.name)
-                && one.value == name.value
-            {
-                section.reader().problem(&name.position, format!("is another route's name too: `{}`", name.value));
-            }
             if other.host == signature.host
                 && let (Some(one), Some(theirs), Some(path), Some(methods)) =
                     (&other.path, &other.methods, &signature.path, &signature.methods)
@@ -117,6 +121,21 @@ impl RouteSignatures {
             }
         }
         self.0.push(signature);
+    }
+
+    /// Reports each name that the signature shares with one before it, and each that it has twice: every stored key
+    /// must have one route at most.
+    fn report_shared_names(&self, section: &Section<'_>, signature: &RouteSignature) {
+        let theirs: Vec<_> = self.0.iter().flat_map(RouteSignature::names).collect();
+        let own: Vec<_> = signature.names().collect();
+        for (index, name) in own.iter().enumerate() {
+            let is_same = |other: &&Located<Arc<str>>| other.value == name.value;
+            if theirs.iter().copied().any(|other| is_same(&other)) {
+                section.reader().problem(&name.position, format!("is another route's name too: `{}`", name.value));
+            } else if own[..index].iter().any(is_same) {
+                section.reader().problem(&name.position, format!("is this route's name already: `{}`", name.value));
+            }
+        }
     }
 }
 
@@ -201,6 +220,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
     let (delivery, retry) = delivery?;
     Some(Route {
         name: "".into(),
+        was: Vec::new(),
         path: PathPattern::default(),
         methods: Vec::new(),
         spelling: spelling?.value,

@@ -16,7 +16,7 @@ pub struct PathPattern {
 
 /// A segment of a pattern. From the most specific to the least.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum PatternSegment {
+pub(super) enum PatternSegment {
     /// This text alone.
     Literal(Box<str>),
     /// Any one segment that is not empty.
@@ -151,6 +151,11 @@ impl PathPattern {
     /// Whether two patterns match the same paths, whatever the names of their placeholders.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.segments == other.segments
+    }
+
+    /// The segments, in their order.
+    pub(super) fn segments(&self) -> &[PatternSegment] {
+        &self.segments
     }
 
     /// The pattern as it was written.

@@ -52,7 +52,7 @@ impl Router {
                 metrics: metrics.route_metrics(&route.name),
             };
             table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &active);
-            names.insert(Arc::clone(&route.name), active);
+            names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));
         }
         Self { table, names }
     }
@@ -62,7 +62,7 @@ impl Router {
         self.table.find(method, host, path)
     }
 
-    /// The route of that name.
+    /// The route whose keys are stored under that name.
     pub fn named(&self, name: &str) -> Option<&ActiveRoute> {
         self.names.get(name)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, DeliveryMode};
+use crate::config::{Config, DeliveryMode, Route};
 use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
 use crate::domain::ids::{RecordId, Token};
 use crate::gate::Gate;
@@ -234,20 +234,21 @@ impl Deliverer {
         self.instance.store.pick_up(request).await.map(drop).inspect_err(|_| lock().extend(uncounted))
     }
 
-    /// Returns the policies of all routes: one that is no longer asynchronous may still have accepted requests.
+    /// Returns the policies of all routes, by each of their names: one that is no longer asynchronous may still have accepted requests.
     fn policies(&self) -> Vec<DeliveryPolicy> {
         let config = self.live.borrow();
         if config.secrets.current().is_none() {
             return Vec::new();
         }
-        let policy = |route: &Arc<crate::config::Route>| DeliveryPolicy {
-            route: Arc::clone(&route.name),
+        let policy = |(name, route): (&Arc<str>, &Arc<Route>)| DeliveryPolicy {
+            route: Arc::clone(name),
             on_unknown: route.on_unknown,
             quiet_after: route.quiet_after,
             time_limit: self.instance.attempt_time_limit(route),
             retry: route.retry,
         };
-        let mut policies: Vec<_> = config.routes.iter().map(policy).collect();
+        let by_name = config.routes.iter().flat_map(|route| route.names().map(move |name| (name, route)));
+        let mut policies: Vec<_> = by_name.map(policy).collect();
         // In another order each time, so that no route always comes after one that fills every batch.
         if !policies.is_empty() {
             let first = getrandom::u32().unwrap_or_default() as usize % policies.len();

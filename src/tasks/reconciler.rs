@@ -58,15 +58,17 @@ impl Reconciler {
         every.min().unwrap_or(PERIOD_MAX).min(PERIOD_MAX)
     }
 
-    fn reconciled_routes(&self) -> HashMap<Box<str>, Arc<ReconciledRoute>> {
+    /// The routes, by each name that their keys are stored under.
+    fn reconciled_routes(&self) -> HashMap<Arc<str>, Arc<ReconciledRoute>> {
         let config = Arc::clone(&self.live.borrow());
         let mut pools = ProbePools::default();
-        let reconciled = |route: &Arc<Route>| {
-            let reconcile = route.reconcile.clone()?;
+        let mut routes = HashMap::new();
+        for (route, reconcile) in config.routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
             let upstream = pools.client_for(route, &reconcile.lookup, &config.trust);
-            Some((Box::from(&*route.name), Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream })))
-        };
-        config.routes.iter().filter_map(reconciled).collect()
+            let reconciled = Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream });
+            routes.extend(route.names().map(|name| (Arc::clone(name), Arc::clone(&reconciled))));
+        }
+        routes
     }
 }
 
@@ -81,12 +83,12 @@ impl Task for Reconciler {
             return Ok(idle);
         }
         // A HashMap has another order each time, so no route always comes after one that fills every batch.
-        let schedules = routes.values().map(|route| schedule(route)).collect();
+        let schedules = routes.iter().map(|(name, route)| schedule(name, route)).collect();
         let probes = store.claim_probes(&config.service, schedules, PROBES_MAX).await?;
         let full = probes.len() == PROBES_MAX as usize;
         let mut work = JoinSet::new();
         for probe in probes {
-            if let Some(route) = routes.get(&probe.subject.route) {
+            if let Some(route) = routes.get(&*probe.subject.route) {
                 work.spawn(reconcile_key(Arc::clone(&self.instance), Arc::clone(route), probe));
             }
         }
@@ -99,10 +101,10 @@ impl Task for Reconciler {
     }
 }
 
-fn schedule(reconciled: &ReconciledRoute) -> ProbeSchedule {
+fn schedule(name: &Arc<str>, reconciled: &ReconciledRoute) -> ProbeSchedule {
     let every = reconciled.reconcile.every;
     ProbeSchedule {
-        route: Arc::clone(&reconciled.route.name),
+        route: Arc::clone(name),
         quiet_after: reconciled.route.quiet_after,
         pause_first: every,
         pause_cap: every.max(PAUSE_CAP),

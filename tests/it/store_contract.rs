@@ -76,7 +76,7 @@ on_both! {
         a_remembered_key_is_forgotten_in_the_end,
         a_working_store_answers_a_ping,
         the_salt_does_not_change,
-        changed_key_settings_are_reported,
+        the_routes_of_the_last_start_are_remembered,
     }
     losses {
         a_completion_with_a_lost_row_is_stored_as_a_new_row,

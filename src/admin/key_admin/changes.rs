@@ -39,7 +39,7 @@ impl KeyAdminSnapshot<'_> {
     /// any route here.
     pub(super) fn route_limits(&self, route: &str) -> RouteLimits {
         let routes = &self.config.routes;
-        match routes.iter().find(|known| *known.name == *route) {
+        match routes.iter().find(|known| known.has_name(route)) {
             Some(route) => {
                 RouteLimits { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) }
             }

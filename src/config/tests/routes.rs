@@ -79,6 +79,24 @@ fn two_routes_do_not_share_a_name_or_a_path_and_method() {
 }
 
 #[test]
+fn an_earlier_name_belongs_to_one_route_alone() {
+    let two = |first: &str, second: &str| {
+        format!("[[routes]]\nname = 'a'\npath = '/a'\n{first}\n[[routes]]\nname = 'b'\npath = '/b'\n{second}")
+    };
+    let config = config(&two("was = ['c', 'd']", "was = []"));
+    assert_eq!(config.routes[0].names().map(|name| &**name).collect::<Vec<_>>(), ["a", "c", "d"]);
+    assert_eq!((config.routes[0].space_name(), config.routes[1].space_name()), ("c", "b"));
+    assert!(describe(&config).contains("  was           c, d\n"), "{}", describe(&config));
+    one_problem(&two("", "was = ['a']"), "9:8: routes[1].was[0]: is another route's name too: `a`");
+    one_problem(&two("was = ['b']", ""), "7:8: routes[1].name: is another route's name too: `b`");
+    one_problem(&two("was = ['c']", "was = ['c']"), "9:8: routes[1].was[0]: is another route's name too: `c`");
+    one_problem(&two("was = ['a']", ""), "5:8: routes[0].was[0]: is this route's name already: `a`");
+    one_problem(&two("was = ['c', 'c']", ""), "5:13: routes[0].was[1]: is this route's name already: `c`");
+    one_problem(&two("was = ['c d']", ""), "5:8: routes[0].was[0]: `c d` is no name");
+    one_problem("[defaults]\nwas = ['c']", "3:1: defaults.was: unknown key");
+}
+
+#[test]
 fn a_scope_of_none_and_a_store_in_memory_are_warned_about() {
     let config = config(&format!("store.url = 'memory:'\n{}", route("scope = ['none']")));
     assert!(config.routes[0].scope.parts.is_empty());

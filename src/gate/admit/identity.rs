@@ -86,7 +86,7 @@ pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> Bytes {
             let host = route.host.as_deref().unwrap_or_default();
             Bytes::from(format!("{method} {host}{}", route.path.key_path(path)))
         }
-        KeySpace::Route => Bytes::from(format!("route {}", route.name)),
+        KeySpace::Route => Bytes::from(format!("route {}", route.space_name())),
         KeySpace::Service => Bytes::from_static(b"service"),
     }
 }

@@ -20,7 +20,8 @@ const RENEW_LEASE: &str = include_str!("sql/renew_lease.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RESTORE: &str = include_str!("sql/restore.sql");
 const RELEASE_LEASE: &str = include_str!("sql/release_lease.sql");
-const FIND_ROUTE_IDENTITY: &str = include_str!("sql/find_route_identity.sql");
+const FORGET_ROUTE_IDENTITIES: &str = include_str!("sql/forget_route_identities.sql");
+const LIST_ROUTE_IDENTITIES: &str = include_str!("sql/list_route_identities.sql");
 const REMEMBER_ROUTE_IDENTITIES: &str = include_str!("sql/remember_route_identities.sql");
 const SETTLE: &str = include_str!("sql/settle.sql");
 const DELETE_ORPHANED_REQUESTS: &str = include_str!("sql/delete_orphaned_requests.sql");
@@ -287,19 +288,21 @@ pub(super) fn remember_route_identities(
     service: &str,
     rules: &[RouteIdentity],
 ) -> Result<Vec<RouteIdentity>, SqliteFailure> {
-    let mut changed = Vec::new();
-    for RouteIdentity { route, finds } in rules {
-        let named = named_params! { ":service": service, ":route": &**route };
-        let before: Option<String> =
-            db.prepare_cached(FIND_ROUTE_IDENTITY)?.query_row(named, |row| row.get(0)).optional()?;
-        if before.as_ref() == Some(finds) {
-            continue;
+    in_savepoint(db, |db| {
+        let mut listed = db.prepare_cached(LIST_ROUTE_IDENTITIES)?;
+        let mut rows = listed.query(named_params! { ":service": service })?;
+        let mut before = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (route, finds): (String, String) = (row.get("route")?, row.get("finds")?);
+            before.push(RouteIdentity { route: route.into(), finds });
         }
-        let written = named_params! { ":service": service, ":route": &**route, ":finds": finds };
-        db.prepare_cached(REMEMBER_ROUTE_IDENTITIES)?.execute(written)?;
-        changed.extend(before.map(|finds| RouteIdentity { route: Arc::clone(route), finds }));
-    }
-    Ok(changed)
+        db.prepare_cached(FORGET_ROUTE_IDENTITIES)?.execute(named_params! { ":service": service })?;
+        for RouteIdentity { route, finds } in rules {
+            let written = named_params! { ":service": service, ":route": &**route, ":finds": finds };
+            db.prepare_cached(REMEMBER_ROUTE_IDENTITIES)?.execute(written)?;
+        }
+        Ok(before)
+    })
 }
 
 fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {

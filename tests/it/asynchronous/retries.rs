@@ -152,3 +152,16 @@ async fn with_retry_when_quiet_an_unknown_delivery_waits_for_the_quiet_time(stor
     assert!(between >= quiet - Duration::from_millis(300), "{between:?}");
     assert_eq!(calls.len(), 2);
 }
+
+on_both_stores!(a_delivery_of_a_route_that_was_renamed_is_delivered_under_the_new_name);
+async fn a_delivery_of_a_route_that_was_renamed_is_delivered_under_the_new_name(store: Store) {
+    let mut world = world(store, "").await;
+    world.upstream.answer_all(trouble());
+    let operation_path = world.accepts("k-1").await;
+    world.upstream.wait_for_executed(1).await;
+    let renamed = "name = \"payments\"\nwas = [\"pay\"]\npath = \"/pay\"\nmethods = [\"POST\"]\ndelivery = \"async\"";
+    world.upstream.answer_all(Answer::status(201));
+    world.restart_as(|setup| setup.top(&format!("secret = \"{SECRET}\"")).route(renamed)).await;
+    world.operation_when(&operation_path, "completed").await;
+    world.accepts("k-2").await;
+}

@@ -196,3 +196,21 @@ async fn two_callers_with_one_key_are_each_reconciled_from_their_own_record() {
     assert_eq!((lookup.calls(), world.upstream.calls()), (2, 2));
     assert_ne!(lookup.executed()[0].target, lookup.executed()[1].target);
 }
+
+on_both_stores!(an_unknown_key_of_a_route_that_was_renamed_is_still_reconciled);
+async fn an_unknown_key_of_a_route_that_was_renamed_is_still_reconciled(store: Store) {
+    let mut probed = ReconcileWorld::open(store, "max_attempts = 10").await;
+    probed.lose("k-1", Answer::close()).await;
+    let terms = reconcile(&probed.lookup, "max_attempts = 10");
+    let renamed = format!("name = \"new\"\nwas = [\"pay\"]\npath = \"/pay\"\nmethods = [\"POST\"]\n{terms}");
+    probed.lookup.answer_all(Answer::status(200).body("looked up"));
+    probed.world.restart_as(|setup| hasty(setup).route(&renamed)).await;
+    let replay = probed.clears_up("k-1").await;
+    assert_eq!((replay.oncegate_status(), &*replay.text()), (Some("replayed"), "looked up"));
+    let asked = probed.lookup.executed();
+    assert!(
+        asked[0].target.contains("route=pay"),
+        "the service knows the key under its earlier name: {}",
+        asked[0].target
+    );
+}

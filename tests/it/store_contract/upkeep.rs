@@ -165,21 +165,21 @@ pub async fn a_remembered_key_is_forgotten_in_the_end(world: StoreFixture) {
     assert!(matches!(taken, ReserveResult::Fresh(lease) if lease.attempt == 1));
 }
 
-pub async fn changed_key_settings_are_reported(mut world: StoreFixture) {
+pub async fn the_routes_of_the_last_start_are_remembered(mut world: StoreFixture) {
     let rule = |route: &str, finds: &str| RouteIdentity { route: route.into(), finds: finds.to_owned() };
-    let [pay, refund] = [rule("pay", "by path"), rule("refund", "by path")];
-    let both = vec![pay.clone(), refund.clone()];
-    let rules = async |world: &StoreFixture, service: &str, rules: &[RouteIdentity]| {
+    let first = [rule("pay", "by path"), rule("refund", "by path")];
+    let second = [rule("new", "by path"), rule("pay", "by service")];
+    let third = [rule("refund", "by \u{e9} \"'\\\nhost: ")];
+    let remember = async |world: &StoreFixture, service: &str, rules: &[RouteIdentity]| {
         world.store().remember_route_identities(service.into(), rules.to_vec()).await.unwrap()
     };
-    assert_eq!(rules(&world, "shop", &both).await, [], "nothing was known of them");
-    assert_eq!(rules(&world, "shop", &both).await, []);
-    assert_eq!(rules(&world, "shop", &[]).await, []);
+    assert_eq!(remember(&world, "shop", &first).await, [], "nothing was known of them");
+    assert_eq!(remember(&world, "shop", &first).await, first);
     world.reopen().await;
-    let changed = [rule("pay", "by service"), refund.clone(), rule("new", "by path")];
-    assert_eq!(rules(&world, "bar", &changed).await, [], "another service has its own");
-    assert_eq!(rules(&world, "shop", &changed).await, [pay]);
-    assert_eq!(rules(&world, "shop", &changed).await, [], "the change is reported once");
-    assert_eq!(rules(&world, "shop", &both).await, [rule("pay", "by service")]);
-    assert_eq!(rules(&world, "shop", &[rule("refund", "by \u{e9} \"'\\")]).await, [refund]);
+    assert_eq!(remember(&world, "bar", &second).await, [], "another service has its own");
+    assert_eq!(remember(&world, "shop", &second).await, first);
+    assert_eq!(remember(&world, "shop", &third).await, second, "a route that is gone is forgotten");
+    assert_eq!(remember(&world, "shop", &[]).await, third);
+    assert_eq!(remember(&world, "shop", &first).await, []);
+    assert_eq!(remember(&world, "bar", &second).await, second);
 }

@@ -1,0 +1,239 @@
+//! Compares two configurations: the requests whose keys the new one finds in another way, or guards no more.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use http::Method;
+
+use super::keyed_route::{KeyedRoute, RouteRequests};
+use crate::domain::path_pattern::PathPattern;
+use crate::domain::path_samples::sample_paths;
+use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
+
+/// The differences between two configurations that matter to keys made under the earlier one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyChanges {
+    /// Requests whose keys are found in another way: retries would not find their records.
+    pub(super) lookups: Vec<LookupChange>,
+    /// Requests that are not guarded any more: retries are executed again.
+    pub(super) unguarded: Vec<UnguardedRequests>,
+}
+
+/// Requests whose keys are found in another way than before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LookupChange {
+    /// The method and the path, as in `POST /v1/pay`; the method is missing for a route that an earlier program has
+    /// remembered.
+    pub(super) requests: String,
+    /// The route that guarded them.
+    pub(super) before: Arc<str>,
+    /// The route that guards them now.
+    pub(super) now: Arc<str>,
+    /// The change, as `space: path -> service`.
+    pub(super) changed: String,
+}
+
+/// Requests that are not guarded any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct UnguardedRequests {
+    /// The method and the path, as in `POST /v1/pay`: all or some of these requests.
+    pub(super) requests: String,
+    /// The route that guarded them.
+    pub(super) before: Arc<str>,
+}
+
+/// Compares the routes of two configurations. Each change is listed once for a method and two routes.
+///
+/// Routes are compared by the requests that they match, not by name: a new route may take a path over, and another name
+/// may be the same route. One path stands for all that no pattern of either configuration tells apart
+/// ([`sample_paths`]), and one host that no route names for all such hosts. Looking each of them up in both tables finds
+/// exactly the requests whose route has changed, whatever the order and the overlaps of the patterns.
+pub(super) fn compare_routes(before: &[KeyedRoute], now: &[KeyedRoute]) -> KeyChanges {
+    let mut changes = KeyChanges::default();
+    let both = || before.iter().chain(now).filter_map(|route| route.requests.as_ref());
+    let paths = sample_paths(&both().map(|requests| &requests.path).collect::<Vec<_>>());
+    let hosts: BTreeSet<&str> = both().map(|requests| requests.host.as_deref().unwrap_or_default()).collect();
+    // No host in a request is empty, so no route names it.
+    let hosts: BTreeSet<&str> = hosts.into_iter().chain([""]).collect();
+    let methods: BTreeSet<&str> =
+        guarded(before).flat_map(|(_, requests)| &requests.methods).map(Method::as_str).collect();
+    let (table_before, table_now) = (table(before), table(now));
+    let mut seen = BTreeSet::new();
+    for method in methods.into_iter().filter_map(|method| method.parse().ok()) {
+        for (host, path) in hosts.iter().flat_map(|host| paths.iter().map(move |path| (host, path))) {
+            let Some(old) = find_guarded(&table_before, &method, host, path) else { continue };
+            let new = find_guarded(&table_now, &method, host, path);
+            if !seen.insert((method.clone().to_string(), &old.route.name, new.map(|new| &new.route.name))) {
+                continue;
+            }
+            let before = Arc::clone(&old.route.name);
+            let Some(new) = new else {
+                let requests = show_requests(&method, host, &old.requests.path);
+                changes.unguarded.push(UnguardedRequests { requests, before });
+                continue;
+            };
+            if let Some(changed) = old.route.describe_changes(new.route) {
+                // The more specific pattern of the two.
+                let requests = show_requests(&method, host, (&old.requests.path).min(&new.requests.path));
+                changes.lookups.push(LookupChange { requests, before, now: Arc::clone(&new.route.name), changed });
+            }
+        }
+    }
+    changes.lookups.extend(compare_by_name(before, now));
+    changes
+}
+
+/// A route and its requests, in a table.
+#[derive(Clone, Copy)]
+struct FoundRoute<'a> {
+    route: &'a KeyedRoute,
+    requests: &'a RouteRequests,
+}
+
+fn table(routes: &[KeyedRoute]) -> RouteTable<FoundRoute<'_>> {
+    let mut table = RouteTable::default();
+    for (route, requests) in routes.iter().filter_map(|route| Some((route, route.requests.as_ref()?))) {
+        let found = FoundRoute { route, requests };
+        // All spellings of a path share their keys, so that the plain one stands for them.
+        table.insert(&requests.methods, requests.host.as_deref(), &requests.path, Spelling::Pass, &found);
+    }
+    table
+}
+
+/// The route that guards these requests.
+fn find_guarded<'a>(
+    table: &RouteTable<FoundRoute<'a>>,
+    method: &Method,
+    host: &str,
+    path: &str,
+) -> Option<FoundRoute<'a>> {
+    match table.find(method, host, path) {
+        RouteMatch::Route(found) => Some(*found).filter(|found| found.requests.is_guarded),
+        RouteMatch::Ambiguous(_) | RouteMatch::NoRoute => None,
+    }
+}
+
+fn guarded(routes: &[KeyedRoute]) -> impl Iterator<Item = (&KeyedRoute, &RouteRequests)> {
+    let with_requests = routes.iter().filter_map(|route| Some((route, route.requests.as_ref()?)));
+    with_requests.filter(|(_, requests)| requests.is_guarded)
+}
+
+/// Routes that an earlier program has remembered, without their requests, against those of the same name.
+fn compare_by_name(before: &[KeyedRoute], now: &[KeyedRoute]) -> Vec<LookupChange> {
+    let change = |old: &KeyedRoute| {
+        let (new, requests) = guarded(now).find(|(new, _)| new.name == old.name)?;
+        let changed = old.describe_changes(new)?;
+        let (before, now) = (Arc::clone(&old.name), Arc::clone(&new.name));
+        Some(LookupChange { requests: requests.path.to_string(), before, now, changed })
+    };
+    before.iter().filter(|old| old.requests.is_none()).filter_map(change).collect()
+}
+
+fn show_requests(method: &Method, host: &str, path: &PathPattern) -> String {
+    format!("{method} {host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keyed_route::tests::keyed_route;
+    use super::*;
+
+    /// The routes of lines such as `pay POST api.example/v1/pay path`, each with its name, methods, host with path, and
+    /// space; `off` after it for a route that does not guard.
+    fn routes(lines: &[&str]) -> Vec<KeyedRoute> {
+        let read = |line: &&str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (host, path) = words[2].split_at(words[2].find('/').expect("it has a path"));
+            let space = if words[3] == "route" { format!("route {}", words[0]) } else { words[3].to_owned() };
+            let mut route = keyed_route(words[0], host, path, &words[1].replace(',', " "), &space);
+            if let Some(requests) = route.requests.as_mut().filter(|_| words.len() > 4) {
+                requests.is_guarded = false;
+            }
+            route
+        };
+        lines.iter().map(read).collect()
+    }
+
+    /// The changes as text: `POST /pay: a -> b, space: path -> service` or `POST /pay: a -> nothing`.
+    fn compared(before: &[KeyedRoute], now: &[KeyedRoute]) -> Vec<String> {
+        let KeyChanges { lookups, unguarded } = compare_routes(before, now);
+        let lookup = |change: LookupChange| {
+            format!("{}: {} -> {}, {}", change.requests, change.before, change.now, change.changed)
+        };
+        let unguarded = unguarded.into_iter().map(|lost| format!("{}: {} -> nothing", lost.requests, lost.before));
+        lookups.into_iter().map(lookup).chain(unguarded).collect()
+    }
+
+    #[test]
+    fn a_change_is_found_by_the_requests_that_two_routes_share() {
+        let rest = "rest POST /{*rest} path";
+        for (before, now, changes) in [
+            (&[rest][..], &[rest][..], &[][..]),
+            // The same route changes, or has another name.
+            (&[rest], &["rest POST /{*rest} service"], &["POST /{*rest}: rest -> rest, space: path -> service"]),
+            (&[rest], &["all POST /{*all} path"], &[]),
+            (&["a POST /a route"], &["b POST /a route"], &["POST /a: a -> b, space: route a -> route b"]),
+            // A more specific route takes a path over, or gives it back.
+            (&[rest], &[rest, "pay POST /v1/pay path"], &[]),
+            (&[rest], &[rest, "pay POST /v1/pay service"], &["POST /v1/pay: rest -> pay, space: path -> service"]),
+            (&[rest], &[rest, "pay PUT /v1/pay service"], &[]),
+            (&[rest, "pay POST /v1/pay service"], &[rest], &["POST /v1/pay: pay -> rest, space: service -> path"]),
+            // Two patterns of which neither is the more general one.
+            (
+                &["a POST /{x}/pay path"],
+                &["b POST /v1/{y} service", "a POST /{x}/pay path"],
+                &["POST /v1/{y}: a -> b, space: path -> service"],
+            ),
+            // A route that no request reaches changes nothing.
+            (&[rest], &[rest, "a POST /a path", "b POST /b/{*rest} path"], &[]),
+            (
+                &[rest],
+                &["short POST /{a} path", "long POST /{a}/{*rest} path", "rest POST /{*rest} service"],
+                &["POST /{*rest}: rest -> rest, space: path -> service"],
+            ),
+            // Hosts.
+            (
+                &[rest],
+                &["rest POST a.example/{*rest} path"],
+                &["POST a.example/{*rest}: rest -> rest, host: any -> a.example", "POST /{*rest}: rest -> nothing"],
+            ),
+            (
+                &[rest],
+                &[rest, "one POST a.example/pay path"],
+                &["POST a.example/pay: rest -> one, host: any -> a.example"],
+            ),
+            (&["a POST /a service"], &["a POST /a service", "b POST b.example/a service"], &[]),
+            // What is guarded no more.
+            (
+                &[rest, "pay POST /pay path"],
+                &["rest POST /v1/{*rest} path"],
+                &["POST /{*rest}: rest -> nothing", "POST /pay: pay -> nothing"],
+            ),
+            (&["a POST,PUT /a path"], &["a POST /a path"], &["PUT /a: a -> nothing"]),
+            (&["a POST /a path"], &["a POST /a service off"], &["POST /a: a -> nothing"]),
+            (&[rest], &[rest, "a POST /a path off"], &["POST /{*rest}: rest -> nothing"]),
+            // What was not guarded had no keys.
+            (&["a POST /a path off"], &["a POST /a service"], &[]),
+            (&["a POST /a path off", rest], &["a POST /a service", rest], &[]),
+            (&[], &[rest], &[]),
+        ] {
+            assert_eq!(compared(&routes(before), &routes(now)), changes, "{before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_takes_over_an_earlier_name_finds_its_keys() {
+        let before = routes(&["pay POST /pay route"]);
+        let now = [keyed_route("payments", "", "/pay", "POST", "route pay")];
+        assert_eq!(compared(&before, &now), [""; 0]);
+    }
+
+    #[test]
+    fn a_route_that_an_earlier_program_remembered_is_compared_by_its_name() {
+        let before = |space| [KeyedRoute { requests: None, ..keyed_route("pay", "", "/", "POST", space) }];
+        let now = routes(&["pay POST a.example/pay path", "other POST /other service"]);
+        assert_eq!(compared(&before("path"), &now), [""; 0]);
+        assert_eq!(compared(&before("service"), &now), ["/pay: pay -> pay, space: service -> path"]);
+        assert_eq!(compared(&before("service"), &[]), [""; 0]);
+    }
+}
