@@ -7,6 +7,7 @@
 pub mod attempt;
 pub mod delivery;
 pub mod fingerprint;
+mod foreign_path;
 pub mod ids;
 pub mod key;
 pub mod message_path;

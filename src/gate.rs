@@ -25,6 +25,7 @@ use crate::instance::metrics::{MethodLabel, Metrics, ReservationResult};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::problem_pages;
 use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::via;
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
@@ -154,6 +155,9 @@ impl Gate {
         context: &mut ResponseContext,
     ) -> Result<Response<Body>, Refusal> {
         admit::check_path(request.uri().path())?;
+        if via::has_been_here(request.headers()) {
+            return Err(Refusal::LoopDetected);
+        }
         if let Some(name) = operations::requested_operation(&request) {
             let mut response = Box::pin(self.show_operation(&name, request, client, live)).await?;
             context.add_cors_fields(response.headers_mut());

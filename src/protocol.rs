@@ -9,3 +9,4 @@ pub mod refusal;
 pub mod request_codec;
 pub mod status;
 pub mod stored_response;
+pub mod via;

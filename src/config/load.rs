@@ -167,7 +167,15 @@ fn read_config<'a>(
     external.extend(external_values.flag("upstream", "--upstream", &flags.upstream, "ONCEGATE_UPSTREAM"));
     let top = reader.top(table).with_external(external);
     let listen = top.parsed("listen", socket_address);
-    let upstream = top.text("upstream").and_then(|text| upstream_target(&top, text));
+    let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
+    external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
+    let admin = admin::read(&top.table("admin").with_external(external), &listen);
+    let addresses = [
+        ("listen", listen.as_ref().map(|found| found.value)),
+        ("admin.listen", admin.as_ref().map(|admin| admin.listen)),
+    ];
+    let listeners: Vec<_> = addresses.into_iter().filter_map(|(key, address)| Some((key, address?))).collect();
+    let upstream = top.text("upstream").and_then(|text| upstream_target(&top, text, &listeners));
     let service = top.parsed("service", parse_service);
     let secrets = read_secrets(&top);
     let trusted_proxies = top.list("trusted_proxies", parse_network);
@@ -181,16 +189,13 @@ fn read_config<'a>(
     let cors = cors::read(&top.table("cors"));
     let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
-    let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
-    external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
-    let admin = admin::read(&top.table("admin").with_external(external), &listen);
     let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
     let store = read_store(&top.table("store").with_external(external));
     let cache_memory = top.table("cache").parsed("memory", units::parse_size);
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
-    let context = RouteContext { upstream, secrets, lease_expiry };
+    let context = RouteContext { upstream, listeners, secrets, lease_expiry };
     let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);
     let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
     let probed = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);

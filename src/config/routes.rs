@@ -292,6 +292,11 @@ fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
         if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
             return Err("is not in capitals: methods are case-sensitive".into());
         }
+        if matches!(text, "*" | "ALL" | "ANY") {
+            return Err("is no method, and would match no request: list the methods, \
+                        as in `[\"POST\", \"PATCH\", \"PUT\", \"DELETE\"]`"
+                .into());
+        }
         match text.parse() {
             Ok(Method::CONNECT | Method::HEAD | Method::OPTIONS | Method::TRACE) => {
                 Err("changes nothing that a retry could do twice; write methods like `POST`, `PATCH`, `PUT`, `DELETE`"
@@ -322,7 +327,7 @@ fn read_upstream(section: &Section<'_>, context: &RouteContext) -> Option<Arc<Up
     if text.value.is_empty() {
         return context.upstream.clone();
     }
-    upstream_target(section, text)
+    upstream_target(section, text, &context.listeners)
 }
 
 fn parse_body_size(text: &str) -> Result<usize, String> {

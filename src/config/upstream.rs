@@ -1,6 +1,7 @@
 //! The services that requests go to.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,6 +46,29 @@ impl UpstreamTarget {
             "https" => parse_https(rest),
             _ => Err(format!("has an unknown scheme: {EXAMPLES}")),
         }
+    }
+}
+
+impl UpstreamTarget {
+    /// Whether a connection to this service would reach a listener at this address. A host name is not resolved, except
+    /// for `localhost`.
+    pub(super) fn leads_to(&self, listener: SocketAddr) -> bool {
+        let (authority, default_port) = match self {
+            Self::H2c(authority) | Self::Http(authority) => (authority, 80),
+            Self::Https(authority, _) => (authority, 443),
+            Self::Unix(_) => return false,
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let address: Option<IpAddr> = match host.parse() {
+            Ok(address) => Some(address),
+            Err(_) if host.eq_ignore_ascii_case("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
+            Err(_) => None,
+        };
+        let is_same_host = address.is_some_and(|address| {
+            let is_own = address.is_loopback() || address.is_unspecified();
+            address == listener.ip() || is_own && (listener.ip().is_loopback() || listener.ip().is_unspecified())
+        });
+        is_same_host && listener.port() != 0 && authority.port_u16().unwrap_or(default_port) == listener.port()
     }
 }
 
@@ -110,6 +134,29 @@ mod tests {
             ("unix:///run/app.sock", "unix:/run/app.sock"),
         ] {
             assert_eq!(UpstreamTarget::parse(text).map(|upstream| upstream.to_string()), Ok(shown.into()));
+        }
+    }
+
+    #[test]
+    fn an_upstream_may_be_one_of_the_proxys_own_listeners() {
+        for (upstream, listener, is_own) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", true),
+            ("http://localhost:8080", "0.0.0.0:8080", true),
+            ("h2c://LOCALHOST:8080", "[::1]:8080", true),
+            ("http://[::1]:8080", "[::]:8080", true),
+            ("http://0.0.0.0:8080", "127.0.0.1:8080", true),
+            ("http://10.0.0.1:8080", "10.0.0.1:8080", true),
+            ("https://127.0.0.1", "0.0.0.0:443", true),
+            ("http://localhost", "0.0.0.0:80", true),
+            ("http://127.0.0.1:8081", "127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080", "10.0.0.1:8080", false),
+            ("http://10.0.0.2:8080", "0.0.0.0:8080", false),
+            ("http://payments:8080", "0.0.0.0:8080", false),
+            ("unix:/run/app.sock", "0.0.0.0:8080", false),
+            ("http://127.0.0.1:1", "127.0.0.1:0", false),
+        ] {
+            let upstream = UpstreamTarget::parse(upstream).unwrap_or_else(|why| panic!("{upstream} {why}"));
+            assert_eq!(upstream.leads_to(listener.parse().expect("an address")), is_own, "{upstream} {listener}");
         }
     }
 

@@ -26,13 +26,23 @@ pub(super) fn json_pointer(text: &str) -> Result<Pointer, String> {
     Pointer::parse(text).map_err(|_| "is no JSON Pointer: write one like `/order/id`, `~1` for a `/` in a name".into())
 }
 
-/// Parses the URL of a service, or notes a problem that never shows the text, which may hold a password.
-pub(super) fn upstream_target(section: &Section<'_>, text: Text) -> Option<Arc<UpstreamTarget>> {
-    match UpstreamTarget::parse(&text.value) {
-        Ok(upstream) => Some(Arc::new(upstream)),
-        Err(message) => {
-            section.reader().problem(&text.position, message);
-            None
+/// A listener of the proxy itself: its key, and its address.
+pub(super) type OwnListener = (&'static str, SocketAddr);
+
+/// Parses the URL of a service, or notes a problem that never shows the text, which may hold a password. No service is
+/// one of the proxy's own listeners.
+pub(super) fn upstream_target(
+    section: &Section<'_>,
+    text: Text,
+    listeners: &[OwnListener],
+) -> Option<Arc<UpstreamTarget>> {
+    let parsed = UpstreamTarget::parse(&text.value).and_then(|upstream| {
+        match listeners.iter().find(|(_, address)| upstream.leads_to(*address)) {
+            Some((key, address)) => {
+                Err(format!("leads back to this proxy's own `{key}`, {address}: write the address of the service"))
+            }
+            None => Ok(upstream),
         }
-    }
+    });
+    parsed.map(Arc::new).map_err(|message| section.reader().problem(&text.position, message)).ok()
 }

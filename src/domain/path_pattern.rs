@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::foreign_path::problem_of_foreign_syntax;
 use super::normal_path::{LenientForms, lenient_forms};
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
@@ -40,6 +41,9 @@ impl PathPattern {
     /// # Errors
     /// The problem, beginning with a verb.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(problem) = problem_of_foreign_syntax(text) {
+            return Err(problem);
+        }
         let Some(inner) = text.strip_prefix('/') else {
             return Err("must begin with `/`".into());
         };
@@ -211,6 +215,11 @@ mod tests {
             "/v1/a%20b/",
             "/v1/{a}/{b}/{*c}",
             "/v1/pay:cancel",
+            "/v1/{id}/things:batch",
+            "/users/@me",
+            "/v1/$batch",
+            "/v1/a*b",
+            "/~user/Products(1)",
             "/.well-known/x",
         ] {
             assert_eq!(PathPattern::parse(text).map(|pattern| pattern.to_string()), Ok(text.into()));
@@ -236,6 +245,21 @@ mod tests {
             ("/{a-b}", "name"),
             ("/{*rest}/x", "all the rest"),
             ("/{a}/{a}", "twice"),
+            ("/orders/:id/pay", "write `{id}`"),
+            ("/orders/:", "write `{name}`"),
+            ("/files/:path*", "write `{*path}`"),
+            ("/v1/*", "write `{*rest}`"),
+            ("/v1/**", "write `{*rest}`"),
+            ("/v1/*/pay", "or `{name}`"),
+            ("/v1/*path", "write `{*rest}`"),
+            ("/orders/<id>", "write `{id}`"),
+            ("/orders/<int:order_id>/pay", "write `{order_id}`"),
+            ("/v1/(.*)", "`{*rest}`"),
+            ("/v1/[^/]+/pay", "`{name}`"),
+            ("/v1/.*", "write `{*rest}`"),
+            ("/v1/pay$", "regular expression"),
+            ("^/v1/pay", "regular expression"),
+            ("~/v1", "regular expression"),
         ] {
             let message = PathPattern::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");

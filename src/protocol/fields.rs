@@ -9,6 +9,8 @@ use http::header::{
 };
 use http::{HeaderMap, Version};
 
+use super::via;
+
 /// The field that marks a replay; no other answer has it.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// The field with Oncegate's part in the answer; see [`OncegateStatus`](super::status::OncegateStatus).
@@ -257,12 +259,7 @@ fn add_forwarding(headers: &mut HeaderMap, origin: &RequestOrigin) {
             None => headers.remove(X_FORWARDED_HOST),
         };
     }
-    let via = match origin.version {
-        Version::HTTP_10 => "1.0 oncegate",
-        Version::HTTP_2 => "2.0 oncegate",
-        _ => "1.1 oncegate",
-    };
-    append_member(headers, VIA, HeaderValue::from_static(via));
+    append_member(headers, VIA, via::own_member(origin.version));
 }
 
 /// The forwarding values for the hop before us.
@@ -403,11 +400,10 @@ mod tests {
                 .map(|name| headers[name].to_str().unwrap().to_owned())
         };
         let ours = "for=127.0.0.1;host=\"shop.example\";proto=http";
-        assert_eq!(forwarded(false), ["127.0.0.1", ours, "shop.example", "1.1 oncegate"]);
-        assert_eq!(
-            forwarded(true),
-            ["1.2.3.4, 127.0.0.1", &format!("for=1.2.3.4, {ours}"), "shop.example", "1.1 oncegate"]
-        );
+        let member = via::own_member(Version::HTTP_11);
+        let via = member.to_str().unwrap();
+        assert_eq!(forwarded(false), ["127.0.0.1", ours, "shop.example", via]);
+        assert_eq!(forwarded(true), ["1.2.3.4, 127.0.0.1", &format!("for=1.2.3.4, {ours}"), "shop.example", via]);
     }
 
     #[test]

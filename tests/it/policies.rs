@@ -9,6 +9,7 @@ mod fingerprints;
 mod forwarded_key;
 mod keys;
 mod late_retries;
+mod loops;
 mod misspelled_fields;
 mod observe;
 mod protocols;

@@ -79,6 +79,42 @@ fn two_routes_do_not_share_a_name_or_a_path_and_method() {
 }
 
 #[test]
+fn paths_and_methods_of_other_programs_are_refused_with_the_right_spelling() {
+    let with_path = |path: &str| format!("[[routes]]\nname = 'a'\npath = '{path}'");
+    one_problem(
+        &with_path("/orders/:id/pay"),
+        "4:8: routes[0].path: `/orders/:id/pay` has `:id`, which is no placeholder",
+    );
+    one_problem(
+        &with_path("/v1/*"),
+        "4:8: routes[0].path: `/v1/*` has `*`, which is no placeholder here: write `{*rest}`",
+    );
+    one_problem(&with_path("^/v1$"), "4:8: routes[0].path: `^/v1$` is a regular expression");
+    for method in ["*", "ANY", "ALL"] {
+        one_problem(
+            &route(&format!("methods = ['POST', '{method}']")),
+            &format!(
+                "5:20: routes[0].methods[1]: `{method}` is no method, and would match no request: list the methods"
+            ),
+        );
+    }
+}
+
+#[test]
+fn no_service_is_the_proxy_itself() {
+    one_problem("listen = '0.0.0.0:3000'", "1:12: upstream: leads back to this proxy's own `listen`, 0.0.0.0:3000");
+    one_problem(
+        "admin = { listen = '127.0.0.1:3000' }",
+        "1:12: upstream: leads back to this proxy's own `admin.listen`",
+    );
+    one_problem(
+        &route("upstream = 'http://localhost:8080'"),
+        "5:12: routes[0].upstream: leads back to this proxy's own",
+    );
+    config("listen = '10.0.0.1:3000'");
+}
+
+#[test]
 fn an_earlier_name_belongs_to_one_route_alone() {
     let two = |first: &str, second: &str| {
         format!("[[routes]]\nname = 'a'\npath = '/a'\n{first}\n[[routes]]\nname = 'b'\npath = '/b'\n{second}")
