@@ -31,6 +31,7 @@ use crate::instance::observability::Observability;
 use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
 use crate::tasks;
 use crate::tasks::deliverer::Deliverer;
+use crate::tasks::gone_routes::GoneRoutes;
 use crate::tasks::heartbeat::Heartbeat;
 use crate::tasks::orphans::OrphanedAttempts;
 use crate::tasks::reaper::Reaper;
@@ -229,6 +230,14 @@ fn start_tasks(instance: &Arc<Instance>, live: &watch::Receiver<Arc<Config>>, st
     let reconciler = Reconciler::new(Arc::clone(instance), live.clone());
     let first = reconciler.period();
     background.spawn(tasks::run(reconciler, first, stops.tasks.clone()));
+    let (gone_routes, reap_every, stop) =
+        (GoneRoutes::new(Arc::clone(instance), live.clone()), store.reap_every, stops.tasks.clone());
+    background.spawn(async move {
+        if let Err(error) = gone_routes.warn().await {
+            tracing::warn!(%error, "the keys of routes that are not configured could not be counted");
+        }
+        tasks::run(gone_routes, reap_every, stop).await;
+    });
     let gate = Arc::new(Gate::new(Arc::clone(instance)));
     background.spawn(reload_gate(live.clone(), Arc::clone(&gate)));
     // Tracked with the attempts: a drain waits for the deliveries that it has begun.

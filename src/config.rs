@@ -170,7 +170,14 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// Settings for requests that no route guards.
+impl Config {
+    /// Whether a route has the keys that are stored under this name.
+    pub fn has_route(&self, name: &str) -> bool {
+        self.routes.iter().any(|route| route.has_name(name))
+    }
+}
+
+/// Settings from the top and from `[defaults]`, for requests and keys that have no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassThroughConfig {
     /// The `upstream` at the top of the file. Routes without an upstream of their own use it too.
@@ -179,6 +186,8 @@ pub struct PassThroughConfig {
     pub connect_timeout: Duration,
     /// The time for which an unused connection to it is kept, from `[defaults]`.
     pub upstream_idle_timeout: Duration,
+    /// The time from acceptance after which a queued key whose route is gone is dead, from `[defaults]`.
+    pub give_up_after: Duration,
 }
 
 /// The operators' listener.

@@ -46,6 +46,7 @@ pub(super) fn read<'a>(
             upstream,
             connect_timeout: fields.connect_timeout,
             upstream_idle_timeout: fields.upstream_idle_timeout,
+            give_up_after: fields.retry.give_up_after,
         }
     });
     let mut sections = top.tables("routes", &defaults);

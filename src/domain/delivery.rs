@@ -47,6 +47,19 @@ pub struct PickUpRequest {
     pub unsent: Vec<RecordId>,
 }
 
+impl PickUpRequest {
+    /// The most keys to read. Without tokens no attempt begins, and a pass that only gives keys up reads more of them.
+    pub fn rows_max(&self) -> usize {
+        match self.tokens.len() {
+            0 => GIVE_UP_ROWS_MAX,
+            tokens => tokens,
+        }
+    }
+}
+
+/// The keys that are read to be given up: a moment's work.
+const GIVE_UP_ROWS_MAX: usize = 1_000;
+
 /// The rules by which a route's accepted requests are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryPolicy {

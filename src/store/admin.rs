@@ -19,9 +19,11 @@ use crate::domain::state::StateKind;
 
 pub use current_row::CurrentRow;
 pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
+pub use without_route::KeysWithoutRoute;
 
 mod current_row;
 mod row;
+mod without_route;
 
 /// The most rows that one statement reads: about ten milliseconds' work where the table is in memory.
 pub const SCAN_ROWS_MAX: u32 = 10_000;

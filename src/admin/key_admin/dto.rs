@@ -12,7 +12,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-use crate::store::admin::{AuditEntry, Cursor, KeyCounts, KeyEntry, ListOrder};
+use crate::store::admin::{AuditEntry, Cursor, KeyCounts, KeyEntry, KeysWithoutRoute, ListOrder};
 
 /// The result of a request.
 #[derive(Clone, Debug)]
@@ -100,6 +100,8 @@ pub struct AuditLog {
 pub struct KeyStats {
     pub service: Arc<str>,
     pub counts: KeyCounts,
+    /// The unsettled keys of routes that are not configured.
+    pub without_route: Vec<KeysWithoutRoute>,
     /// `None` where no instance answers.
     pub instance: Option<InstanceStats>,
 }

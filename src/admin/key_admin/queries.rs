@@ -85,7 +85,8 @@ impl KeyAdminSnapshot<'_> {
     /// [`ApiProblem`], where the store fails.
     pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
         let counts = self.store.admin().count_keys(self.service()).await?;
-        Ok(KeyStats { service: self.service(), counts, instance: None })
+        let without_route = counts.list_without_route(|name| self.config.has_route(name));
+        Ok(KeyStats { service: self.service(), counts, without_route, instance: None })
     }
 
     /// Lists entries of the audit log, the latest first.

@@ -136,9 +136,14 @@ fn render_stats(stats: &KeyStats) -> Value {
     let counts = stats.counts.counts.iter().map(
         |count| json!({ "route": count.route, "state": count.state.name(), "keys": count.keys, "exact": count.exact }),
     );
+    let without_route = stats.without_route.iter().map(|gone| {
+        let keys: Map<_, _> = gone.keys.iter().map(|(state, keys)| (state.name().into(), (*keys).into())).collect();
+        json!({ "route": gone.route, "keys": keys })
+    });
     let mut rendered = json!({
         "service": &*stats.service,
         "counts": counts.collect::<Vec<_>>(),
+        "without_route": without_route.collect::<Vec<_>>(),
         "sample": { "rows": stats.counts.sampled, "share": stats.counts.share },
     });
     if let Some(InstanceStats { instance, callers, unguarded }) = &stats.instance {

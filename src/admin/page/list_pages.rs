@@ -281,6 +281,7 @@ mod tests {
         let stats = KeyStats {
             service: "shop".into(),
             counts: KeyCounts { counts: Vec::new(), sampled: 0, share: 1.0 },
+            without_route: Vec::new(),
             instance: Some(InstanceStats { instance: InstanceId::from_random(1), callers, unguarded }),
         };
         OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats.into()), log: None }

@@ -13,7 +13,7 @@ use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
-use crate::store::admin::{AuditEntry, KeyCount, KeyEntry};
+use crate::store::admin::{AuditEntry, KeyCount, KeyEntry, KeysWithoutRoute};
 
 /// The number of characters of a key that are shown: enough to recognise it, and not enough to use it.
 pub const KEY_CHARS_MAX: usize = 8;
@@ -256,6 +256,8 @@ impl AuditEntryView {
 #[derive(Debug)]
 pub struct StatsView {
     counts: Vec<KeyCount>,
+    /// Unsettled keys of routes that are not configured.
+    pub without_route: Vec<KeysWithoutRoute>,
     /// Requests that no route guards, the most frequent first.
     pub unguarded: Vec<UnguardedView>,
     /// Callers whose requests were repeated or did not match.
@@ -267,6 +269,7 @@ impl From<KeyStats> for StatsView {
         let (callers, unguarded) = stats.instance.map(|seen| (seen.callers, seen.unguarded)).unwrap_or_default();
         Self {
             counts: stats.counts.counts,
+            without_route: stats.without_route,
             unguarded: unguarded.into_iter().map(UnguardedView).collect(),
             callers: callers.into_iter().map(CallerView).collect(),
         }
@@ -443,7 +446,7 @@ mod tests {
             count("refund", StateKind::Unknown, 1, true),
             count("refund", StateKind::Dead, 1, true),
         ];
-        let stats = StatsView { counts, unguarded: Vec::new(), callers: Vec::new() };
+        let stats = StatsView { counts, without_route: Vec::new(), unguarded: Vec::new(), callers: Vec::new() };
         let totals = stats.totals();
         let shown: Vec<_> = totals.iter().map(|(state, total)| (state.name(), total.keys, total.is_exact)).collect();
         assert_eq!(shown, [("dead", 1, true), ("unknown", 3, true), ("completed", 7, false)]);

@@ -128,7 +128,7 @@ pub(super) async fn pick_up(
         (/* time_limit_ms */ &limits, Type::INT8_ARRAY),
         (/* max_attempts */ &most, Type::INT4_ARRAY),
         (/* give_up_after_ms */ &give_up, Type::INT8_ARRAY),
-        (/* limit */ &(tokens.len() as i64), Type::INT8),
+        (/* limit */ &(order.rows_max() as i64), Type::INT8),
         (
             /* token */ &tokens.iter().map(|token| token.as_bytes().as_slice()).collect::<Vec<_>>(),
             Type::BYTEA_ARRAY,

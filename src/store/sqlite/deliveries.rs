@@ -90,9 +90,9 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
             db.prepare_cached(DISCOUNT_UNSENT_ATTEMPT)?.execute(named_params! { ":id": id.as_bytes() })?;
         }
         let mut picked = PickUpResult::default();
-        let mut tokens = order.tokens.iter();
+        let (mut tokens, limit) = (order.tokens.iter(), order.rows_max());
         for terms in &order.policies {
-            for due in list_due(db, now, order, terms, tokens.len() + order.busy.len())? {
+            for due in list_due(db, now, order, terms, limit.saturating_sub(picked.jobs.len()) + order.busy.len())? {
                 // A new token would fence its settlement.
                 if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
                     continue;
@@ -104,7 +104,8 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
                     }
                     continue;
                 }
-                let Some(token) = tokens.next() else { break };
+                // Behind a key that is not tried now there may be one to give up.
+                let Some(token) = tokens.next() else { continue };
                 let mut statement = db.prepare_cached(START_DELIVERY)?;
                 let mut rows = statement.query(named_params! {
                     ":id": due.id,

@@ -165,3 +165,28 @@ async fn a_delivery_of_a_route_that_was_renamed_is_delivered_under_the_new_name(
     world.operation_when(&operation_path, "completed").await;
     world.accepts("k-2").await;
 }
+
+on_both_stores!(a_queued_key_whose_route_is_gone_is_reported_and_given_up_in_the_end);
+async fn a_queued_key_whose_route_is_gone_is_reported_and_given_up_in_the_end(store: Store) {
+    let mut world = world(store, "").await;
+    world.upstream.answer_all(trouble());
+    let operation_path = world.accepts("k-1").await;
+    world.upstream.wait_for_executed(1).await;
+    let other = |defaults: &'static str| {
+        let (setup, secret) = (route("other", ""), format!("secret = \"{SECRET}\""));
+        move |on: Setup| on.top(&secret).store("reap_every = \"100ms\"").defaults(defaults).route(&setup)
+    };
+    world.restart_as(other("retry = { give_up_after = \"1h\" }")).await;
+    let line = world.proxy.wait_for_log("there are keys of a route that is not configured").await;
+    assert_eq!((&line["route"], &line["queued"], &line["unknown"]), (&json!("pay"), &json!(1), &json!(0)));
+    let operator = Operator::of(&world.proxy);
+    let (_, stats) = operator.get("/api/v1/stats").await;
+    assert_eq!(stats["without_route"], json!([{ "route": "pay", "keys": { "queued": 1 } }]));
+    tokio::time::sleep(LOOKS).await;
+    let waiting = operation(&world.proxy, &operation_path).await;
+    assert_eq!(waiting["state"], "queued", "its time is not over");
+    world.restart_as(other("retry = { give_up_after = \"1s\" }")).await;
+    let dead = world.operation_when(&operation_path, "dead").await;
+    assert_eq!(dead["attempts"], waiting["attempts"], "nothing was tried any more");
+    world.proxy.wait_for_log("the request's route is not configured any more").await;
+}

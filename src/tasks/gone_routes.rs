@@ -1,0 +1,102 @@
+//! Looks after the keys of routes that are not configured any more: reports them, and gives up what is queued too long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{PassResult, Task};
+use crate::config::Config;
+use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::retry::RetryPolicy;
+use crate::domain::state::StateKind;
+use crate::instance::Instance;
+use crate::store::StoreError;
+use crate::store::admin::KeysWithoutRoute;
+
+/// The task. Nothing is delivered without a route; but a key that was accepted must not stay queued for ever.
+pub struct GoneRoutes {
+    instance: Arc<Instance>,
+    /// The configuration as of the last reload.
+    live: watch::Receiver<Arc<Config>>,
+}
+
+impl GoneRoutes {
+    /// Creates the task; each pass uses the newest configuration of `live`.
+    pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
+        Self { instance, live }
+    }
+
+    /// Logs the keys that wait for something, for each route that is not configured.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn warn(&self) -> Result<(), StoreError> {
+        for KeysWithoutRoute { route, keys } in self.count().await? {
+            let count = |state| keys.get(&state).copied().unwrap_or_default();
+            tracing::warn!(
+                route,
+                queued = count(StateKind::Queued),
+                unknown = count(StateKind::Unknown),
+                in_flight = count(StateKind::InFlight),
+                dead = count(StateKind::Dead),
+                "there are keys of a route that is not configured: nothing delivers or reconciles them. If the route was \
+                 renamed, write its earlier name into `was` of the new one"
+            );
+        }
+        Ok(())
+    }
+
+    async fn count(&self) -> Result<Vec<KeysWithoutRoute>, StoreError> {
+        let config = Arc::clone(&self.live.borrow());
+        let counts = self.instance.store.admin().count_keys(Arc::clone(&config.service)).await?;
+        Ok(counts.list_without_route(|name| config.has_route(name)))
+    }
+}
+
+impl Task for GoneRoutes {
+    const NAME: &'static str = "gone routes";
+
+    async fn run_once(&mut self) -> Result<PassResult, StoreError> {
+        let Instance { store, instance_lease, in_flight, config, wait_groups, .. } = &*self.instance;
+        let queued = self.count().await?.into_iter().filter(|gone| gone.keys.contains_key(&StateKind::Queued));
+        let give_up_after = self.live.borrow().pass.give_up_after;
+        let policies: Vec<_> = queued.map(|gone| policy(gone.route, give_up_after)).collect();
+        if policies.is_empty() || !instance_lease.may_start() {
+            return Ok(PassResult::Idle);
+        }
+        let request = PickUpRequest {
+            service: Arc::clone(&config.service),
+            instance: instance_lease.id(),
+            // No attempt begins.
+            tokens: Vec::new(),
+            policies,
+            delivered: Vec::new(),
+            busy: in_flight.running_deliveries(),
+            unsent: Vec::new(),
+        };
+        for dead in store.pick_up(request).await?.given_up {
+            tracing::warn!(record = %dead.id, route = %dead.route, said = dead.note,
+                "the request's route is not configured any more: given up, an operator must decide");
+            wait_groups.wake(dead.id);
+        }
+        Ok(PassResult::Idle)
+    }
+}
+
+/// Gives up by age alone: the route's own limits are not known any more.
+fn policy(route: String, give_up_after: Duration) -> DeliveryPolicy {
+    DeliveryPolicy {
+        route: route.into(),
+        on_unknown: OnUnknown::Hold,
+        quiet_after: Duration::ZERO,
+        time_limit: Duration::ZERO,
+        retry: RetryPolicy {
+            max_attempts: i32::MAX.cast_unsigned(),
+            base: Duration::ZERO,
+            cap: Duration::ZERO,
+            give_up_after,
+        },
+    }
+}
