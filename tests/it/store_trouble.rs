@@ -101,7 +101,7 @@ async fn an_address_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let ended =
-        fails(&format!("listen = \"{address}\"\nupstream = \"http://{address}\"\n[store]\nurl = \"memory:\"\n")).await;
+        fails(&format!("listen = \"{address}\"\nupstream = \"http://upstream\"\n[store]\nurl = \"memory:\"\n")).await;
     assert_eq!(ended.code, 1, "{ended:?}");
     assert!(ended.stderr.contains(&address.to_string()), "{ended:?}");
 }
