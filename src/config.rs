@@ -65,6 +65,7 @@ mod tls;
 mod units;
 mod upstream;
 mod value_parsers;
+mod warnings;
 mod wording;
 
 /// The values of command-line flags.

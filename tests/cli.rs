@@ -291,7 +291,9 @@ fn drain_lets_a_running_request_finish() {
     let service = Service::start();
     let instance = Instance::start(service.address);
     let address = instance.address;
-    let paying = thread::spawn(move || send(address, "POST", "/v1/payments", "Idempotency-Key: one\r\n"));
+    let paying = thread::spawn(move || {
+        send(address, "POST", "/v1/payments", "Authorization: Bearer a\r\nIdempotency-Key: one\r\n")
+    });
     assert_eq!(service.seen.recv_timeout(TEST_TIMEOUT).unwrap(), "POST /v1/payments HTTP/1.1");
 
     let draining = instance.against(&["drain", "--wait", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -330,7 +332,11 @@ fn a_second_signal_still_ends_at_once() {
     // The process exit cuts this request off; its result does not matter.
     thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        write!(stream, "POST / HTTP/1.1\r\nHost: a\r\nIdempotency-Key: one\r\nContent-Length: 0\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "POST / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nIdempotency-Key: one\r\nContent-Length: 0\r\n\r\n"
+        )
+        .unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     });
     service.seen.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -374,7 +380,7 @@ fn other_sites_cannot_reach_the_admin_listener_through_a_browser() {
 fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
     let service = Service::start();
     let instance = Instance::start(service.address);
-    let problem = send(instance.address, "POST", "/v1/payments", "Idempotency-Key: a,b\r\n");
+    let problem = send(instance.address, "POST", "/v1/payments", "Authorization: Bearer a\r\nIdempotency-Key: a,b\r\n");
     assert_eq!(problem.status, 400);
     let document: Value = serde_json::from_str(&problem.body).unwrap();
     let kind = document["type"].as_str().unwrap();
@@ -396,7 +402,7 @@ fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
         ("POST", "/.oncegate/x", 404),
         ("POST", kind, 405),
     ] {
-        let answer = send(instance.address, method, path, "Idempotency-Key: one\r\n");
+        let answer = send(instance.address, method, path, "Authorization: Bearer a\r\nIdempotency-Key: one\r\n");
         assert_eq!(answer.status, status, "{method} {path}");
     }
 

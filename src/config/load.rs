@@ -18,7 +18,7 @@ use super::units;
 use super::value_parsers::{socket_address, upstream_target};
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, StoreConfig, StoreLocation, UpstreamTarget, admin, consumers,
-    cors, otlp, postgres_tls, tls,
+    cors, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -230,7 +230,7 @@ fn read_config<'a>(
         consumers: consumers.into_iter().map(Arc::new).collect(),
         warnings: Vec::new(),
     };
-    config.warnings = collect_warnings(&config);
+    config.warnings = warnings::collect(&config);
     config.warnings.extend(authorities.iter().flat_map(warn_of_no_authorities));
     Some(config)
 }
@@ -244,34 +244,6 @@ fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
              ca-certificates, or name a file in SSL_CERT_FILE"
         )
     })
-}
-
-fn collect_warnings(config: &Config) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
-        warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
-    }
-    if let StoreLocation::Postgres(url) = &config.store.location {
-        warnings.extend(postgres_tls::warning(url));
-    }
-    if config.store.location == StoreLocation::Memory {
-        warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
-    }
-    for route in config.routes.iter().filter(|route| route.scope.parts.is_empty()) {
-        let name = &route.name;
-        warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
-    }
-    for route in config.routes.iter().filter(|route| !route.scope.parts.is_empty()) {
-        if route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.confuses_callers()) {
-            warnings.push(format!(
-                "route `{}`: reconcile.url has `{{key}}` but neither `{{id}}` nor `{{scope}}`: two callers may use one key, \
-                 and one would be answered from the other's record; write `{{id}}`, which the service has as the first 64 \
-                 digits of `Oncegate-Reservation`",
-                route.name
-            ));
-        }
-    }
-    warnings
 }
 
 fn read_store(section: &Section<'_>) -> Option<StoreConfig> {

@@ -12,16 +12,18 @@ pub fn normal_form(path: &str) -> Cow<'_, str> {
     if !may_differ || !(path.contains('%') || path.contains("/.")) {
         return Cow::Borrowed(path);
     }
-    let decoded = normalize_escapes(path);
+    Cow::Owned(resolve_dots(&normalize_escapes(path)))
+}
+
+/// Removes dot segments (RFC 3986, section 5.2.4).
+fn resolve_dots(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     let mut ends_in_directory = false;
-    for segment in decoded.split('/').skip(1) {
+    for segment in path.split('/').skip(1) {
         ends_in_directory = matches!(segment, "." | "..");
         match segment {
             "." => {}
-            ".." => {
-                segments.pop();
-            }
+            ".." => drop(segments.pop()),
             other => segments.push(other),
         }
     }
@@ -29,11 +31,11 @@ pub fn normal_form(path: &str) -> Cow<'_, str> {
     if ends_in_directory && !resolved.ends_with('/') {
         resolved.push('/');
     }
-    Cow::Owned(resolved)
+    resolved
 }
 
-/// Whether a path has a character that no path needs and that programs read in different ways: a backslash, or a
-/// control character, encoded or not.
+/// Whether a path has a character that no path needs and that programs read in different ways: a plain backslash, or a
+/// control character, plain or encoded.
 pub fn has_unsafe_character(path: &str) -> bool {
     let is_unsafe = |byte: u8| byte.is_ascii_control() || byte == b'\\';
     path.bytes().any(is_unsafe)
@@ -41,94 +43,134 @@ pub fn has_unsafe_character(path: &str) -> bool {
             .any(|at| path.get(at..).and_then(escaped_byte).is_some_and(|byte| byte.is_ascii_control()))
 }
 
-/// The paths that lenient services take a path for. None has an empty segment; the root is `/`.
-pub enum LenientForms<'a> {
-    /// The path itself, without a `/` at its end.
-    Plain(&'a str),
-    /// Paths that are spelled otherwise; at least one.
-    Respelled(Vec<String>),
+/// The path that a lenient service takes a path for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LenientForm<'a> {
+    /// This path. It has no empty segment; the root is `/`.
+    One(Cow<'a, str>),
+    /// One of several paths, because services differ in what they undo, and in which order.
+    Several,
 }
 
-impl LenientForms<'_> {
-    /// The forms, each once.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let (plain, respelled) = match self {
-            Self::Plain(path) => (Some(*path), &[][..]),
-            Self::Respelled(forms) => (None, &forms[..]),
-        };
-        plain.into_iter().chain(respelled.iter().map(String::as_str))
-    }
-
-    /// Whether services differ in what they take the path for.
-    pub fn are_several(&self) -> bool {
-        matches!(self, Self::Respelled(forms) if forms.len() > 1)
-    }
-
-    /// The form that RFC 3986 suggests: parameters and dot segments are removed first.
-    pub fn first(&self) -> &str {
-        self.iter().next().expect("there is at least one form")
-    }
+/// Something that some services undo before they look a path up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Respelling {
+    /// `.` and `..` (RFC 3986, section 5.2.4).
+    DotSegments,
+    /// `%2F` for `/`.
+    EncodedSlash,
+    /// `%5C` and `\` for `/`.
+    Backslash,
+    /// `;parameters` of the last segment, as RFC 1808 had them.
+    LastParameters,
+    /// `//` for `/`.
+    MergedSlashes,
+    /// `;parameters` of a segment (RFC 3986, section 3.3).
+    Parameters,
 }
 
-/// Reads a path as lenient services do: `//` as `/`, without a `/` at the end, without `;parameters`, and with `%2F` and
-/// `%5C` as `/`.
+const RESPELLINGS: [Respelling; 6] = [
+    Respelling::DotSegments,
+    Respelling::EncodedSlash,
+    Respelling::Backslash,
+    Respelling::LastParameters,
+    Respelling::MergedSlashes,
+    Respelling::Parameters,
+];
+
+/// The bound of the work for one path: the bytes of it and of all that it becomes on the way. The longest target with one
+/// respelling takes a quarter of it; a path that takes more counts as ambiguous.
+const SEEN_BYTES_MAX: usize = 64 * 1024;
+
+/// Reads a path as lenient services do: without a `/` at the end, and with every [`Respelling`] undone.
 ///
-/// There are several forms where these steps and the removal of dot segments give other results in another order: services
-/// differ in it.
-pub fn lenient_forms(path: &str) -> LenientForms<'_> {
+/// A service may undo some respellings and not others, in any order: `/a%2Fb/../pay` is `/pay` for one and `/a/pay` for
+/// another. All selections and orders are tried. What still has a respelling in it is the path as it was sent, and no
+/// route's; of the others there must be one.
+pub fn lenient_form(path: &str) -> LenientForm<'_> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
         && memchr::memmem::find(bytes, b"//").is_none()
         && memchr::memmem::find(bytes, b"/.").is_none();
     if is_plain {
-        let trimmed = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path);
-        return LenientForms::Plain(trimmed);
+        return LenientForm::One(Cow::Borrowed(without_last_slash(path)));
     }
-    let unescaped = normalize_escapes(path);
-    let parameters_first = decode_slashes(&remove_parameters(&unescaped));
-    let slashes_first = remove_parameters(&decode_slashes(&unescaped));
+    let mut seen = vec![normalize_escapes(path)];
     let mut forms: Vec<String> = Vec::new();
-    for text in [&parameters_first, &slashes_first] {
-        for form in [resolve_then_merge(text), merge_then_resolve(text)] {
-            if !forms.contains(&form) {
-                forms.push(form);
+    let (mut next, mut bytes_seen) = (0, 0);
+    while let Some(current) = seen.get(next).cloned() {
+        next += 1;
+        bytes_seen += current.len();
+        if bytes_seen > SEEN_BYTES_MAX {
+            return LenientForm::Several;
+        }
+        let found = RESPELLINGS.into_iter().filter(|respelling| respelling.is_in(&current));
+        let undone: Vec<_> = found.map(|respelling| respelling.undo(&current)).collect();
+        if undone.is_empty() {
+            let form = without_last_slash(&current).to_owned();
+            if !forms.is_empty() && !forms.contains(&form) {
+                return LenientForm::Several;
+            }
+            forms.push(form);
+        }
+        for path in undone {
+            if !seen.contains(&path) {
+                seen.push(path);
             }
         }
     }
-    LenientForms::Respelled(forms)
+    forms.pop().map_or(LenientForm::Several, |form| LenientForm::One(Cow::Owned(form)))
 }
 
-fn decode_slashes(path: &str) -> String {
-    path.replace("%2F", "/").replace("%5C", "/").replace('\\', "/")
-}
-
-/// Removes the parameters of each segment: what follows a `;` (RFC 3986, section 3.3).
-fn remove_parameters(path: &str) -> String {
-    let segments: Vec<_> = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
-    segments.join("/")
-}
-
-fn resolve_then_merge(path: &str) -> String {
-    let mut resolved = resolve(path.split('/').skip(1));
-    resolved.retain(|segment| !segment.is_empty());
-    join(&resolved)
-}
-
-fn merge_then_resolve(path: &str) -> String {
-    join(&resolve(path.split('/').filter(|segment| !segment.is_empty())))
-}
-
-/// Removes dot segments.
-fn resolve<'a>(segments: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut resolved = Vec::new();
-    for segment in segments {
-        match segment {
-            "." => {}
-            ".." => drop(resolved.pop()),
-            other => resolved.push(other),
+impl Respelling {
+    fn is_in(self, path: &str) -> bool {
+        match self {
+            Self::DotSegments => path.contains("/.") && path.split('/').any(|segment| matches!(segment, "." | "..")),
+            Self::EncodedSlash => path.contains("%2F"),
+            Self::Backslash => path.contains("%5C") || path.contains('\\'),
+            Self::LastParameters => path.rsplit('/').next().is_some_and(|segment| segment.contains(';')),
+            Self::MergedSlashes => path.contains("//"),
+            Self::Parameters => path.contains(';'),
         }
     }
-    resolved
+
+    fn undo(self, path: &str) -> String {
+        match self {
+            Self::DotSegments => resolve_dots(path),
+            Self::EncodedSlash => path.replace("%2F", "/"),
+            Self::Backslash => path.replace("%5C", "/").replace('\\', "/"),
+            Self::LastParameters => {
+                let last = path.rfind('/').map_or(0, |slash| slash + 1);
+                let end = path[last..].find(';').map_or(path.len(), |at| last + at);
+                path[..end].to_owned()
+            }
+            Self::MergedSlashes => {
+                let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+                let end = if path.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+                join(&segments) + end
+            }
+            Self::Parameters => {
+                let segments: Vec<_> =
+                    path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+                segments.join("/")
+            }
+        }
+    }
+}
+
+/// The path by which keys are found: the same for all spellings that a lenient service may take for one path, whatever route
+/// guards them. So a key is found again when another route takes the path over. Letters are in lower case: many services
+/// take fixed segments in any case, and which segments are fixed is known to the service alone.
+pub fn key_path(path: &str) -> String {
+    match lenient_form(path) {
+        LenientForm::One(form) => form.to_ascii_lowercase(),
+        // Only a route whose `spelling` is `pass` guards such a path.
+        LenientForm::Several => normal_form(path).to_ascii_lowercase(),
+    }
+}
+
+fn without_last_slash(path: &str) -> &str {
+    path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path)
 }
 
 fn join(segments: &[&str]) -> String {
@@ -166,29 +208,66 @@ mod tests {
 
     #[test]
     fn a_lenient_service_takes_many_spellings_for_one_path() {
-        for (sent, forms) in [
-            ("/", &["/"][..]),
-            ("/v1/pay", &["/v1/pay"]),
-            ("/v1/pay/", &["/v1/pay"]),
-            ("//v1/pay", &["/v1/pay"]),
-            ("/v1//pay", &["/v1/pay"]),
-            ("/v1/pay//", &["/v1/pay"]),
-            ("/v1/pay;x=1", &["/v1/pay"]),
-            ("/v1;a/pay;", &["/v1/pay"]),
-            ("/v1%2Fpay", &["/v1/pay"]),
-            ("/v1%5cpay", &["/v1/pay"]),
-            ("/v1/x/../pay", &["/v1/pay"]),
-            ("/v1/x/..;/pay", &["/v1/pay"]),
-            ("/v1/x/..%2fpay", &["/v1/pay"]),
-            ("/v1/x/%2e%2e%2fpay", &["/v1/pay"]),
-            // RFC 3986 removes the empty segment, nginx the one before it.
-            ("/v1//../pay", &["/v1/pay", "/pay"]),
-            // The encoded slash is a part of the parameter, or ends it.
-            ("/v1;x%2Fy/pay", &["/v1/pay", "/v1/y/pay"]),
-            ("/..", &["/"]),
-            ("//", &["/"]),
+        for (sent, form) in [
+            ("/", "/"),
+            ("/v1/pay", "/v1/pay"),
+            ("/v1/pay/", "/v1/pay"),
+            ("//v1/pay", "/v1/pay"),
+            ("/v1//pay", "/v1/pay"),
+            ("/v1/pay//", "/v1/pay"),
+            ("/v1/pay;x=1", "/v1/pay"),
+            ("/v1/pay;x=1/", "/v1/pay"),
+            ("/v1;a/pay;", "/v1/pay"),
+            ("/v1%2Fpay", "/v1/pay"),
+            ("/v1%5cpay", "/v1/pay"),
+            ("/v1/x/../pay", "/v1/pay"),
+            ("/v1/./pay/", "/v1/pay"),
+            ("/v1/x/..;/pay", "/v1/pay"),
+            ("/v1/x/..%2fpay", "/v1/pay"),
+            ("/v1/x/%2e%2e%2fpay", "/v1/pay"),
+            ("//v1;a/pay//", "/v1/pay"),
+            ("/v1%2F%5Cpay", "/v1/pay"),
+            ("//../v1/pay", "/v1/pay"),
+            ("/..", "/"),
+            ("//", "/"),
+            ("/v1/a%20b.c/%", "/v1/a%20b.c/%"),
         ] {
-            assert_eq!(lenient_forms(sent).iter().collect::<Vec<_>>(), forms, "{sent}");
+            assert_eq!(lenient_form(sent), LenientForm::One(form.into()), "{sent}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_be_taken_for_several() {
+        for sent in [
+            // What the dots remove is one segment or two, or one of the dots' own.
+            "/v1/..;x/../pay",
+            "/v1/a%2Fb/../pay",
+            "/v1/a%5Cb/../pay",
+            "/v1/a%5Cb/..%2fpay",
+            "/v1/pay/a%2Fb/..",
+            "/v1/pay/..;x/..",
+            "/x/..;%2Fpay",
+            // RFC 3986 removes the empty segment, nginx the one before it.
+            "/v1//../pay",
+            // The encoded slash is a part of the parameter, or ends it.
+            "/v1;x%2Fy/pay",
+            "/v1;x%5Ca%2fpay",
+        ] {
+            assert_eq!(lenient_form(sent), LenientForm::Several, "{sent}");
+        }
+    }
+
+    #[test]
+    fn all_spellings_of_a_path_share_their_keys() {
+        for (path, key_path_of_all) in [
+            ("/", "/"),
+            ("/v1/pay", "/v1/pay"),
+            ("/V1//p%61y/", "/v1/pay"),
+            ("/v1/orders/aB;x/PAY", "/v1/orders/ab/pay"),
+            ("/v1/a%2fb", "/v1/a/b"),
+            ("/x/../v1/./pay", "/v1/pay"),
+        ] {
+            assert_eq!(key_path(path), key_path_of_all, "{path}");
         }
     }
 

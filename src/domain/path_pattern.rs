@@ -1,9 +1,10 @@
 //! The paths of routes: the requests that they match, and which of two is the more specific.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::foreign_path::problem_of_foreign_syntax;
-use super::normal_path::{LenientForms, lenient_forms};
+use super::normal_path::{LenientForm, lenient_form, normal_form};
 use super::percent::{is_path, normalize_escapes};
 use super::placeholders::{TemplatePiece, split_placeholders};
 
@@ -59,6 +60,9 @@ impl PathPattern {
         if normal != text {
             return Err(format!("has hexadecimal digits in lower case: write `{normal}`"));
         }
+        if text.contains("//") {
+            return Err("has an empty segment, and requests with `//` are not matched as they are written".into());
+        }
         let (mut segments, mut names) = (Vec::new(), Vec::new());
         for segment in inner.split('/') {
             if segments.last() == Some(&PatternSegment::Rest) {
@@ -98,33 +102,21 @@ impl PathPattern {
         others.next().is_none()
     }
 
-    /// Whether a lenient service may take a path of these forms for one that the pattern matches. The case of letters in
-    /// fixed segments does not count.
-    pub fn matches_leniently(&self, forms: &LenientForms<'_>) -> bool {
-        forms.iter().any(|form| self.align(form, |_| ()).is_some())
+    /// Whether the pattern matches a lenient form of a path, see [`lenient_form`]. The case of letters in fixed segments and a
+    /// `/` at the pattern's end do not count.
+    pub fn matches_leniently(&self, form: &str) -> bool {
+        self.align(form, |_| ()).is_some()
     }
 
     /// The one spelling, for this pattern, of all paths that a lenient service may take for the same: fixed segments as the
-    /// pattern writes them, values and the rest as they were sent. A path that the pattern does not match leniently has its
-    /// first lenient form.
-    pub fn canonical_path(&self, path: &str) -> String {
-        self.respell(path, str::to_owned)
-    }
-
-    /// [`canonical_path`](Self::canonical_path) with the rest in lower case: the paths that share their keys. The rest has
-    /// fixed segments of the service that this pattern does not know, and some services take them in any case.
-    pub fn key_path(&self, path: &str) -> String {
-        self.respell(path, str::to_ascii_lowercase)
-    }
-
-    fn respell(&self, path: &str, respell_rest: impl Fn(&str) -> String) -> String {
-        let forms = lenient_forms(path);
-        let respelled = forms.iter().find_map(|form| {
-            let mut fixed = String::with_capacity(form.len());
-            let rest = self.align(form, |segment| fixed.extend(["/", segment]))?;
-            Some(fixed + &respell_rest(rest))
-        });
-        respelled.unwrap_or_else(|| forms.first().to_owned())
+    /// pattern writes them, values and the rest as they were sent.
+    pub fn canonical_path<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        let LenientForm::One(form) = lenient_form(path) else { return normal_form(path) };
+        let mut fixed = String::with_capacity(form.len());
+        match self.align(&form, |segment| fixed.extend(["/", segment])) {
+            Some(rest) => Cow::Owned(fixed + rest),
+            None => form,
+        }
     }
 
     /// Matches a lenient form. Shows each segment as the pattern spells it, and returns the part that `{*rest}` stands for,
@@ -236,6 +228,7 @@ mod tests {
             ("/caf\u{e9}", "percent-encoded"),
             ("/p%61y", "the character itself"),
             ("/a%2fb", "`/a%2Fb`"),
+            ("/v1//pay", "empty segment"),
             ("/a/../b", "removed"),
             ("/{id}.json", "whole"),
             ("/{id", "whole"),
@@ -293,10 +286,14 @@ mod tests {
         }
     }
 
+    fn is_lenient_match(text: &str, path: &str) -> bool {
+        matches!(lenient_form(path), LenientForm::One(form) if pattern(text).matches_leniently(&form))
+    }
+
     #[test]
     fn a_lenient_match_ignores_what_lenient_services_ignore() {
         for (text, paths) in [
-            ("/v1/pay", &["/v1/pay", "/V1/Pay", "//v1/pay/", "/v1/x/..;/pay", "/v1%2Fpay"][..]),
+            ("/v1/pay", &["/v1/pay", "/V1/Pay", "//v1/pay/", "/v1/x/../pay", "/v1%2Fpay"][..]),
             ("/v1/pay/", &["/v1/pay", "/v1/pay/"]),
             ("/v1/{id}/pay", &["/v1/7;a/PAY", "/v1//7/pay"]),
             ("/v1/{*rest}", &["/v1", "/v1/", "/V1/a/B/"]),
@@ -304,7 +301,7 @@ mod tests {
             ("/", &["/", "//", "/;a", "/x/.."]),
         ] {
             for path in paths {
-                assert!(pattern(text).matches_leniently(&lenient_forms(path)), "{text} {path}");
+                assert!(is_lenient_match(text, path), "{text} {path}");
             }
         }
         for (text, paths) in [
@@ -313,26 +310,25 @@ mod tests {
             ("/", &["/a"]),
         ] {
             for path in paths {
-                assert!(!pattern(text).matches_leniently(&lenient_forms(path)), "{text} {path}");
+                assert!(!is_lenient_match(text, path), "{text} {path}");
             }
         }
     }
 
     #[test]
-    fn all_spellings_of_a_path_share_their_keys() {
-        for (text, path, canonical, key) in [
-            ("/v1/pay", "/V1//p%61y/", "/v1/pay", "/v1/pay"),
-            ("/V1/Pay", "/v1/pay", "/V1/Pay", "/V1/Pay"),
-            ("/v1/{id}/pay", "/v1/aB;x/PAY", "/v1/aB/pay", "/v1/aB/pay"),
-            ("/v1/{id}", "/v1/a%2fb", "/v1/a/b", "/v1/a/b"),
-            ("/v1/{*rest}", "/V1/Orders/7/", "/v1/Orders/7", "/v1/orders/7"),
-            ("/v1/{*rest}", "/v1/", "/v1", "/v1"),
-            ("/{*rest}", "/", "/", "/"),
-            ("/{*rest}", "//Posts;x/", "/Posts", "/posts"),
-            ("/", "/", "/", "/"),
+    fn a_path_has_one_canonical_spelling_for_its_pattern() {
+        for (text, path, canonical) in [
+            ("/v1/pay", "/V1//p%61y/", "/v1/pay"),
+            ("/V1/Pay", "/v1/pay", "/V1/Pay"),
+            ("/v1/{id}/pay", "/v1/aB;x/PAY", "/v1/aB/pay"),
+            ("/v1/{id}", "/v1/a%2fb", "/v1/a/b"),
+            ("/v1/{*rest}", "/V1/Orders/7/", "/v1/Orders/7"),
+            ("/v1/{*rest}", "/v1/", "/v1"),
+            ("/{*rest}", "/", "/"),
+            ("/{*rest}", "//Posts;x/", "/Posts"),
+            ("/", "/", "/"),
         ] {
-            let pattern = pattern(text);
-            assert_eq!((&*pattern.canonical_path(path), &*pattern.key_path(path)), (canonical, key), "{text} {path}");
+            assert_eq!(pattern(text).canonical_path(path), canonical, "{text} {path}");
         }
     }
 

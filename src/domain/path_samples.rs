@@ -106,7 +106,11 @@ mod tests {
                 "{p}" => format!("/{{p{place}}}"),
                 text => format!("/{text}"),
             });
-            named.chain(has_rest.then(|| "/{*rest}".to_owned())).collect()
+            let text: String = named.chain(has_rest.then(|| "/{*rest}".to_owned())).collect();
+            // No pattern has an empty segment but the last.
+            let (inner, last) = text.rsplit_once('/').unwrap_or_default();
+            let inner: String = inner.split('/').filter(|segment| !segment.is_empty()).flat_map(|s| ["/", s]).collect();
+            format!("{inner}/{last}")
         })
     }
 

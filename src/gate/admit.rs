@@ -119,7 +119,8 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
-        if method_override::leads_to_guarded_route(&head, origin.host_name(), &live.router) {
+        if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
+            context.note_route(&evaded.route);
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
@@ -127,7 +128,7 @@ impl Gate {
             RouteMatch::Ambiguous(active) => {
                 context.note_route(&active.route);
                 context.guard(&self.instance.observability, &head, &active.metrics);
-                return Err(Refusal::PathAmbiguous);
+                return Err(path_ambiguous(&active.route));
             }
             RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMatch::NoRoute
@@ -339,6 +340,16 @@ fn unguarded(
     Admission::Unguarded(Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie }))
 }
 
+/// The refusal of a path that a lenient service may take for one of the route's.
+fn path_ambiguous(route: &Route) -> Refusal {
+    let detail = format!(
+        "The service may take this path for `{}`, which is guarded, and it is spelled otherwise: a doubled or encoded slash, one \
+         at the end, a parameter, dots, or another case. Send it as the service documents it. Nothing was executed.",
+        route.path
+    );
+    Refusal::PathAmbiguous(detail.into())
+}
+
 const OVERRIDDEN_METHOD: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "The request asks the service to take another method than its own, and a route guards that method at this path. Send the \
@@ -398,7 +409,7 @@ fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
 /// have the same one.
 fn fingerprint_path<'a>(route: &Route, head: &'a request::Parts) -> Cow<'a, str> {
     match route.spelling {
-        Spelling::Same => Cow::Owned(route.path.canonical_path(head.uri.path())),
+        Spelling::Same => route.path.canonical_path(head.uri.path()),
         Spelling::Pass | Spelling::Refuse => normal_form(head.uri.path()),
     }
 }

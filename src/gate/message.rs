@@ -185,7 +185,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::KeyMissing(_)
             | Refusal::KeyReused
             | Refusal::LoopDetected
-            | Refusal::PathAmbiguous
+            | Refusal::PathAmbiguous(_)
             | Refusal::RequestTimeout
             | Refusal::RequestTooLarge(_)
             | Refusal::RequestTooOld

@@ -62,6 +62,11 @@ impl Router {
         self.table.find(method, host, path)
     }
 
+    /// Whether there is any route for a method.
+    pub fn has_routes_for(&self, method: &Method) -> bool {
+        self.table.has_routes_for(method)
+    }
+
     /// The route whose keys are stored under that name.
     pub fn named(&self, name: &str) -> Option<&ActiveRoute> {
         self.names.get(name)

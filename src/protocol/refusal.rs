@@ -32,8 +32,9 @@ pub enum Refusal {
     LoopDetected,
     /// The attempt may have executed; its outcome is unknown.
     OutcomeUnknown(RetryAfter),
-    /// The service may read the path as one that a route guards, and the path is not spelled as that route's.
-    PathAmbiguous,
+    /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
+    /// the route's path.
+    PathAmbiguous(Cow<'static, str>),
     /// The request did not arrive in time.
     RequestTimeout,
     /// The request's own time is older than the route allows.
@@ -131,7 +132,7 @@ impl Refusal {
         Self::KeyReused,
         Self::LoopDetected,
         Self::OutcomeUnknown(RetryAfter(1)),
-        Self::PathAmbiguous,
+        Self::PathAmbiguous(Cow::Borrowed("")),
         Self::RequestTimeout,
         Self::RequestTooLarge(0),
         Self::RequestTooOld,
@@ -168,8 +169,8 @@ impl Refusal {
                 "The request has come back", "The request has been through this instance before: its upstream leads back to it. Nothing was executed.".into()),
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
                 "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else.".into()),
-            Self::PathAmbiguous => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
-                "The path is not spelled in the one way that is guarded", "The service may take this path for one that is guarded, spelled otherwise. Send the path as the service documents it. Nothing was executed.".into()),
+            Self::PathAmbiguous(detail) => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
+                "The path is not spelled in the one way that is guarded", (&**detail).into()),
             Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
                 "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it.".into()),
             Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
@@ -181,7 +182,7 @@ impl Refusal {
             Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
                 "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result.".into()),
             Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,
-                "Nothing identifies the caller", (&**detail).into()),
+                "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
                 "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
@@ -236,7 +237,7 @@ impl Refusal {
             | Self::KeyMissing(_)
             | Self::KeyReused
             | Self::LoopDetected
-            | Self::PathAmbiguous
+            | Self::PathAmbiguous(_)
             | Self::RequestTimeout
             | Self::RequestTooLarge(_)
             | Self::RequestTooOld
@@ -317,7 +318,7 @@ mod tests {
             Refusal::KeyReused => 6,
             Refusal::LoopDetected => 7,
             Refusal::OutcomeUnknown(_) => 8,
-            Refusal::PathAmbiguous => 9,
+            Refusal::PathAmbiguous(_) => 9,
             Refusal::RequestTimeout => 10,
             Refusal::RequestTooLarge(_) => 11,
             Refusal::RequestTooOld => 12,

@@ -274,3 +274,17 @@ fn the_flag_for_the_scope_is_the_default_of_all_routes() {
         assert!(problems.starts_with(problem), "{scope}: {problems}");
     }
 }
+
+#[test]
+fn a_path_that_another_routes_spelling_decides_about_is_warned_of() {
+    let both = |lines: &str| {
+        config(&format!("[[routes]]\nname = 'a'\npath = '/pay'\n{lines}\n[[routes]]\nname = 'b'\npath = '/pay/'"))
+            .warnings
+    };
+    let warnings = both("methods = ['POST']");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("route `b`: POST `/pay/` is refused (path-ambiguous)"), "{warnings:?}");
+    assert!(both("spelling = 'pass'").is_empty());
+    let usual = "[[routes]]\nname = 'a'\npath = '/v1/orders/{id}/pay'\n[[routes]]\nname = 'b'\npath = '/{*rest}'";
+    assert!(config(usual).warnings.is_empty(), "{:?}", config(usual).warnings);
+}

@@ -50,12 +50,12 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
     let origin =
         super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
     super::check_path(head.uri.path())?;
-    if method_override::leads_to_guarded_route(head, origin.host_name(), &router) {
+    if method_override::find_evaded_route(head, origin.host_name(), &router).is_some() {
         return Err(super::OVERRIDDEN_METHOD);
     }
     let active = match router.find(&head.method, origin.host_name(), head.uri.path()) {
         RouteMatch::Route(active) => Some(active),
-        RouteMatch::Ambiguous(_) => return Err(Refusal::PathAmbiguous),
+        RouteMatch::Ambiguous(active) => return Err(super::path_ambiguous(&active.route)),
         RouteMatch::NoRoute => None,
     };
     let Some(active) = active else {

@@ -10,6 +10,7 @@ use super::{key_location, scope};
 use crate::config::{KeySpace, Route};
 use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
+use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
 use crate::protocol::refusal::Refusal;
 
@@ -84,7 +85,7 @@ pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> Bytes {
         // Another host's route may have the same path.
         KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
-            Bytes::from(format!("{method} {host}{}", route.path.key_path(path)))
+            Bytes::from(format!("{method} {host}{}", key_path(path)))
         }
         KeySpace::Route => Bytes::from(format!("route {}", route.space_name())),
         KeySpace::Service => Bytes::from_static(b"service"),

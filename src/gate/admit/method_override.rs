@@ -1,35 +1,48 @@
 //! Finds methods that a service may take a request's method for.
 
+use std::collections::HashSet;
+
 use http::{Method, request};
 
 use crate::config::RouteMode;
 use crate::domain::fingerprint::form;
 use crate::domain::route_table::RouteMatch;
-use crate::gate::routing::Router;
+use crate::gate::routing::{ActiveRoute, Router};
 use crate::protocol::fields;
 
 /// The query's parameter for the method, in Rails, Laravel, Express and others.
-const PARAMETER: &str = "_method";
+const PARAMETER: &[u8] = b"_method";
 
-/// Whether a service that takes the method from a field or the query would do what a route guards, while the request's own
-/// method is another one: the request would be judged by that other method.
-pub(super) fn leads_to_guarded_route(head: &request::Parts, host: &str, router: &Router) -> bool {
-    let in_fields = fields::METHOD_OVERRIDES
-        .iter()
-        .flat_map(|name| head.headers.get_all(name))
-        .map(|value| value.as_bytes().to_vec());
-    let query = head.uri.query().filter(|query| query.contains(PARAMETER)).unwrap_or_default();
-    let in_query =
-        form::pairs(query.as_bytes()).filter(|(name, _)| name == PARAMETER.as_bytes()).map(|(_, value)| value);
-    in_fields.chain(in_query).any(|value| {
-        let named = Method::from_bytes(&value.trim_ascii().to_ascii_uppercase());
-        named.is_ok_and(|method| method != head.method && is_guarded(&method, head, host, router))
+/// The route whose guard the request would leave: a service that takes the method from a field or the query would do what the
+/// route guards, while the request would be judged by its own method.
+pub(super) fn find_evaded_route<'a>(head: &request::Parts, host: &str, router: &'a Router) -> Option<&'a ActiveRoute> {
+    // Each method once: a lookup reads the whole path.
+    let named: HashSet<Method> = values(head)
+        .filter_map(|value| Method::from_bytes(&value.trim_ascii().to_ascii_uppercase()).ok())
+        .filter(|method| *method != head.method && router.has_routes_for(method))
+        .collect();
+    named.iter().find_map(|method| match router.find(method, host, head.uri.path()) {
+        RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
+            Some(active).filter(|active| active.route.mode == RouteMode::Enforce)
+        }
+        RouteMatch::NoRoute => None,
     })
 }
 
-fn is_guarded(method: &Method, head: &request::Parts, host: &str, router: &Router) -> bool {
-    match router.find(method, host, head.uri.path()) {
-        RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => active.route.mode == RouteMode::Enforce,
-        RouteMatch::NoRoute => false,
-    }
+/// The values of the fields and the parameter, one for each member of a list: Express takes the first.
+fn values(head: &request::Parts) -> impl Iterator<Item = Vec<u8>> {
+    let lines = fields::METHOD_OVERRIDES.iter().flat_map(|name| head.headers.get_all(name));
+    let in_fields = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::to_vec);
+    // Most queries have neither, and are not decoded.
+    let may_name = |query: &&str| memchr::memmem::find(query.as_bytes(), b"ethod").is_some() || query.contains('%');
+    let query = head.uri.query().filter(may_name).unwrap_or_default().as_bytes();
+    // Some services separate parameters by `;` too.
+    let in_query = query.split(|byte| *byte == b';').flat_map(form::pairs);
+    in_fields.chain(in_query.filter(|(name, _)| is_parameter(name)).map(|(_, value)| value))
+}
+
+/// Whether a service takes a parameter's name for the method's: PHP reads `.` and a space as `_`.
+fn is_parameter(name: &[u8]) -> bool {
+    let read = |byte: &u8| if matches!(byte, b'.' | b' ') { b'_' } else { *byte };
+    name.len() == PARAMETER.len() && name.iter().map(read).eq(PARAMETER.iter().copied())
 }

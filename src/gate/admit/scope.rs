@@ -42,7 +42,7 @@ pub(super) fn identify_caller<'a>(
 ) -> Result<ScopeParts<'a>, Refusal> {
     let parts = read_parts(rule, head, untrusted_peer)?;
     if !rule.parts.is_empty() && parts.iter().all(|(_, value)| value.is_none()) {
-        return Err(missing(rule, "the request has none of them", untrusted_peer));
+        return Err(missing(rule, "the request has none of them with a value", untrusted_peer));
     }
     // A key of the application beside a user's cookie does not name the user.
     let names_user = parts.iter().any(|(name, value)| *name == "authorization" && value.is_some());

@@ -116,9 +116,13 @@ async fn build(client: &Client, indexes: &[Index]) -> Result<Vec<String>, OpenEr
     let missing = |source| OpenError::Missing(without_detail(source));
     let mut built = Vec::new();
     let mut conflicts = 0;
-    while let Some((index, defect)) = find_defects(client, indexes).await?.first().copied() {
+    loop {
+        // Asked before the defects: an index whose build ends in between is valid then, and must not be dropped.
+        let is_being_built: bool =
+            client.query_typed_one(IS_INDEX_BEING_BUILT, &[]).await.map_err(missing)?.try_get(0).map_err(missing)?;
+        let Some((index, defect)) = find_defects(client, indexes).await?.first().copied() else { return Ok(built) };
         let failed = |source| OpenError::Index { name: index.file.to_owned(), source };
-        if client.query_typed_one(IS_INDEX_BEING_BUILT, &[]).await.map_err(missing)?.try_get(0).map_err(missing)? {
+        if is_being_built {
             tracing::debug!("somebody is building an index of the store");
             sleep(PAUSE).await;
             continue;
@@ -136,7 +140,6 @@ async fn build(client: &Client, indexes: &[Index]) -> Result<Vec<String>, OpenEr
             Err(error) => return Err(failed(without_detail(error))),
         }
     }
-    Ok(built)
 }
 
 async fn rebuild(client: &Client, index: &Index, defect: IndexDefect) -> Result<(), tokio_postgres::Error> {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::Metrics;
@@ -122,9 +123,11 @@ async fn request_lines_can_be_text_or_disabled() {
             text.replace("log = \"debug\"\nformat = \"json\"", &format!("log = \"{filter}\"\nformat = \"text\""));
         let (child, mut output, listen, _) = bare(&text);
         Client { address: listen }.post("/pay").key("k\"-1").body("x").send().await;
-        drop(child);
+        // A process that is told to stop writes its last lines.
+        kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
         let mut rest = String::new();
         output.read_to_string(&mut rest).unwrap();
+        drop(child);
         let line = rest.lines().find(|line| line.contains("request") && line.contains("oncegate_status"));
         assert_eq!(line.is_some(), wanted, "{filter}: {rest}");
         for part in ["INFO", "route=\"default\"", "oncegate_status=\"executed\"", "status=201", "key=\"k\\\"-1\""] {

@@ -1,0 +1,63 @@
+//! Warnings about a configuration that is valid and may not be what its author wants.
+
+use std::sync::Arc;
+
+use super::{Config, Route, StoreLocation, postgres_tls};
+use crate::domain::path_samples::sample_paths;
+use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
+
+pub(super) fn collect(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
+        warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
+    }
+    if let StoreLocation::Postgres(url) = &config.store.location {
+        warnings.extend(postgres_tls::warning(url));
+    }
+    if config.store.location == StoreLocation::Memory {
+        warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
+    }
+    for route in config.routes.iter().filter(|route| route.scope.parts.is_empty()) {
+        let name = &route.name;
+        warnings.push(format!("route `{name}`: scope is `none`: any caller who knows a key gets its stored response"));
+    }
+    for route in config.routes.iter().filter(|route| !route.scope.parts.is_empty()) {
+        if route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.confuses_callers()) {
+            warnings.push(format!(
+                "route `{}`: reconcile.url has `{{key}}` but neither `{{id}}` nor `{{scope}}`: two callers may use one key, \
+                 and one would be answered from the other's record; write `{{id}}`, which the service has as the first 64 \
+                 digits of `Oncegate-Reservation`",
+                route.name
+            ));
+        }
+    }
+    warnings.extend(find_unreachable_paths(&config.routes));
+    warnings
+}
+
+/// The paths of a route that are refused because a lenient service may take them for another route's.
+fn find_unreachable_paths(routes: &[Arc<Route>]) -> Vec<String> {
+    let (mut table, mut exact) = (RouteTable::default(), RouteTable::default());
+    for route in routes {
+        table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &route.name);
+        exact.insert(&route.methods, route.host.as_deref(), &route.path, Spelling::Pass, &route.name);
+    }
+    let mut warnings = Vec::new();
+    for path in sample_paths(&routes.iter().map(|route| &route.path).collect::<Vec<_>>()) {
+        for route in routes {
+            let host = route.host.as_deref().unwrap_or_default();
+            for method in &route.methods {
+                if let RouteMatch::Ambiguous(other) = table.find(method, host, &path)
+                    && exact.find(method, host, &path) == RouteMatch::Route(&route.name)
+                {
+                    warnings.push(format!(
+                        "route `{}`: {method} `{path}` is refused (path-ambiguous): some services take it for a path of route \
+                         `{other}`, whose `spelling` decides",
+                        route.name
+                    ));
+                }
+            }
+        }
+    }
+    warnings
+}
