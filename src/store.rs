@@ -87,8 +87,10 @@ pub trait Store: Send + Sync + 'static {
     /// compares them with its running attempts.
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>>;
 
-    /// Deletes completed and retryable records past their TTL, oldest first, at most `limit`; returns how many.
-    fn reap(&self, limit: u32) -> StoreFuture<'_, u64>;
+    /// Deletes completed and retryable records past their TTL, oldest first; of those that are remembered to refuse late
+    /// retries, it drops the response only. It handles at least `limit` records where so many are past their TTL, and at
+    /// most twice as many.
+    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows>;
 
     /// Claims at most `limit` unknown keys of this service that are quiet and due for a probe: counts the probe, sets
     /// the time of the next one, and returns the keys. Several callers get different keys; a caller that dies costs one
@@ -213,6 +215,22 @@ pub struct SweptKey {
     pub attempt: u32,
     /// The instance that had reserved the attempt.
     pub instance: InstanceId,
+}
+
+/// The records that one call of [`Store::reap`] handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReapedRows {
+    /// The deleted records.
+    pub deleted: u64,
+    /// The records that are still remembered and lost their response.
+    pub responses_dropped: u64,
+}
+
+impl ReapedRows {
+    /// Whether a call with this limit may have left records behind that are past their TTL.
+    pub fn is_full_batch(self, limit: u32) -> bool {
+        self.deleted + self.responses_dropped >= u64::from(limit)
+    }
 }
 
 /// The requests of a route, and the way in which it finds their keys.

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use super::metrics::{Op, StoreMetrics};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, RenewResult, RouteIdentity, ServiceReports, SettleResult, Store,
-    StoreError, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, ServiceReports, SettleResult,
+    Store, StoreError, StoreFuture, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -264,7 +264,7 @@ impl Store for Breaker {
         self.call_always(Op::ListInFlight, self.store.list_in_flight(instance, older_than))
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
+    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         self.call_always(Op::Reap, self.store.reap(limit))
     }
 

@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use super::row::{FoundRecord, millis, state_of};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, Record, RecordId, RenewResult, ReserveRequest, ReserveResult,
-    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, ReapedRows, Record, RecordId, RenewResult, ReserveRequest,
+    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings,
+    SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -171,7 +172,7 @@ impl Store for Postgres {
         }))
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
+    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
             upkeep::reap(&self.upkeep, limit, deadline)

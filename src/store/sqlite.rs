@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, Record, RecordId, RenewResult, ReserveRequest, ReserveResult,
-    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, ReapedRows, Record, RecordId, RenewResult, ReserveRequest,
+    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings,
+    SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -136,7 +137,7 @@ impl Store for Sqlite {
         })
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, u64> {
+    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
     }
 
@@ -300,10 +301,10 @@ mod tests {
         store.settle(Settlement::for_orphan(reserve_request.id, reserve_request.token, second)).await.unwrap();
         later(999);
         assert!(!store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10).await.unwrap(), 0);
+        assert_eq!(store.reap(10).await.unwrap().deleted, 0);
         later(1);
         assert!(store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10).await.unwrap(), 1);
+        assert_eq!(store.reap(10).await.unwrap().deleted, 1);
 
         // The lease expires to the millisecond, too.
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();

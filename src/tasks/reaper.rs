@@ -6,18 +6,19 @@ use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::store::StoreError;
 
-/// The rows that one statement deletes: few enough not to slow requests down.
+/// The rows that one statement handles: few enough not to slow requests down.
 const BATCH: u32 = 500;
 
-/// Deletes completed and retryable records only. A record in flight or unknown never expires.
+/// Deletes completed and retryable records only, or drops the responses of those that are still remembered. A record in
+/// flight or unknown never expires.
 pub struct Reaper(pub Arc<Instance>);
 
 impl Task for Reaper {
     const NAME: &'static str = "reaper";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let deleted = self.0.store.reap(BATCH).await?;
-        self.0.observability.metrics.reaped.inc_by(deleted);
-        Ok(if deleted >= u64::from(BATCH) { PassResult::Full } else { PassResult::Idle })
+        let reaped = self.0.store.reap(BATCH).await?;
+        self.0.observability.metrics.reaped.inc_by(reaped.deleted);
+        Ok(if reaped.is_full_batch(BATCH) { PassResult::Full } else { PassResult::Idle })
     }
 }

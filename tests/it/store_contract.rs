@@ -72,6 +72,7 @@ on_both! {
         a_released_lease_expires_at_once,
         an_instances_attempts_are_listed_past_a_minimum_age,
         the_reaper_deletes_the_oldest_expired_rows_and_nothing_else,
+        a_backlog_of_forgotten_and_remembered_keys_is_reaped_in_one_pass,
         a_remembered_key_outlives_its_response,
         a_remembered_key_is_forgotten_in_the_end,
         a_working_store_answers_a_ping,

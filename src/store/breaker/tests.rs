@@ -75,8 +75,8 @@ impl Store for FakeStore {
         self.answer(false, Vec::new())
     }
 
-    fn reap(&self, _: u32) -> StoreFuture<'_, u64> {
-        self.answer(false, 0)
+    fn reap(&self, _: u32) -> StoreFuture<'_, ReapedRows> {
+        self.answer(false, ReapedRows::default())
     }
 
     fn claim_probes(&self, _: &Arc<str>, _: Vec<ProbeSchedule>, _: u32) -> StoreFuture<'_, Vec<Probe>> {

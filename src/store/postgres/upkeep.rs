@@ -11,7 +11,7 @@ use super::failure::PgFailure;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::store::row;
-use crate::store::{LeaseRenewal, RenewResult, RouteIdentity, SweptKey};
+use crate::store::{LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SweptKey};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = durable!("reap");
@@ -83,8 +83,13 @@ pub(super) async fn list_in_flight(
     query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
 }
 
-pub(super) async fn reap(pool: &PgPool, limit: u32, deadline: Instant) -> Result<u64, PgFailure> {
-    execute(pool, deadline, REAP, &[(/* limit */ &i64::from(limit), Type::INT8)]).await
+pub(super) async fn reap(pool: &PgPool, limit: u32, deadline: Instant) -> Result<ReapedRows, PgFailure> {
+    let rows = query(pool, deadline, REAP, &[(/* limit */ &i64::from(limit), Type::INT8)]).await?;
+    let Some(row) = rows.first() else {
+        return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no count"))));
+    };
+    let count = |name| row.try_get::<_, i64>(name).map(i64::unsigned_abs).map_err(column);
+    Ok(ReapedRows { deleted: count("deleted")?, responses_dropped: count("responses_dropped")? })
 }
 
 pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailure> {

@@ -10,7 +10,7 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, state_after};
-use crate::store::{ExpectedRecord, LeaseRenewal, RenewResult, RouteIdentity, SettleResult, SweptKey};
+use crate::store::{ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SettleResult, SweptKey};
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
 const FIND: &str = include_str!("sql/find.sql");
@@ -275,12 +275,14 @@ pub(super) fn list_in_flight(
     Ok(standing)
 }
 
-pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<u64, SqliteFailure> {
+pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<ReapedRows, SqliteFailure> {
     db.prepare_cached(DELETE_EXPIRED_REQUESTS)?.execute(named_params! { ":limit": limit, ":now": now })?;
     db.prepare_cached(DELETE_ORPHANED_REQUESTS)?.execute(named_params! { ":limit": limit })?;
-    db.prepare_cached(EXPIRE_RESPONSES)?.execute(named_params! { ":limit": limit, ":now": now })?;
-    let reaped = db.prepare_cached(REAP)?.execute(named_params! { ":limit": limit, ":now": now })?;
-    Ok(reaped as u64)
+    let lapsed = named_params! { ":limit": limit, ":now": now };
+    Ok(ReapedRows {
+        responses_dropped: db.prepare_cached(EXPIRE_RESPONSES)?.execute(lapsed)? as u64,
+        deleted: db.prepare_cached(REAP)?.execute(lapsed)? as u64,
+    })
 }
 
 pub(super) fn remember_route_identities(

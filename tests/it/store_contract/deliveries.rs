@@ -332,7 +332,7 @@ pub async fn a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason(mut
         assert_eq!(world.current_state(reserve_request).await, "dead");
     }
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
-    assert_eq!(store.reap(100).await.unwrap(), 0);
+    assert_eq!(store.reap(100).await.unwrap().deleted, 0);
     drop(store);
     let line = |reserve_request: &ReserveRequest, before: &str, note: &str| {
         format!("shop delivery give_up {} {before} dead {note}", reserve_request.id)
@@ -434,7 +434,7 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
         ))
         .await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(world.store().reap(10).await.unwrap(), 1);
+    assert_eq!(world.store().reap(10).await.unwrap().deleted, 1);
     assert_eq!(world.rows_of("outbox").await, 1);
 }
 
@@ -529,7 +529,7 @@ pub async fn the_reaper_deletes_requests_without_a_key(mut world: StoreFixture) 
     world.execute_sql("delete from keys").await.unwrap();
     world.accept(&stays).await;
     assert_eq!(world.rows_of("outbox").await, 2);
-    assert_eq!(world.store().reap(10).await.unwrap(), 0);
+    assert_eq!(world.store().reap(10).await.unwrap().deleted, 0);
     assert_eq!(world.rows_of("outbox").await, 1);
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), [stays.id]);
 }

@@ -217,7 +217,7 @@ pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion
     assert!(world.resolve(&probe, ProbeVerdict::Dead).await);
     assert_eq!(world.state(&reserve_request).await, "dead");
     assert_eq!(world.claim_probes(at_once(), 10).await, []);
-    assert_eq!(world.store().reap(10).await.unwrap(), 0, "it is kept until somebody decides");
+    assert_eq!(world.store().reap(10).await.unwrap().deleted, 0, "it is kept until somebody decides");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
     assert!(matches!(
         world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap(),

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::ids::InstanceId;
 use oncegate::domain::scope::Scope;
-use oncegate::store::{ExpectedRecord, RouteIdentity, SettleResult};
+use oncegate::store::{ExpectedRecord, ReapedRows, RouteIdentity, SettleResult};
 
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, response, settlement, token,
@@ -101,15 +101,44 @@ pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: 
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
-    assert_eq!(world.store().reap(2).await.unwrap(), 2);
+    assert_eq!(world.store().reap(2).await.unwrap().deleted, 2);
     assert!(world.store().find(goes[2].0.id).await.unwrap().is_some());
-    assert_eq!(world.store().reap(2).await.unwrap(), 1);
-    assert_eq!(world.store().reap(2).await.unwrap(), 0);
+    assert_eq!(world.store().reap(2).await.unwrap().deleted, 1);
+    assert_eq!(world.store().reap(2).await.unwrap().deleted, 0);
     for (reserve_request, _) in &goes {
         assert!(world.store().find(reserve_request.id).await.unwrap().is_none());
     }
     for (reserve_request, _) in &stays {
         world.find(reserve_request).await;
+    }
+}
+
+pub async fn a_backlog_of_forgotten_and_remembered_keys_is_reaped_in_one_pass(mut world: StoreFixture) {
+    const LIMIT: u32 = 10;
+    // Most keys of a batch are of a route that refuses late retries, and some are not.
+    let reserve_requests: Vec<_> = (0..100).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
+    join_all(reserve_requests.iter().enumerate().map(async |(i, reserve_request)| {
+        world.reserve(reserve_request).await;
+        let remember = (i % 10 > 0).then_some(DAY);
+        let outcome = AttemptOutcome::Completed { response: response(b"paid"), ttl: Duration::ZERO, remember };
+        world.settle(settlement(reserve_request, outcome)).await;
+    }))
+    .await;
+    // As the reaper does it.
+    let mut total = ReapedRows::default();
+    loop {
+        let reaped = world.store().reap(LIMIT).await.unwrap();
+        total.deleted += reaped.deleted;
+        total.responses_dropped += reaped.responses_dropped;
+        if !reaped.is_full_batch(LIMIT) {
+            break;
+        }
+    }
+    assert_eq!(total, ReapedRows { deleted: 10, responses_dropped: 90 });
+    assert_eq!(world.rows_of("keys").await, 90);
+    for reserve_request in &reserve_requests {
+        let found = world.store().find(reserve_request.id).await.unwrap();
+        assert!(found.is_none_or(|record| record.state.name() == "expired"));
     }
 }
 

@@ -39,8 +39,14 @@ responses_dropped as (
          status = null, fields = null, body = null
     from lapsed
    where k.id = lapsed.id and lapsed.remember_ms is not null
+  returning k.id
+),
+records_deleted as (
+  delete from oncegate.keys as k using lapsed where k.id = lapsed.id and lapsed.remember_ms is null
+  returning k.id
 )
-delete from oncegate.keys as k
- using lapsed
- cross join durable
- where k.id = lapsed.id and lapsed.remember_ms is null and durable.setting is not null
+-- Counted here, because the command tag would not count the updated rows.
+select (select count(*) from records_deleted) as deleted,
+       (select count(*) from responses_dropped) as responses_dropped
+  from durable
+ where durable.setting is not null
