@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DeliveryMode, Route};
@@ -29,8 +30,8 @@ const BATCH: usize = 32;
 /// accepts wakes the deliverer at once.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The interval while no route is asynchronous: one may have been before a reload or a restart.
-const PERIOD_WITHOUT_ROUTES: Duration = Duration::from_secs(10);
+/// The interval of passes over synchronous routes: one may have been asynchronous before a reload or a restart.
+const SYNCHRONOUS_ROUTES_PERIOD: Duration = Duration::from_secs(10);
 
 /// The deliveries of one route that run at once where there are several routes.
 const ROUTE_DELIVERIES_MAX: usize = DELIVERIES_MAX / 2;
@@ -86,6 +87,15 @@ impl Drop for DeliverySlot {
     }
 }
 
+/// The routes that a pass asks the store about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PassRoutes {
+    /// Those that accept requests now.
+    Asynchronous,
+    /// Those too that may have accepted requests earlier.
+    All,
+}
+
 /// The loop that delivers; there is one for each instance.
 pub struct Deliverer {
     instance: Arc<Instance>,
@@ -113,13 +123,18 @@ impl Deliverer {
 
     /// Runs until `stop`, and then until the running deliveries have ended. The caller must track it: a drain waits for it.
     pub async fn run(self, stop: CancellationToken) {
+        let mut synchronous_routes_at = Instant::now();
         loop {
             let free = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 free = self.acquire_slots() => free,
             };
-            let found = match self.run_pass(free).await {
+            let routes = match Instant::now() >= synchronous_routes_at {
+                true => PassRoutes::All,
+                false => PassRoutes::Asynchronous,
+            };
+            let found = match self.run_pass(free, routes).await {
                 Ok(found) => found,
                 Err(error) => {
                     tracing::warn!(
@@ -133,6 +148,9 @@ impl Deliverer {
             if found > 0 {
                 continue;
             }
+            if routes == PassRoutes::All {
+                synchronous_routes_at = Instant::now() + SYNCHRONOUS_ROUTES_PERIOD;
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -145,7 +163,7 @@ impl Deliverer {
             _ = self.slots.acquire_many(all) => {}
             () = self.instance.drain_expired.cancelled() => return,
         }
-        if let Err(error) = self.run_pass(Vec::new()).await {
+        if let Err(error) = self.run_pass(Vec::new(), PassRoutes::Asynchronous).await {
             tracing::info!(
                 cause = error_causes(&error),
                 "{error}; delivered requests stay in the store as long as their keys"
@@ -161,10 +179,10 @@ impl Deliverer {
     }
 
     /// Picks up due deliveries for the free slots and starts them. Returns the number of deliveries and given-up keys.
-    async fn run_pass(&self, free: Vec<OwnedSemaphorePermit>) -> Result<usize, StoreError> {
+    async fn run_pass(&self, free: Vec<OwnedSemaphorePermit>, routes: PassRoutes) -> Result<usize, StoreError> {
         let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
         self.report_unsent().await?;
-        let mut policies = self.policies();
+        let mut policies = self.policies(routes);
         // Where there are several routes, none takes all slots: a service that hangs must not starve the others.
         let slots_max =
             if policies.len() > 1 { self.running.remove_full_routes(&mut policies) } else { DELIVERIES_MAX };
@@ -234,8 +252,9 @@ impl Deliverer {
         self.instance.store.pick_up(request).await.map(drop).inspect_err(|_| lock().extend(uncounted))
     }
 
-    /// Returns the policies of all routes, by each of their names: one that is no longer asynchronous may still have accepted requests.
-    fn policies(&self) -> Vec<DeliveryPolicy> {
+    /// Returns the policies of these routes, by each of their names, in another order each time, so that no route always comes
+    /// after one that fills every batch.
+    fn policies(&self, routes: PassRoutes) -> Vec<DeliveryPolicy> {
         let config = self.live.borrow();
         if config.secrets.current().is_none() {
             return Vec::new();
@@ -247,9 +266,13 @@ impl Deliverer {
             time_limit: self.instance.attempt_time_limit(route),
             retry: route.retry,
         };
-        let by_name = config.routes.iter().flat_map(|route| route.names().map(move |name| (name, route)));
-        let mut policies: Vec<_> = by_name.map(policy).collect();
-        // In another order each time, so that no route always comes after one that fills every batch.
+        let is_included = |route: &&Arc<Route>| match routes {
+            PassRoutes::All => true,
+            PassRoutes::Asynchronous => is_asynchronous(route),
+        };
+        let included = config.routes.iter().filter(is_included);
+        let mut policies: Vec<_> =
+            included.flat_map(|route| route.names().map(move |name| (name, route))).map(policy).collect();
         if !policies.is_empty() {
             let first = getrandom::u32().unwrap_or_default() as usize % policies.len();
             policies.rotate_left(first);
@@ -258,13 +281,20 @@ impl Deliverer {
     }
 
     fn period(&self) -> Duration {
-        let is_async = self.live.borrow().routes.iter().any(|route| route.delivery != DeliveryMode::Sync);
-        if is_async { PERIOD } else { PERIOD_WITHOUT_ROUTES }
+        let any = self.live.borrow().routes.iter().any(|route| is_asynchronous(route));
+        if any { PERIOD } else { SYNCHRONOUS_ROUTES_PERIOD }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RecordId>> {
         // Consistent between any two statements, so a poisoned lock is usable.
         self.delivered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_asynchronous(route: &Route) -> bool {
+    match route.delivery {
+        DeliveryMode::Sync => false,
+        DeliveryMode::Async | DeliveryMode::Prefer => true,
     }
 }
 

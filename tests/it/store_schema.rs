@@ -23,18 +23,22 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
 /// The migrations of both stores, in order.
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
+/// The later migrations that only SQLite has.
+const SQLITE: [&str; 1] = ["0006_unknown_deliveries"];
+
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 1] = ["0006_statements"];
+const POSTGRES: [&str; 2] = ["0006_statements", "0007_unknown_deliveries"];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.
 fn all(settings: &StoreSettings) -> Vec<&'static str> {
     if !matches!(settings.location, StoreLocation::Postgres(_)) {
-        return ALL.into();
+        return ALL.into_iter().chain(SQLITE).collect();
     }
     let with_indexes = |step| match step {
         "0002_operators" => vec![step, "0002_operators.keys_unsettled", "0002_operators.keys_due"],
         "0004_outbox" => vec![step, "0004_outbox.keys_queued"],
+        "0007_unknown_deliveries" => vec![step, "0007_unknown_deliveries.keys_unknown_deliveries"],
         _ => vec![step],
     };
     ALL.into_iter().chain(POSTGRES).flat_map(with_indexes).collect()
@@ -235,7 +239,7 @@ async fn every_sql_file_starts_with_its_name_and_prepares() {
     let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
     let sqlite = rusqlite::Connection::open_in_memory().unwrap();
-    for step in ALL {
+    for step in ALL.into_iter().chain(SQLITE) {
         sqlite.execute_batch(&migration("sqlite", step)).unwrap();
     }
     for (store, files_min) in [("postgres", 10), ("sqlite", 10)] {
@@ -340,6 +344,86 @@ async fn no_statement_scans_the_whole_table() {
         let plan = plan.join("\n");
         assert!(plan.contains(&format!("{index} on keys")), "{name}:\n{plan}");
         assert!(!plan.contains("Seq Scan on keys"), "{name}:\n{plan}");
+    }
+}
+
+/// Inserts 40,000 unknown keys. Half of them were accepted for delivery: of those, 15 are due and quiet, and 5,000 are due and
+/// not quiet.
+async fn fill_with_unknown(database: &Database) {
+    let rows = "
+      insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
+                                 state, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+      select sha256(n::text::bytea), 'shop', sha256('s'), 'p', n::text::bytea, 'pay', '1', sha256('f'),
+             substr(sha256(n::text::bytea), 1, 16), 1, 1, 'unknown', now(), now(),
+             case when n % 8 = 1 then now() + interval '1 hour' else now() end, now(),
+             case when n % 2 = 1 then now() end,
+             case when n % 8 in (3, 5, 7) and n > 100040 then now() + interval '1 hour' end
+        from generate_series(100001, 140000) as n;
+      analyze oncegate.keys";
+    database.client().await.batch_execute(rows).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pick_up_reads_no_unknown_key_that_is_not_due() {
+    let world = StoreFixture::postgres().await;
+    fill(world.database()).await;
+    fill_with_unknown(world.database()).await;
+    let client = world.database().client().await;
+    client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
+    let path = sql_folder("postgres").join("pick_up.sql");
+    let sql = postgres_statement(&path, &fs::read_to_string(&path).unwrap());
+    client.batch_execute(&format!("prepare pick_up as {sql}")).await.unwrap();
+    for (policy, due) in [("retry-when-quiet", 15), ("retry", 5015), ("hold", 0)] {
+        let none = "array[]::bytea[]";
+        let values = format!(
+            "('shop', array['pay'], array['{policy}'], array[1], array[1], array[3], array[1000], 32, {none}, 1, {none}, \
+             {none}, {none})"
+        );
+        client.batch_execute("begin").await.unwrap();
+        let explain = format!("explain (analyze, costs off, timing off, format json) execute pick_up {values}");
+        let explained = client.simple_query(&explain).await.unwrap();
+        let json = explained.iter().find_map(|message| match message {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let plan: serde_json::Value = serde_json::from_str(json.unwrap()).unwrap();
+        client.batch_execute("rollback").await.unwrap();
+        let mut read = 0.0;
+        rows_read(&plan, "keys", &mut read);
+        let picked = f64::from(due.min(32));
+        // The rows found, and each of them once more when it is updated.
+        assert!(read <= 3.0 * picked, "{policy}: {read} rows were read\n{plan:#}");
+    }
+}
+
+/// Adds up the rows of a table that a plan's nodes have read, those that a filter has dropped included.
+fn rows_read(plan: &serde_json::Value, table: &str, sum: &mut f64) {
+    if plan["Relation Name"] == table {
+        let number = |name: &str| plan[name].as_f64().unwrap_or(0.0);
+        let rows = number("Actual Rows") + number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
+        *sum += rows * number("Actual Loops");
+    }
+    let children = plan.as_array().into_iter().flatten().chain(plan["Plans"].as_array().into_iter().flatten());
+    for child in children.chain(plan.get("Plan")) {
+        rows_read(child, table, sum);
+    }
+}
+
+#[test]
+fn sqlite_searches_unknown_deliveries_by_their_own_index() {
+    let sqlite = rusqlite::Connection::open_in_memory().unwrap();
+    for step in ALL.into_iter().chain(SQLITE) {
+        sqlite.execute_batch(&migration("sqlite", step)).unwrap();
+    }
+    let sql = fs::read_to_string(sql_folder("sqlite").join("list_due_deliveries.sql")).unwrap();
+    let mut explained = sqlite.prepare(&format!("explain query plan {sql}")).unwrap();
+    let plan: Vec<String> = explained.raw_query().mapped(|row| row.get("detail")).map(Result::unwrap).collect();
+    let plan = plan.join("\n");
+    for index in [
+        "keys_queued (service=? AND route=? AND due_at<?)",
+        "keys_unknown_deliveries (service=? AND route=? AND <expr><?)",
+    ] {
+        assert!(plan.contains(index), "{plan}");
     }
 }
 

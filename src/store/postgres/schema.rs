@@ -37,6 +37,16 @@ const STEPS: &[MigrationStep] = &[
     }]),
     MigrationStep::new(5, "0005_service", include_str!("../../../migrations/postgres/0005_service.sql")),
     MigrationStep::new(6, "0006_statements", include_str!("../../../migrations/postgres/0006_statements.sql")),
+    MigrationStep::new(
+        7,
+        "0007_unknown_deliveries",
+        include_str!("../../../migrations/postgres/0007_unknown_deliveries.sql"),
+    )
+    .with(&[Index {
+        name: "keys_unknown_deliveries",
+        file: "0007_unknown_deliveries.keys_unknown_deliveries",
+        sql: include_str!("../../../migrations/postgres/0007_unknown_deliveries.keys_unknown_deliveries.sql"),
+    }]),
 ];
 
 /// See [`crate::store::schema()`].

@@ -19,6 +19,11 @@ const STEPS: &[MigrationStep] = &[
     MigrationStep::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
     MigrationStep::new(4, "0004_outbox", include_str!("../../../migrations/sqlite/0004_outbox.sql")),
     MigrationStep::new(5, "0005_service", include_str!("../../../migrations/sqlite/0005_service.sql")),
+    MigrationStep::new(
+        6,
+        "0006_unknown_deliveries",
+        include_str!("../../../migrations/sqlite/0006_unknown_deliveries.sql"),
+    ),
 ];
 
 /// See [`crate::store::schema()`].

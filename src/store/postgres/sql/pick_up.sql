@@ -36,10 +36,13 @@ unknown_due as materialized (
               and k.accepted_at is not null
               and k.id <> all ($12)
               and coalesce(k.due_at, k.settled_at) <= (select clock_timestamp())
-              -- Its last attempt cannot be running any more, unless the route accepts that.
-              and (a.on_unknown = 'retry'
-                   or (a.on_unknown = 'retry-when-quiet'
-                       and k.deadline + a.quiet_after_ms * interval '1 millisecond' <= clock_timestamp()))
+              -- Its last attempt cannot be running any more, unless the route accepts that. The column stands alone, so
+              -- that the index is searched for it.
+              and k.deadline <= case a.on_unknown
+                                  when 'retry' then 'infinity'
+                                  else (select clock_timestamp()) - a.quiet_after_ms * interval '1 millisecond'
+                                end
+            order by coalesce(k.due_at, k.settled_at)
             limit $8
               for no key update of k skip locked
          ) as due

@@ -1,0 +1,1 @@
+-- An index alone: 0007_unknown_deliveries.keys_unknown_deliveries.sql, because the table is in use.
