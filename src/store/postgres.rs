@@ -31,7 +31,8 @@ use batcher::Batcher;
 use connect::PgPool;
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
-use statements::{FindStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement};
+use lookups::Lookups;
+use statements::{ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement};
 
 pub(super) use schema::{migrate, newest_step, pending};
 
@@ -49,6 +50,7 @@ mod connect;
 mod deliveries;
 mod failure;
 mod indexes;
+mod lookups;
 mod probes;
 mod schema;
 mod service_reports;
@@ -72,14 +74,14 @@ pub(super) struct Postgres {
     timeout: Duration,
     reserve: Batcher<ReserveStatement>,
     take_over: Batcher<TakeOverStatement>,
-    find: Batcher<FindStatement>,
+    find: Lookups,
     enqueue: Batcher<EnqueueStatement>,
     /// For statements that begin something and are not batched.
     begin: PgPool,
     /// Settlements have connections of their own, which no flood of reservations can take.
     settle: Batcher<SettleStatement>,
     /// The reads of a settlement, on the same connections.
-    find_settled: Batcher<FindStatement>,
+    find_settled: Lookups,
     /// Lost rows that a settlement writes anew, on the same connections.
     restore: Batcher<RestoreStatement>,
     /// For leases alone: a lease that is renewed late loses attempts.
@@ -97,11 +99,11 @@ pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres
         timeout: settings.timeout,
         reserve: Batcher::open(&pools.begin, LANES),
         take_over: Batcher::open(&pools.begin, LANES),
-        find: Batcher::open(&pools.begin, LANES),
+        find: Lookups::open(&pools.begin, LANES, &pools.replay),
         enqueue: Batcher::open(&pools.begin, LANES),
         begin: pools.begin,
         settle: Batcher::open(&pools.settle, LANES),
-        find_settled: Batcher::open(&pools.settle, 1),
+        find_settled: Lookups::open(&pools.settle, 1, &pools.settle),
         restore: Batcher::open(&pools.settle, 1),
         lease: pools.lease,
         upkeep: pools.upkeep,
@@ -136,7 +138,7 @@ impl Store for Postgres {
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
-            Ok(self.find.call(FindStatement { id, in_doubt: false }, deadline).await??.map(|found| found.record))
+            Ok(self.find.find(id, false, deadline).await?.map(|found| found.record))
         }))
     }
 
@@ -276,8 +278,8 @@ impl Postgres {
             if self.reserve.call(ReserveStatement(reserve_request.clone()), deadline).await? {
                 return Ok(fresh(&reserve_request, 1, None));
             }
-            let look = self.find.call(FindStatement { id: reserve_request.id, in_doubt }, deadline).await;
-            if let Some(found) = look.map_err(PgFailure::for_taken_key)?? {
+            let look = self.find.find(reserve_request.id, in_doubt, deadline).await;
+            if let Some(found) = look.map_err(PgFailure::for_taken_key)? {
                 return Ok(taken(&reserve_request, found.record, in_doubt));
             }
         }
@@ -299,7 +301,7 @@ impl Postgres {
             {
                 return Ok(fresh(&reserve_request, attempt, reached));
             }
-            match self.find.call(FindStatement { id: reserve_request.id, in_doubt }, deadline).await?? {
+            match self.find.find(reserve_request.id, in_doubt, deadline).await? {
                 // Only another transaction's lock can be in the way.
                 Some(found) if may_be_taken(&found.record, from) => pauses.next().await,
                 Some(found) => return Ok(taken(&reserve_request, found.record, in_doubt)),
@@ -324,8 +326,8 @@ impl Postgres {
             if accepted {
                 return Ok(EnqueueResult::Accepted);
             }
-            let look = self.find.call(FindStatement { id: order.reserve_request.id, in_doubt }, deadline).await;
-            match (look.map_err(PgFailure::for_taken_key)??, from) {
+            let look = self.find.find(order.reserve_request.id, in_doubt, deadline).await;
+            match (look.map_err(PgFailure::for_taken_key)?, from) {
                 // Our own, from a try whose answer was lost.
                 (Some(found), _) if in_doubt && found.record.token == order.reserve_request.token => {
                     return Ok(EnqueueResult::Accepted);
@@ -354,7 +356,7 @@ impl Postgres {
             if let Some(expires_at) = self.settle.call(request, deadline).await?? {
                 return Ok(SettleResult::Done { expires_at });
             }
-            let found = self.find_settled.call(FindStatement { id: settlement.id, in_doubt }, deadline).await??;
+            let found = self.find_settled.find(settlement.id, in_doubt, deadline).await?;
             let Some(FoundRecord { record, expires_at }) = found else {
                 if settlement.lease_to_restore().is_none() {
                     return Ok(SettleResult::Fenced(None));

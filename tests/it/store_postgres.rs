@@ -5,6 +5,7 @@ mod deliveries;
 mod failover;
 mod faults;
 mod functions;
+mod lookups;
 mod pooler;
 
 use std::time::{Duration, Instant};

@@ -307,7 +307,7 @@ async fn no_statement_scans_the_whole_table() {
     let listed = "'shop', '', '', decode(repeat('ff', 32), 'hex')";
     let filter = "null, null, null, null, null";
     for (name, values, index) in [
-        ("find", format!("({id})"), "keys_pkey"),
+        ("find", format!("({id}, 1000)"), "keys_pkey"),
         ("settle_skip_locked", settle, "keys_pkey"),
         ("take_over", take_over, "keys_pkey"),
         ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),

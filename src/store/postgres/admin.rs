@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::failure::PgFailure;
-use super::statements::AWAIT_DURABILITY;
+use super::lookups::AWAIT_DURABILITY;
 use super::upkeep::{Parameter, column, query};
 use super::{Postgres, RetryBudget, retry_until_known};
 use crate::domain::ids::RecordId;

@@ -82,6 +82,8 @@ pub(super) struct PgPool {
 /// The pools, divided so that no kind of work can starve another.
 pub(super) struct PgPools {
     pub begin: PgPool,
+    /// For large responses alone, so that none delays a reservation.
+    pub replay: PgPool,
     pub settle: PgPool,
     pub lease: PgPool,
     pub upkeep: PgPool,
@@ -95,9 +97,13 @@ pub(super) fn pools(server: &PgServer, max_connections: usize, timeout: Duration
     // locks, so they leave no server processes behind.
     let lease = PgPool { given_up_max: timeout.min(GIVEN_UP_MAX), ..pool(server, 1)? };
     let upkeep = if total > CONNECTIONS_MIN { pool(server, 1)? } else { lease.clone() };
-    let rest = total - if total > CONNECTIONS_MIN { 2 } else { 1 };
-    let settle = (rest / 3).max(2);
-    Ok(PgPools { begin: pool(server, rest - settle)?, settle: pool(server, settle)?, lease, upkeep })
+    let has_replay = total > CONNECTIONS_MIN + 1;
+    let rest = total - 1 - usize::from(total > CONNECTIONS_MIN) - usize::from(has_replay);
+    let settle_size = (rest / 3).max(2);
+    let settle = pool(server, settle_size)?;
+    // Only one large look-up runs at once, so that settlements have a connection of their own here too.
+    let replay = if has_replay { pool(server, 1)? } else { settle.clone() };
+    Ok(PgPools { begin: pool(server, rest - settle_size)?, replay, settle, lease, upkeep })
 }
 
 fn pool(server: &PgServer, size: usize) -> Result<PgPool, OpenError> {

@@ -19,10 +19,8 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::ExpectedRecord;
 use crate::store::batch::ByteSize;
-use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, body_bytes, millis, state_after};
+use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, state_after};
 
-pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
-const FIND: &str = include_str!("sql/find.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RESTORE: &str = durable!("restore");
 const SETTLE: &str = include_str!("sql/settle.sql");
@@ -135,43 +133,6 @@ impl BatchStatement for TakeOverStatement {
             Some(row::attempt(number.into()).and_then(|number| Ok((number, recovery_point?))))
         };
         Ok(requests.iter().map(attempt).map(Option::transpose).collect())
-    }
-}
-
-/// Reads a record.
-pub(super) struct FindStatement {
-    pub id: RecordId,
-    /// Whether an earlier try of the same call may have written the record. Then it is returned only once it is as
-    /// durable as if that try had been answered.
-    pub in_doubt: bool,
-}
-
-impl ByteSize for FindStatement {
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES
-    }
-}
-
-impl BatchStatement for FindStatement {
-    type Answer = Result<Option<FoundRecord>, CorruptRow>;
-
-    const DISTINCT: bool = false;
-
-    fn id(&self) -> RecordId {
-        self.id
-    }
-
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids = column(requests, |q| q.id.as_bytes().as_slice());
-        ids.dedup(); // they are sorted
-        let mut found = HashMap::new();
-        for row in client.query_typed(FIND, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await? {
-            found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(&row));
-        }
-        if requests.iter().any(|q| q.in_doubt) {
-            client.query_typed(AWAIT_DURABILITY, &[]).await?;
-        }
-        Ok(requests.iter().map(|q| found.get(q.id.as_bytes().as_slice()).cloned().transpose()).collect())
     }
 }
 
@@ -325,29 +286,4 @@ fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<Set
     }
     let expiry = |id: RecordId| Some(written.get(id.as_bytes().as_slice())?.map(row::time).transpose());
     Ok(ids.map(|id| expiry(id).transpose()).collect())
-}
-
-fn decode(row: &Row) -> Result<FoundRecord, CorruptRow> {
-    read(row).map_err(|_| CorruptRow("a column's type"))?.decode()
-}
-
-fn read(row: &Row) -> Result<row::RawRecord<'_>, Error> {
-    Ok(row::RawRecord {
-        id: row.try_get("id")?,
-        attempt: row.try_get::<_, i32>("attempt")?.into(),
-        token: row.try_get("token")?,
-        recipe: row.try_get("recipe")?,
-        fingerprint: row.try_get("fingerprint")?,
-        state: row.try_get("state")?,
-        running_ms: row.try_get("running_ms")?,
-        deadline_in_ms: row.try_get("deadline_in_ms")?,
-        past_ttl: row.try_get("past_ttl")?,
-        late: row.try_get("late")?,
-        recovery_point: row.try_get("recovery_point")?,
-        expires_at_ms: row.try_get("expires_at_ms")?,
-        accepted_at_ms: row.try_get("accepted_at_ms")?,
-        status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
-        fields: row.try_get("fields")?,
-        body: row.try_get::<_, Option<&[u8]>>("body")?.map(Bytes::copy_from_slice),
-    })
 }

@@ -1,9 +1,9 @@
-//! A network link between the store and its server that can lose replies or delay connections at the worst moment.
+//! A network link between the store and its server that can lose or stall replies and delay connections at the worst moment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -15,6 +15,15 @@ pub struct DatabaseLink {
     lose: Arc<AtomicU32>,
     open: Arc<watch::Sender<bool>>,
     come: watch::Receiver<u32>,
+    replies: Arc<Replies>,
+}
+
+/// The sizes of the server's replies, each from one message of the client to the next.
+struct Replies {
+    largest: AtomicUsize,
+    /// From this size on, a reply stalls.
+    stall_from: watch::Sender<usize>,
+    stalled: watch::Sender<u32>,
 }
 
 impl DatabaseLink {
@@ -26,16 +35,18 @@ impl DatabaseLink {
         let lose = Arc::new(AtomicU32::new(0));
         let open = Arc::new(watch::Sender::new(true));
         let (count, come) = watch::channel(0);
-        let (armed, opened) = (lose.clone(), open.clone());
+        let (stall_from, stalled) = (watch::Sender::new(usize::MAX), watch::Sender::new(0));
+        let replies = Arc::new(Replies { largest: AtomicUsize::new(0), stall_from, stalled });
+        let (armed, opened, sizes) = (lose.clone(), open.clone(), replies.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 count.send_modify(|count| *count += 1);
                 let _ = opened.subscribe().wait_for(|open| *open).await;
                 let far = TcpStream::connect(&address).await.unwrap();
-                tokio::spawn(forward(near, far, armed.clone()));
+                tokio::spawn(forward(near, far, armed.clone(), sizes.clone()));
             }
         });
-        Self { url, lose, open, come }
+        Self { url, lose, open, come, replies }
     }
 
     /// From now on new connections wait.
@@ -58,21 +69,57 @@ impl DatabaseLink {
         self.lose.store(count, Ordering::SeqCst);
     }
 
+    /// The size of the largest reply so far.
+    pub fn largest_reply(&self) -> usize {
+        self.replies.largest.load(Ordering::SeqCst)
+    }
+
+    /// From now on, replies stall once they have so many bytes; `usize::MAX` releases them.
+    pub fn stall_replies_from(&self, bytes: usize) {
+        self.replies.stalled.send_replace(0);
+        self.replies.stall_from.send_replace(bytes);
+    }
+
+    /// Waits until a reply has stalled since then.
+    pub async fn reply_stalled(&self) {
+        self.replies.stalled.subscribe().wait_for(|stalled| *stalled > 0).await.unwrap();
+    }
+
     /// The number of replies still to be lost.
     pub fn replies_to_lose(&self) -> u32 {
         self.lose.load(Ordering::SeqCst)
     }
 }
 
-async fn forward(near: TcpStream, far: TcpStream, lose: Arc<AtomicU32>) {
+async fn forward(near: TcpStream, far: TcpStream, lose: Arc<AtomicU32>, replies: Arc<Replies>) {
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
-    let asking = tokio::spawn(async move { drop(copy(&mut near_in, &mut far_out).await) });
+    let reply = Arc::new(AtomicUsize::new(0));
+    let asking = tokio::spawn({
+        let reply = reply.clone();
+        async move {
+            let mut request = vec![0; 1 << 16];
+            while let Ok(length @ 1..) = near_in.read(&mut request).await {
+                reply.store(0, Ordering::SeqCst);
+                if far_out.write_all(&request[..length]).await.is_err() {
+                    break;
+                }
+            }
+            let _ = far_out.shutdown().await;
+        }
+    });
     let mut answer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = far_in.read(&mut answer).await {
         if lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok() {
             break;
         }
+        let size = reply.fetch_add(length, Ordering::SeqCst) + length;
+        replies.largest.fetch_max(size, Ordering::SeqCst);
+        let mut stall_from = replies.stall_from.subscribe();
+        if size >= *stall_from.borrow() {
+            replies.stalled.send_modify(|stalled| *stalled += 1);
+        }
+        let _ = stall_from.wait_for(|from| size < *from).await;
         if near_out.write_all(&answer[..length]).await.is_err() {
             break;
         }
