@@ -12,6 +12,7 @@ use crate::harness::postgres::{self, Database};
 use crate::harness::store_fixture::{StoreFixture, new_reserve_request, sqlite_settings, unwrap_lease};
 
 mod indexes;
+mod locks;
 mod partitions;
 
 fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {

@@ -1,12 +1,17 @@
 //! The schema in PostgreSQL: its migrations, and applying them.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connect::{self, PgServer};
 use super::failure::without_detail;
 use super::indexes;
 use crate::domain::scope::Salt;
+use crate::jitter::jittered;
 use crate::store::migrate::{AppliedMigration, Index, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::store::{OpenError, StoreSettings};
 
@@ -62,8 +67,15 @@ const VERSION_MIN: i32 = 130_000;
 /// random and means nothing.
 const LOCK_MIGRATIONS: &str = "set local lock_timeout = '60s'; select pg_advisory_xact_lock(7308327820391471206)";
 
-/// Lets a migration fail rather than let every request queue up behind a table lock that does not come.
-const LIMIT_LOCK_WAIT: &str = "set local lock_timeout = '5s'";
+/// Limits the wait for a table lock: every request of the table waits behind it. 300 ms are below the time limits of
+/// requests, and above the time of any statement of ours.
+const LIMIT_LOCK_WAIT: &str = "set local lock_timeout = '300ms'";
+
+/// The longest pause between two tries to lock a table. Waiting requests run meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time after which a step is not tried again: some transaction holds its table's lock for longer.
+const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
 
 /// Migrates the schema, or refuses it, and reads the salt.
 pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<Salt, OpenError> {
@@ -168,17 +180,51 @@ async fn apply(server: &PgServer, client: &mut Client, missing: &[MigrationStep]
     Ok(done)
 }
 
-/// Applies a migration in a transaction of its own, unless another instance has just done so.
+/// The result of one try to apply a migration.
+enum StepResult {
+    Applied,
+    /// Another instance has applied it meanwhile.
+    AppliedElsewhere,
+    /// A transaction holds its table's lock; nothing was changed.
+    Locked(tokio_postgres::Error),
+}
+
+/// Applies a migration, unless another instance has just done so; returns whether it was applied here. Tries again while
+/// a transaction holds the table, with pauses in which all others run.
 async fn apply_step(client: &mut Client, step: &MigrationStep) -> Result<bool, OpenError> {
+    let started = Instant::now();
+    loop {
+        match try_step(client, step).await? {
+            StepResult::Applied => return Ok(true),
+            StepResult::AppliedElsewhere => return Ok(false),
+            StepResult::Locked(source) if started.elapsed() >= LOCK_TRIES_MAX => {
+                return Err(OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) });
+            }
+            StepResult::Locked(_) => {
+                tracing::info!(migration = step.name, "an open transaction holds the migration's table; trying again");
+                sleep(jittered(LOCK_PAUSE)).await;
+            }
+        }
+    }
+}
+
+/// Tries to apply a migration in a transaction of its own.
+async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResult, OpenError> {
     let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) };
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
     // Checked under the lock, so that no other instance can apply it.
     if applied(transaction.client()).await?.iter().any(|applied| applied.version == step.version) {
-        return Ok(false);
+        return Ok(StepResult::AppliedElsewhere);
     }
     transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
-    transaction.batch_execute(step.sql).await.map_err(failed)?;
+    match transaction.batch_execute(step.sql).await {
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            transaction.rollback().await.map_err(failed)?;
+            return Ok(StepResult::Locked(error));
+        }
+        done => done.map_err(failed)?,
+    }
     let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
         (/* version */ &step.version, Type::INT4),
         (/* name */ &step.name, Type::TEXT),
@@ -187,16 +233,22 @@ async fn apply_step(client: &mut Client, step: &MigrationStep) -> Result<bool, O
     let record = "insert into oncegate.migrations (version, name, sha256) values ($1, $2, $3)";
     transaction.query_typed(record, &parameters).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
-    Ok(true)
+    Ok(StepResult::Applied)
 }
 
 /// Reads the salt. Instances that start together each draw one, and all use the one that was stored first.
 async fn salt(client: &Client) -> Result<Salt, OpenError> {
     let missing = |source| OpenError::Missing(without_detail(source));
-    let mut drawn = [0; 32];
-    getrandom::fill(&mut drawn).map_err(|source| OpenError::Missing(Box::new(source)))?;
-    client.query_typed(INSERT_SALT, &[(/* value */ &drawn.as_slice(), Type::BYTEA)]).await.map_err(missing)?;
-    let row = client.query_typed_one(FIND_SALT, &[]).await.map_err(missing)?;
+    let row = match client.query_typed_opt(FIND_SALT, &[]).await.map_err(missing)? {
+        // Nothing is written where nothing is missing: a start waits for no lock.
+        Some(row) => row,
+        None => {
+            let mut drawn = [0; 32];
+            getrandom::fill(&mut drawn).map_err(|source| OpenError::Missing(Box::new(source)))?;
+            client.query_typed(INSERT_SALT, &[(/* value */ &drawn.as_slice(), Type::BYTEA)]).await.map_err(missing)?;
+            client.query_typed_one(FIND_SALT, &[]).await.map_err(missing)?
+        }
+    };
     let stored: Vec<u8> = row.try_get("value").map_err(missing)?;
     let salt: [u8; 32] =
         stored.try_into().map_err(|_| OpenError::SchemaForeign("the salt is not 32 bytes long".to_owned()))?;

@@ -15,7 +15,7 @@ const UNSETTLED: &str = "0002_operators.keys_unsettled";
 const DUE: &str = "0002_operators.keys_due";
 
 /// A database with the first version's schema and 50,000 keys.
-async fn first_version_database() -> (Database, StoreSettings) {
+pub(super) async fn first_version_database() -> (Database, StoreSettings) {
     let database = postgres::empty_database().await;
     let settings = postgres::settings(&database.url);
     let pending = store::pending(&settings).await.unwrap();
@@ -33,7 +33,7 @@ async fn old_snapshot(database: &Database) -> Client {
 }
 
 /// Opens the store in a task of its own.
-fn opening(settings: &StoreSettings) -> JoinHandle<Result<(), OpenError>> {
+pub(super) fn opening(settings: &StoreSettings) -> JoinHandle<Result<(), OpenError>> {
     let settings = settings.clone();
     tokio::spawn(async move { store::open(&settings).await.map(drop) })
 }
@@ -49,7 +49,7 @@ async fn column(client: &Client, sql: &str) -> Vec<String> {
 }
 
 /// Waits until the query finds rows.
-async fn seen(client: &Client, sql: &str) -> Vec<String> {
+pub(super) async fn seen(client: &Client, sql: &str) -> Vec<String> {
     eventually(TEST_TIMEOUT, async || Some(column(client, sql).await).filter(|rows| !rows.is_empty())).await
 }
 
@@ -76,7 +76,7 @@ async fn built(client: &Client) -> Vec<String> {
 const BOTH: [&str; 2] = ["oncegate.keys_due true", "oncegate.keys_unsettled true"];
 
 /// A query for exclusive locks on a table, held or waited for.
-fn exclusive(table: &str) -> String {
+pub(super) fn exclusive(table: &str) -> String {
     format!(
         "select granted from pg_locks where database = (select oid from pg_database where datname = current_database())
             and relation = 'oncegate.{table}'::regclass and mode = 'AccessExclusiveLock'"
