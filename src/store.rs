@@ -87,6 +87,10 @@ pub trait Store: Send + Sync + 'static {
     /// compares them with its running attempts.
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>>;
 
+    /// Moves the deadline of an attempt in flight to `time_limit` from now by the store's clock, unless it is later already.
+    /// Returns whether the attempt is in flight; nothing has changed otherwise.
+    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool>;
+
     /// Deletes completed and retryable records past their TTL, oldest first; of those that are remembered to refuse late
     /// retries, it drops the response only. It handles at least `limit` records where so many are past their TTL, and at
     /// most twice as many.

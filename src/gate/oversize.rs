@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::deliver;
@@ -16,11 +17,16 @@ use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::body::BodyPiece;
 use crate::body::pooled::PooledBody;
 use crate::config::Route;
+use crate::domain::attempt::{AttemptOutcome, Settlement};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::state::KeyState;
 use crate::instance::Instance;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::stored_response;
+use crate::telemetry::logs::error_causes;
 
 /// The number of frames between the service's pace and the client's: neither waits for each single frame.
 const FRAMES_AHEAD: usize = 8;
@@ -64,20 +70,23 @@ async fn hand_on(
     attempt: RunningAttempt,
     (verdict, ttl): (ResponseVerdict, Duration),
     route: &Route,
-    mut deadline: Instant,
+    deadline: Instant,
     client: mpsc::Sender<BodyPiece>,
 ) {
+    let mut deadline = StreamDeadline {
+        instance: Arc::clone(instance),
+        reservation: attempt.reservation(),
+        of_service: deadline,
+        stored: deadline,
+    };
     let OversizeResponse { head, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
     let mut held = Frame::data(beginning.freeze());
     let is_whole = loop {
-        match timeout_at(deadline, rest.frame()).await {
+        match timeout_at(deadline.of_service, rest.frame()).await {
             Ok(Some(Ok(next))) => {
                 let ready = std::mem::replace(&mut held, next);
-                // The client's time is not the service's: a slow reader must not make the outcome unknown.
-                let sending_since = Instant::now();
-                client = send(client, BodyPiece::Frame(ready)).await;
-                deadline += sending_since.elapsed();
+                client = send(client, BodyPiece::Frame(ready), &mut deadline).await;
             }
             Ok(None) => break true,
             Ok(Some(Err(_))) | Err(_) => break false,
@@ -98,22 +107,94 @@ async fn hand_on(
         ResponseVerdict::Store => lease.complete(storable, ttl).with_remember(route.remember),
         ResponseVerdict::Unknown => deliver::unknown(lease, route),
     };
-    if let SettleOutcome::Unstored = persist(instance, settlement, entry).await {
-        // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the
-        // state of that time.
-        tracing::warn!(route = %route.name, "a large response is cut because its outcome could not be stored before its end");
-        return;
+    let own = settlement.clone();
+    // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of
+    // that time.
+    match persist(instance, settlement, entry).await {
+        SettleOutcome::Bypassed | SettleOutcome::Done { .. } => {}
+        SettleOutcome::Fenced(Some(record)) if is_stored_as(&record, &own) => {}
+        SettleOutcome::Fenced(_) => {
+            tracing::warn!(record = %own.id, "a large response is cut because its key was settled otherwise before its end");
+            return;
+        }
+        SettleOutcome::Unstored => {
+            tracing::warn!(record = %own.id, "a large response is cut because its outcome could not be stored before its end");
+            return;
+        }
     }
-    let client = send(client, BodyPiece::Frame(held)).await;
-    send(client, BodyPiece::End).await;
+    // The attempt has ended, so nothing expires while its client reads on.
+    deadline.reservation = None;
+    let client = send(client, BodyPiece::Frame(held), &mut deadline).await;
+    send(client, BodyPiece::End, &mut deadline).await;
 }
 
-/// Sends a piece to the client. `None` if the client is gone or has stalled: the attempt reads the rest of the response all
-/// the same, to learn how it ends.
-async fn send(client: Option<mpsc::Sender<BodyPiece>>, piece: BodyPiece) -> Option<mpsc::Sender<BodyPiece>> {
-    let client = client?;
-    match timeout(STALL_MAX, client.send(piece)).await {
-        Ok(Ok(())) => Some(client),
-        Ok(Err(_)) | Err(_) => None,
+/// Whether the record has this very outcome, so that a retry gets what the response's head says.
+fn is_stored_as(record: &Record, own: &Settlement) -> bool {
+    record.token == own.token
+        && match (&own.outcome, &record.state) {
+            (AttemptOutcome::Completed { response, .. }, KeyState::Completed(stored)) => stored.response == *response,
+            (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
+            (AttemptOutcome::Unknown, KeyState::Unknown) => true,
+            (AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown, _) => false,
+        }
+}
+
+/// The deadline of an attempt whose response is handed on. The client's time is not the service's, so it moves while the
+/// attempt waits for its client. The stored deadline moves first: past it, the store takes the attempt for ended.
+struct StreamDeadline {
+    instance: Arc<Instance>,
+    /// `None` if the store may have no row of this attempt.
+    reservation: Option<(RecordId, Token)>,
+    /// The time by which the service must have sent the whole response.
+    of_service: Instant,
+    /// A time that the stored deadline is not before.
+    stored: Instant,
+}
+
+impl StreamDeadline {
+    /// The time for which the attempt may wait for its client now: at most [`STALL_MAX`], and zero if the store does not
+    /// move its deadline.
+    async fn extend(&mut self) -> Duration {
+        let Some((id, token)) = self.reservation else { return STALL_MAX };
+        if self.stored < self.of_service + STALL_MAX {
+            // Twice as far as needed now, so that a slow client costs one statement each 30 seconds.
+            let extended = self.of_service + 2 * STALL_MAX;
+            match self.instance.store.extend_deadline(id, token, extended - Instant::now()).await {
+                Ok(true) => self.stored = extended,
+                Ok(false) => {
+                    tracing::warn!(record = %id, "a large response is cut because its key is not in flight any more");
+                }
+                Err(error) => {
+                    let cause = error_causes(&error);
+                    tracing::warn!(record = %id, cause, "{error}; a large response is cut because its deadline cannot move");
+                }
+            }
+        }
+        STALL_MAX.min(self.stored - self.of_service)
     }
+
+    fn add_client_time(&mut self, time: Duration) {
+        let moved = self.of_service + time;
+        self.of_service = if self.reservation.is_some() { moved.min(self.stored) } else { moved };
+    }
+}
+
+/// Sends a piece to the client. `None` if the client is gone, has stalled or is cut: the attempt reads the rest of the
+/// response all the same, to learn how it ends.
+async fn send(
+    client: Option<mpsc::Sender<BodyPiece>>,
+    piece: BodyPiece,
+    deadline: &mut StreamDeadline,
+) -> Option<mpsc::Sender<BodyPiece>> {
+    let client = client?;
+    let piece = match client.try_send(piece) {
+        Ok(()) => return Some(client),
+        Err(TrySendError::Closed(_)) => return None,
+        Err(TrySendError::Full(piece)) => piece,
+    };
+    let waiting_since = Instant::now();
+    let client_time = deadline.extend().await;
+    let sent = timeout(client_time, client.send(piece)).await;
+    deadline.add_client_time(waiting_since.elapsed());
+    matches!(sent, Ok(Ok(()))).then_some(client)
 }

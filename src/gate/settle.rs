@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::cache::CacheEpoch;
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::state::{CompletedResponse, KeyState};
 use crate::instance::Instance;
@@ -211,6 +212,13 @@ impl RunningAttempt {
     /// Notes that from now on bytes may have left.
     pub(super) fn note_sending(&mut self) {
         self.sent = true;
+    }
+
+    /// The record and token of the attempt's reservation; `None` if the store may have none.
+    pub(super) fn reservation(&self) -> Option<(RecordId, Token)> {
+        let (lease, entry) = self.held.as_ref()?;
+        let request = &lease.reserve_request;
+        (entry.reserve_status() == ReserveStatus::Reserved).then_some((request.id, request.token))
     }
 
     /// Returns the lease, which the caller settles now.

@@ -264,6 +264,10 @@ impl Store for Breaker {
         self.call_always(Op::ListInFlight, self.store.list_in_flight(instance, older_than))
     }
 
+    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
+        self.call_always(Op::ExtendDeadline, self.store.extend_deadline(id, token, time_limit))
+    }
+
     fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         self.call_always(Op::Reap, self.store.reap(limit))
     }

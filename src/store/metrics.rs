@@ -12,6 +12,8 @@ label!(
         ClaimProbes => "claim",
         /// [`super::Store::enqueue`]
         Enqueue => "enqueue",
+        /// [`super::Store::extend_deadline`]
+        ExtendDeadline => "extend_deadline",
         /// [`super::Store::find`]
         Find => "find",
         /// [`super::Store::list_settled_keys`]

@@ -174,6 +174,13 @@ impl Store for Postgres {
         }))
     }
 
+    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
+        let deadline = self.deadline();
+        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
+            upkeep::extend_deadline(&self.upkeep, id, token, millis(time_limit), deadline)
+        }))
+    }
+
     fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {

@@ -137,6 +137,10 @@ impl Store for Sqlite {
         })
     }
 
+    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
+        self.call(Urgency::First, 0, move |db, now| statements::extend_deadline(db, now, id, token, millis(time_limit)))
+    }
+
     fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
     }

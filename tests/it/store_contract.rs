@@ -68,6 +68,7 @@ on_both! {
     upkeep {
         the_sweeper_marks_attempts_without_a_live_instance_unknown,
         the_sweeper_marks_attempts_past_their_deadline_unknown,
+        the_deadline_of_an_attempt_in_flight_moves_and_never_comes_earlier,
         the_sweeper_stops_at_its_limit,
         a_released_lease_expires_at_once,
         an_instances_attempts_are_listed_past_a_minimum_age,

@@ -13,6 +13,7 @@ use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, 
 use crate::store::{ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SettleResult, SweptKey};
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
+const EXTEND_DEADLINE: &str = include_str!("sql/extend_deadline.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
 const REAP: &str = include_str!("sql/reap.sql");
@@ -273,6 +274,22 @@ pub(super) fn list_in_flight(
         standing.push((id, token));
     }
     Ok(standing)
+}
+
+pub(super) fn extend_deadline(
+    db: &Connection,
+    now: i64,
+    id: RecordId,
+    token: Token,
+    time_limit_ms: i64,
+) -> Result<bool, SqliteFailure> {
+    let parameters = named_params! {
+        ":id": id.as_bytes(),
+        ":token": token.as_bytes(),
+        ":time_limit_ms": time_limit_ms,
+        ":now": now,
+    };
+    Ok(db.prepare_cached(EXTEND_DEADLINE)?.execute(parameters)? == 1)
 }
 
 pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<ReapedRows, SqliteFailure> {

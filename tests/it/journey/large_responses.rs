@@ -1,8 +1,15 @@
 //! Responses over the route's limit: the first caller gets them complete, and no retry executes again.
 
-use crate::harness::{Answer, Hold, Store, World, on_both_stores};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::harness::{Answer, Client, Exchange, Hold, Store, World, on_both_stores, route};
 
 const LIMIT: &str = "max_response_body = \"64KiB\"";
+
+/// More bytes than all buffers on the way hold.
+const HUGE: usize = 40 << 20;
 
 fn large() -> Vec<u8> {
     (0..300_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect()
@@ -111,20 +118,71 @@ async fn a_client_that_leaves_a_large_response_changes_nothing(store: Store) {
     assert_eq!(world.upstream.calls(), 1);
 }
 
-#[tokio::test]
-async fn a_client_that_reads_slower_than_the_upstream_timeout_makes_nothing_unknown() {
-    let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\nupstream_timeout = \"1s\"")).await;
-    // More than all buffers on the way hold.
-    let huge = vec![7; 40 << 20];
-    world.upstream.then(Answer::status(200).body(huge.clone()));
+/// Starts a request whose large response the client does not read on.
+async fn stalled(world: &World) -> Exchange {
+    world.upstream.then(Answer::status(200).body(vec![7; HUGE]));
     let mut first = world.pay("k-1").open().await.unwrap();
     first.any_head().await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
+    first
+}
+
+#[tokio::test]
+async fn a_slow_client_of_a_large_response_lets_no_other_instance_execute_again() {
+    let lines = "on_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\nupstream_timeout = \"500ms\"";
+    let world = World::with(Store::postgres().await, |setup| {
+        setup.short_leases().store("timeout = \"500ms\"").route(&route("pay", &format!("{LIMIT}\n{lines}")))
+    })
+    .await;
+    let other = world.setup.start().await;
+    let mut first = stalled(&world).await;
+    // The reserved time limit is 2 s, and a lease of 1 s later the sweeper would take the attempt for ended.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        let duplicate = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#).send().await;
+        assert_eq!(duplicate.outcome(), (409, "in-flight".to_owned()), "{:?}", begun.elapsed());
+        sleep(Duration::from_millis(100)).await;
+    }
     let mut came = 0;
     while let Some(piece) = first.piece().await.unwrap() {
         came += piece.len();
     }
-    assert_eq!(came, huge.len());
+    assert_eq!(came, HUGE);
+    is_not_kept(&world, "k-1").await;
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+on_both_stores!(a_large_response_is_cut_if_its_key_is_settled_otherwise_before_its_end);
+async fn a_large_response_is_cut_if_its_key_is_settled_otherwise_before_its_end(store: Store) {
+    let world = World::guarding(store, LIMIT).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(200).body(large()).hold_midway(&hold));
+    let mut first = world.pay("k-1").open().await.unwrap();
+    first.any_head().await.unwrap();
+    let reservation = world.upstream.last().field("oncegate-reservation").unwrap().to_owned();
+    let admin = Client { address: world.proxy.admin };
+    let report = admin.post(&format!("/app/v1/reservations/{reservation}/complete"));
+    let report = report.host(&world.proxy.admin.to_string()).json(r#"{"status":201,"body":"reported"}"#);
+    assert_eq!(report.send().await.status, 200);
+    hold.release();
+    let cut = async {
+        while first.piece().await?.is_some() {}
+        Ok::<_, std::io::Error>(())
+    };
+    cut.await.expect_err("the stored response is another one");
+    assert_eq!(world.pay("k-1").send().await.text(), "reported");
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slower_than_the_upstream_timeout_makes_nothing_unknown() {
+    let world = World::guarding(Store::sqlite(), &format!("{LIMIT}\nupstream_timeout = \"1s\"")).await;
+    let mut first = stalled(&world).await;
+    sleep(Duration::from_millis(2_500)).await;
+    let mut came = 0;
+    while let Some(piece) = first.piece().await.unwrap() {
+        came += piece.len();
+    }
+    assert_eq!(came, HUGE);
     is_not_kept(&world, "k-1").await;
     assert_eq!(world.upstream.calls(), 1);
 }

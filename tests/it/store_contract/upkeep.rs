@@ -46,6 +46,20 @@ pub async fn the_sweeper_marks_attempts_past_their_deadline_unknown(world: Store
     assert_eq!(swept.iter().map(|swept| swept.id).collect::<Vec<_>>(), [late.id]);
 }
 
+pub async fn the_deadline_of_an_attempt_in_flight_moves_and_never_comes_earlier(world: StoreFixture) {
+    world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
+    let late = ReserveRequest { time_limit: Duration::ZERO, ..new_reserve_request("late") };
+    world.reserve(&late).await;
+    let extend = async |token, time_limit| world.store().extend_deadline(late.id, token, time_limit).await.unwrap();
+    assert!(!extend(token(), DAY).await, "another attempt's token");
+    assert!(extend(late.token, DAY).await);
+    assert!(extend(late.token, Duration::ZERO).await);
+    assert!(world.find(&late).await.deadline_in_ms > 86_000_000);
+    assert_eq!(world.store().sweep(Duration::ZERO, 100).await.unwrap(), []);
+    world.settle(settlement(&late, AttemptOutcome::Unknown)).await;
+    assert!(!extend(late.token, DAY).await, "it has ended");
+}
+
 pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
     let reserve_requests: Vec<ReserveRequest> = (0..5).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
     join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request))).await;
