@@ -2,14 +2,16 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio_rustls::TlsConnector;
@@ -52,7 +54,13 @@ pub enum CallError {
     Broken(ConnectionFailure),
     /// The upstream answered with something that is no valid response to this request.
     Garbage(&'static str),
+    /// Not one byte of the request left this process: the caller's [`SendCheck`] forbade it once a connection was there.
+    TooLate,
 }
+
+/// Whether the request may still be sent. It is asked right before each try to send the first byte: DNS, TCP and TLS may have
+/// taken long, or the process was stopped meanwhile.
+pub type SendCheck<'a> = &'a (dyn Fn() -> bool + Send + Sync);
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,6 +68,7 @@ impl fmt::Display for CallError {
             Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
             Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
             Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
+            Self::TooLate => f.write_str("connecting took too long for this attempt; nothing is sent"),
         }
     }
 }
@@ -68,7 +77,7 @@ impl std::error::Error for CallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NeverSent(source) | Self::Broken(source) => Some(&**source),
-            Self::Garbage(_) => None,
+            Self::Garbage(_) | Self::TooLate => None,
         }
     }
 }
@@ -100,20 +109,32 @@ impl UpstreamClient {
         Self(Arc::new(UpstreamTransport::Http1(UpstreamPool::new(connector, target, idle))))
     }
 
-    /// Sends one request, leaving an empty one in its place, and waits for the response's head.
+    /// Sends one request at any time, see [`Self::call_while`].
+    ///
+    /// # Errors
+    /// [`CallError`] says whether the request may have reached the upstream.
+    pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
+        self.call_while(request, &|| true).await
+    }
+
+    /// Sends one request if it may still be sent, leaving an empty one in its place, and waits for the response's head.
     ///
     /// Only the path and query of the request's target are used; the authority is this upstream's.
     ///
     /// # Errors
     /// [`CallError`] says whether the request may have reached the upstream.
-    pub async fn call(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
+    pub async fn call_while(
+        &self,
+        request: &mut Request<Body>,
+        may_send: SendCheck<'_>,
+    ) -> Result<Response<PooledBody>, CallError> {
         match &*self.0 {
             UpstreamTransport::Http1(pool) => {
                 if request.uri().authority().is_some() {
                     *request.uri_mut() = Uri::from(path_of(request));
                 }
                 set_framing(request);
-                pool.call(request).await
+                pool.call(request, may_send).await
             }
             UpstreamTransport::Http2(client, authority) => {
                 let mut target = uri::Parts::default();
@@ -124,7 +145,7 @@ impl UpstreamClient {
                 request.headers_mut().remove(HOST);
                 // hyper sets it from the body.
                 request.headers_mut().remove(CONTENT_LENGTH);
-                let response = Box::pin(client.request(take_request(request))).await.map_err(classify_error)?;
+                let response = send_over_http2(client, take_request(request), may_send).await?;
                 check_response(&response, false).map_err(CallError::Garbage)?;
                 Ok(response.map(PooledBody::from))
             }
@@ -190,6 +211,25 @@ fn set_framing(request: &mut Request<Body>) {
             }
         }
     }
+}
+
+/// hyper-util hides the moment between connecting and sending. It captures the connection when it chooses it, and hands the
+/// request over in the same poll: until then each poll asks first. If it then tries another connection, because the chosen
+/// one has provably taken no byte, it does not ask again.
+async fn send_over_http2(
+    client: &Client<Connector, Body>,
+    mut request: Request<Body>,
+    may_send: SendCheck<'_>,
+) -> Result<Response<Incoming>, CallError> {
+    let chosen = capture_connection(&mut request);
+    let mut answer = Box::pin(client.request(request));
+    poll_fn(|cx| {
+        if chosen.connection_metadata().is_none() && !may_send() {
+            return Poll::Ready(Err(CallError::TooLate));
+        }
+        answer.as_mut().poll(cx).map_err(classify_error)
+    })
+    .await
 }
 
 /// Over HTTP/2 only two errors prove that nothing was sent: the connection was never made, or hyper returns the request.

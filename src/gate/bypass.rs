@@ -78,7 +78,9 @@ impl Gate {
         tracing::warn!(record = %guarded.reserve_request.id, route = %guarded.route().name,
             key = guarded.reserve_request.key.prefix(), cause = error_causes(outage),
             "the store cannot reserve; the request is forwarded unguarded");
-        let outcome = self.send(guarded, lease, entry.with_reserve_status(ReserveStatus::InDoubt), context).await;
+        let entry = entry.with_reserve_status(ReserveStatus::InDoubt);
+        // Without a reservation there is nothing that could lapse.
+        let outcome = self.send(guarded, lease, entry, context, &|| true).await;
         Outcome::Bypassed(Box::new(outcome))
     }
 }

@@ -32,7 +32,7 @@ use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::Refusal;
 use crate::protocol::stored_response;
 use crate::telemetry::logs::error_causes;
-use crate::upstream::{CallError, UpstreamClient};
+use crate::upstream::{CallError, SendCheck, UpstreamClient};
 
 /// The result of a call to the service.
 enum UpstreamOutcome {
@@ -46,6 +46,8 @@ enum UpstreamOutcome {
     Oversize(OversizeResponse),
     /// Bytes may have left, and the route's `upstream_timeout` is over.
     TimedOut,
+    /// Not one byte of the request left this process: the lease or the time for the first byte was over before.
+    TooLate,
 }
 
 impl Gate {
@@ -58,15 +60,12 @@ impl Gate {
         reserving_since: BootInstant,
         context: &ResponseContext,
     ) -> Outcome {
-        // The reservation may have taken long, and the machine may have slept. A valid lease is not enough: it may have
-        // lapsed and been renewed since the reservation, and the key may be another instance's by now.
-        let instance = &self.instance;
-        if !instance.instance_lease.may_start() || reserving_since.elapsed() > instance.first_byte_within() {
-            let settlement = deliver::not_sent(instance, lease, &guarded.route().retry, guarded.route().ttl);
-            persist(instance, settlement, entry).await;
-            return Outcome::Refused(Refusal::StoreUnavailable);
-        }
-        self.send(guarded, lease, entry, context).await
+        // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not enough:
+        // it may have lapsed and been renewed since the reservation, and the key may be another instance's by now.
+        let instance = Arc::clone(&self.instance);
+        let may_send =
+            move || instance.instance_lease.may_start() && reserving_since.elapsed() <= instance.first_byte_within();
+        self.send(guarded, lease, entry, context, &may_send).await
     }
 
     /// Does the same for a request with or without a reservation.
@@ -76,6 +75,7 @@ impl Gate {
         lease: AttemptLease,
         entry: InFlightEntry,
         context: &ResponseContext,
+        may_send: SendCheck<'_>,
     ) -> Outcome {
         let GuardedRequest { reserve_request, head, body, origin, active, .. } = *guarded;
         let ActiveRoute { route, upstream, latency, .. } = active;
@@ -89,7 +89,7 @@ impl Gate {
         attempt.note_sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
-        let outcome = call(&upstream, &mut request, deadline, &route).await;
+        let outcome = call(&upstream, &mut request, deadline, &route, may_send).await;
         let took = sent.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
@@ -134,6 +134,12 @@ impl Gate {
                 let (lease, entry) = attempt.into_parts();
                 let settlement = deliver::release(lease, &route, ttl, None);
                 self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::UpstreamUnreachable)
+                    .await
+            }
+            UpstreamOutcome::TooLate => {
+                let (lease, entry) = attempt.into_parts();
+                let settlement = deliver::not_sent(&self.instance, lease, &route.retry, ttl);
+                self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::StoreUnavailable)
                     .await
             }
             UpstreamOutcome::Broken | UpstreamOutcome::TimedOut => {
@@ -208,8 +214,9 @@ async fn call(
     request: &mut Request<Body>,
     deadline: Instant,
     route: &Route,
+    may_send: SendCheck<'_>,
 ) -> UpstreamOutcome {
-    let response = match timeout_at(deadline, upstream.call(request)).await {
+    let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) => return UpstreamOutcome::TimedOut,
         Ok(Err(error)) => {
             let cause = error_causes(&error);
@@ -217,6 +224,7 @@ async fn call(
             return match error {
                 CallError::NeverSent(_) => UpstreamOutcome::NeverSent,
                 CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
+                CallError::TooLate => UpstreamOutcome::TooLate,
             };
         }
         Ok(Ok(response)) => response,

@@ -78,7 +78,7 @@ pub async fn pass_and_inspect(
         }
         tracing::warn!(cause = error_causes(&error), "{error}");
         match error {
-            CallError::NeverSent(_) => Refusal::UpstreamUnreachable,
+            CallError::NeverSent(_) | CallError::TooLate => Refusal::UpstreamUnreachable,
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,
         }
     })?;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tower_service::Service as _;
 
 use super::connector::{ConnectionFailure, Connector};
-use super::{CallError, check_response};
+use super::{CallError, SendCheck, check_response};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
 
@@ -50,7 +50,11 @@ impl UpstreamPool {
     }
 
     /// Sends a request in origin form, leaving an empty one in its place, and waits for the response's head.
-    pub(super) async fn call(self: &Arc<Self>, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        request: &mut Request<Body>,
+        may_send: SendCheck<'_>,
+    ) -> Result<Response<PooledBody>, CallError> {
         let requests_upgrade = request.headers().contains_key(UPGRADE);
         let upload = request.body_mut().track_end();
         loop {
@@ -60,6 +64,10 @@ impl UpstreamPool {
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
                 None => (Box::pin(self.connect()).await.map_err(CallError::NeverSent)?, false),
             };
+            if !may_send() {
+                self.return_unused(connection);
+                return Err(CallError::TooLate);
+            }
             let mut failed = match connection.send(request).await {
                 Ok(response) => {
                     // An invalid response closes its connection too.
@@ -80,6 +88,11 @@ impl UpstreamPool {
                 None => return Err(CallError::Broken(failed.into_error().into())),
             }
         }
+    }
+
+    fn return_unused(self: &Arc<Self>, connection: Box<PooledConnection>) {
+        let pool: Arc<dyn ReturnToPool> = Arc::<Self>::clone(self);
+        pool.return_connection(connection);
     }
 
     async fn connect(&self) -> Result<Box<PooledConnection>, ConnectionFailure> {

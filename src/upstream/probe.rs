@@ -104,7 +104,7 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
             let cause = error_causes(&error);
             tracing::debug!(route = %route.name, cause, "a probe for an attempt's outcome failed: {error}");
             return ProbeReply::no_answer(match error {
-                CallError::NeverSent(_) => "no connection",
+                CallError::NeverSent(_) | CallError::TooLate => "no connection",
                 CallError::Broken(_) | CallError::Garbage(_) => "no usable answer",
             });
         }

@@ -201,11 +201,11 @@ impl Oncegate {
                     may(ActionKind::GiveUp);
                 }
             }
-            Step::Reserved => may(ActionKind::CheckLease),
-            Step::Checked => {
-                may(ActionKind::Write);
+            Step::Reserved => {
+                may(ActionKind::CheckLease);
                 may(ActionKind::CannotConnect);
             }
+            Step::Checked => may(ActionKind::Write),
             Step::Waiting => {
                 may(ActionKind::LoseResponse);
                 if matches!(request.upstream, Upstream::Executed | Upstream::Declined) {

@@ -103,9 +103,9 @@ pub enum Step {
         seen: ExpectedRecord,
         doubt: bool,
     },
-    /// The reservation is durable, and nothing is sent.
+    /// The reservation is durable, and nothing is sent; the connection to the upstream is made.
     Reserved,
-    /// The lease was checked again; the first byte is sent next, possibly after a pause.
+    /// The lease was checked again on the open connection; the first byte is sent next, possibly after a pause.
     Checked,
     /// Bytes have been sent.
     Waiting,
