@@ -59,6 +59,8 @@ pub enum StartError {
     Store(StoreLocation, OpenError),
     /// The store gave no lease.
     Lease(store::StoreError),
+    /// The store's file failed while the process ran. Only a new process can open it again.
+    StoreFailed,
 }
 
 impl fmt::Display for StartError {
@@ -68,6 +70,9 @@ impl fmt::Display for StartError {
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::Lease(_) => f.write_str("the store gave no lease"),
+            Self::StoreFailed => {
+                f.write_str("the store's file failed; the attempts that ran are unknown at the next start")
+            }
         }
     }
 }
@@ -78,6 +83,7 @@ impl std::error::Error for StartError {
             Self::Listen(_, source) | Self::Machine(source) => Some(source),
             Self::Store(_, error) => error.source(),
             Self::Lease(source) => Some(source),
+            Self::StoreFailed => None,
         }
     }
 }
@@ -96,7 +102,7 @@ struct ShutdownSignals {
 /// Runs the proxy until a signal or the admin listener stops it, and drains.
 ///
 /// # Errors
-/// [`StartError`], before the first request is accepted.
+/// [`StartError`], before the first request is accepted, or when the store has failed for good.
 pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -191,11 +197,13 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let is_by_signal = tokio::select! {
         () = signals.wait() => true,
         () = leaving.cancelled() => false,
+        () = instance.store.failed() => return Err(end_without_store(&instance).await),
     };
     leaving.cancel();
     tracing::info!(by = if is_by_signal { "a signal" } else { "the admin listener" }, "draining");
     tokio::select! {
         () = drain(&instance, &stops, workers) => {}
+        () = instance.store.failed() => return Err(end_without_store(&instance).await),
         () = signals.wait_for_second(is_by_signal) => {
             tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
             return Ok(());
@@ -336,6 +344,16 @@ async fn drain(instance: &Arc<Instance>, stops: &ShutdownSignals, workers: Vec<t
         // Time for the attempts to end, before the process does.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The time for the last answers after the store has failed: refusals, and responses that could not be stored.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Starts nothing more, bypassed requests neither, and leaves the time for the last answers.
+async fn end_without_store(instance: &Instance) -> StartError {
+    instance.draining.cancel();
+    tokio::time::sleep(LAST_ANSWERS).await;
+    StartError::StoreFailed
 }
 
 /// SIGTERM and SIGINT.

@@ -35,6 +35,8 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The exit code where a dependency is missing (EX_UNAVAILABLE of sysexits.h).
 const UNAVAILABLE: u8 = 69;
+/// The exit code after an I/O error of the embedded store (EX_IOERR of sysexits.h).
+const IO_ERROR: u8 = 74;
 /// The exit code of a wrong configuration (EX_CONFIG of sysexits.h).
 const CONFIG: u8 = 78;
 
@@ -45,7 +47,8 @@ const CONFIG: u8 = 78;
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done, 1 failed while running, \
-2 usage, 69 a dependency is missing at start (no store, a schema not migrated), 78 configuration."
+2 usage, 69 a dependency is missing at start (no store, a schema not migrated), \
+74 an I/O error of the embedded store, 78 configuration."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -107,6 +110,7 @@ impl CommandError {
         match self {
             Self::Config(_) => CONFIG,
             Self::Failure(StartError::Store(..) | StartError::Lease(_)) | Self::Store(..) => UNAVAILABLE,
+            Self::Failure(StartError::StoreFailed) => IO_ERROR,
             Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,
         }

@@ -356,7 +356,7 @@ fn log_and_refuse(error: StoreError) -> Refusal {
         }
         // The breaker has logged the outage once for all requests.
         error if is_refused_by_breaker(&error) => Refusal::StoreUnavailable,
-        StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+        StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
             tracing::warn!(cause, "{error}; the request is refused");
             Refusal::StoreUnavailable
         }

@@ -137,6 +137,10 @@ pub trait Store: Send + Sync + 'static {
     /// in one of these states. Returns whether it did.
     fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool>;
 
+    /// Waits until the store has failed for good: only a new process can open it again. For ever, for a store that can come
+    /// back.
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
     /// Checks that the store answers and accepts writes.
     fn ping(&self) -> StoreFuture<'_, ()>;
 

@@ -24,11 +24,11 @@ pub(super) enum ReserveFailure {
 
 impl ReserveFailure {
     /// The error of a store that is away; `None` if the store has answered, be it that another request has the key or that
-    /// this instance may start nothing.
+    /// this instance may start nothing, or if this process ends because the store has failed.
     fn outage(&self) -> Option<&StoreError> {
         match self {
             Self::NoLease(Some(error)) | Self::Store(error) => match error {
-                StoreError::Corrupt(_) | StoreError::Taken(_) => None,
+                StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
             Self::NoLease(None) => None,

@@ -5,6 +5,7 @@
 //! not be lost.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -222,7 +223,9 @@ async fn ping_until_answered(breaker: Weak<Breaker>, period: u64) {
 /// Returns the failure if it concerns the store as a whole: a row that cannot be read is an answer.
 fn failure_of_store<T>(answer: &Result<T, StoreError>) -> Option<&StoreError> {
     match answer {
-        Err(error @ (StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_))) => Some(error),
+        Err(
+            error @ (StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_)),
+        ) => Some(error),
         Ok(_) | Err(StoreError::Corrupt(_)) => None,
     }
 }
@@ -306,6 +309,10 @@ impl Store for Breaker {
 
     fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
         self.call_always(Op::GiveUp, self.store.give_up(id, token, states, note))
+    }
+
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.store.failed()
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {

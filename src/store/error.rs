@@ -11,6 +11,8 @@ use crate::domain::response::CorruptRow;
 pub enum StoreError {
     /// The row exists and does not decode; never to be treated as a free key.
     Corrupt(CorruptRow),
+    /// The store has failed for good: only a new process can open it again. Never to be treated as a store that is away.
+    Failed(Box<dyn Error + Send + Sync>),
     /// Somebody has the key, and reading the record failed for this reason; never to be treated as a store that is
     /// away.
     Taken(Box<dyn Error + Send + Sync>),
@@ -24,6 +26,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Corrupt(_) => "a stored row is corrupt",
+            Self::Failed(_) => "the store has failed",
             Self::Taken(_) => "somebody has the key, and its record could not be read",
             Self::TimedOut => "the store did not answer in time",
             Self::Unavailable(_) => "the store is unavailable",
@@ -36,7 +39,7 @@ impl Error for StoreError {
         match self {
             Self::Corrupt(source) => Some(source),
             Self::TimedOut => None,
-            Self::Taken(source) | Self::Unavailable(source) => Some(source.as_ref()),
+            Self::Failed(source) | Self::Taken(source) | Self::Unavailable(source) => Some(source.as_ref()),
         }
     }
 }

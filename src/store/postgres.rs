@@ -9,6 +9,7 @@
 //! clock ends a call; `connect::PgConnection` describes what becomes of its statement. Operators can set one for the
 //! role (`alter role … set statement_timeout`), above the store's `timeout`.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -240,6 +241,10 @@ impl Store for Postgres {
             let note = Arc::clone(&note);
             async move { deliveries::give_up(&self.upkeep, id, token, states, &note, deadline).await }
         }))
+    }
+
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {

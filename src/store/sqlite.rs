@@ -7,12 +7,14 @@
 //! Time is read once for each transaction.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
@@ -50,6 +52,8 @@ pub(super) struct Sqlite {
     salt: Salt,
     timeout: Duration,
     inbox: WriterInbox,
+    /// Cancelled after an error that ends the store.
+    failed: CancellationToken,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -73,8 +77,10 @@ async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) 
         Ok((db, salt))
     })
     .await?;
-    let (inbox, writer) = writer::start(db, clock).map_err(|source| OpenError::Missing(Box::new(source)))?;
-    Ok(Sqlite { salt, timeout: settings.timeout, inbox, writer: Some(writer) })
+    let failed = CancellationToken::new();
+    let started = writer::start(db, clock, failed.clone());
+    let (inbox, writer) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
+    Ok(Sqlite { salt, timeout: settings.timeout, inbox, failed, writer: Some(writer) })
 }
 
 /// Runs work that blocks on files outside of the threads that serve requests.
@@ -185,6 +191,10 @@ impl Store for Sqlite {
 
     fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
         self.call(Urgency::Ordinary, 0, move |db, now| deliveries::give_up(db, now, id, token, states, &note))
+    }
+
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.failed.cancelled())
     }
 
     // An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.

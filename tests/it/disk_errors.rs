@@ -1,8 +1,9 @@
-//! The embedded store's disk fails a write or a sync, at each of them in turn: no answer is taken back, nothing is sent
-//! before its reservation is on the disk, and nothing is executed twice after a restart.
+//! The embedded store's disk fails a write or a sync, at each of them in turn: an I/O error ends the process, a full disk
+//! does not. No answer is taken back, nothing is sent before its reservation is on the disk, and nothing is executed twice
+//! after a restart.
 
 use crate::harness::syscall_fault::{SyscallFault, Tracer};
-use crate::harness::{Answer, Proxy, Request, Response, Setup, Store, TEST_TIMEOUT, Upstream, eventually};
+use crate::harness::{Answer, Proxy, Request, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually};
 
 /// More calls of one kind than a first attempt makes.
 const CALLS_MAX: usize = 60;
@@ -67,15 +68,19 @@ impl Disk {
         let answer = pay(&proxy, &key).send().await;
         let client_answer = self.sort(&answer, &key);
         let struck = tracer.detach().await.iter().any(|call| call.contains("(INJECTED)"));
-        let next = pay(&proxy, &after).send().await;
-        match (self.error, client_answer) {
-            // The disk's contents are uncertain: no further attempt starts.
+        let next = match (self.error, client_answer) {
+            // The disk's contents are uncertain: the process ends, and its supervisor starts the next one.
             (Error::Broken, ClientAnswer::Refused | ClientAnswer::Unstored) => {
                 proxy.wait_for_log("the store's file failed").await;
-                assert_eq!(self.sort(&next, &after), ClientAnswer::Refused);
+                assert_eq!(proxy.ended().await, Some(74));
+                None
             }
-            _ => assert_eq!(self.sort(&next, &after), ClientAnswer::Executed),
-        }
+            _ => {
+                let next = pay(&proxy, &after).send().await;
+                assert_eq!(self.sort(&next, &after), ClientAnswer::Executed);
+                Some(next)
+            }
+        };
         if (self.error, client_answer) == (Error::Full, ClientAnswer::Unstored) {
             let replay = eventually(TEST_TIMEOUT, async || {
                 Some(pay(&proxy, &key).send().await).filter(|retry| retry.oncegate_status() != Some("in-flight"))
@@ -103,8 +108,8 @@ impl Disk {
             }
             (_, state) => panic!("{} {nth}: told {client_answer:?}, and in the store is {state:?}", self.call),
         }
-        for (key, answer) in [(&before, &acknowledged), (&after, &next)] {
-            if answer.oncegate_status() == Some("executed") {
+        for (key, answer) in [(&before, Some(&acknowledged)), (&after, next.as_ref())] {
+            if let Some(answer) = answer {
                 assert_eq!(pay(&proxy, key).send().await.comparable(), answer.replayed(), "{key}");
             }
         }
@@ -135,7 +140,7 @@ fn pay(proxy: &Proxy, key: &str) -> Request {
 }
 
 #[tokio::test]
-async fn after_a_failed_sync_nothing_starts_until_a_restart() {
+async fn a_failed_sync_ends_the_process_before_anything_else_starts() {
     if Tracer::is_permitted().await {
         // An attempt is synced twice: nothing is sent before the first, nothing is answered as stored before the
         // second.
@@ -144,7 +149,7 @@ async fn after_a_failed_sync_nothing_starts_until_a_restart() {
 }
 
 #[tokio::test]
-async fn after_a_failed_write_nothing_starts_until_a_restart() {
+async fn a_failed_write_ends_the_process_before_anything_else_starts() {
     if Tracer::is_permitted().await {
         let client_answer = Disk::fails("pwrite64", Error::Broken).await;
         assert!(
@@ -163,4 +168,19 @@ async fn a_disk_that_is_full_for_a_moment_loses_no_answer() {
             "{client_answer:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_attempt_that_runs_when_the_disk_fails_is_unknown_at_the_next_start() {
+    let mut world = World::start(Store::sqlite()).await;
+    world.upstream.then(Answer::never());
+    let running = world.pay("running").spawn();
+    world.upstream.wait_for_executed(1).await;
+    world.proxy.fail_file_writes();
+    assert_eq!(world.pay("next").send().await.outcome(), (503, "store-unavailable".to_owned()));
+    assert_eq!(world.proxy.ended().await, Some(74));
+    running.await.unwrap().expect_err("its connection went with the process");
+    world.crash_and_restart().await;
+    assert_eq!(world.pay("running").send().await.outcome(), (409, "outcome-unknown".to_owned()));
+    assert_eq!(world.upstream.calls(), 1);
 }

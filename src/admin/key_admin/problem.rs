@@ -249,7 +249,7 @@ impl From<StoreError> for ApiProblem {
         tracing::warn!(cause, "{error}; a request at the admin listener is refused");
         match error {
             StoreError::Corrupt(what) => Self::new(ProblemCode::RowCorrupt, format!("a row does not decode: {what}")),
-            StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+            StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
                 let detail = format!(
                     "{error}; if this was to change something, it may have happened all the same: look before you try again"
                 );

@@ -75,6 +75,10 @@ impl Store for FakeStore {
         unreachable!("calls that always pass behave like `renew_lease`")
     }
 
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        unreachable!("the breaker has no part in it")
+    }
+
     fn list_in_flight(&self, _: InstanceId, _: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
         self.answer(false, Vec::new())
     }

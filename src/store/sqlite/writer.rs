@@ -2,8 +2,8 @@
 //!
 //! A failing COMMIT is not tried again. After a failed fsync the kernel may have dropped the data that it could not
 //! write and report the next fsync as a success; a database reopened then would read data from the page cache that the
-//! disk never got, and build on it. So an I/O error ends the store: every later job is refused until the process is
-//! restarted, and opening writes the whole log to the disk before it answers anything. A full disk is different: SQLite
+//! disk never got, and build on it. So an I/O error ends the store: every later job is refused, the process ends, and the
+//! next one's opening writes the whole log to the disk before it answers anything. A full disk is different: SQLite
 //! rolls the transaction back, and the next one may find room.
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::{Clock, Urgency};
 use crate::domain::response::CorruptRow;
@@ -49,6 +50,7 @@ impl From<SqliteFailure> for StoreError {
     fn from(failure: SqliteFailure) -> Self {
         match failure {
             SqliteFailure::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            SqliteFailure::Sqlite(error) if is_fatal(&error) => Self::Failed(Box::new(error)),
             SqliteFailure::Sqlite(error) => Self::Unavailable(Box::new(error)),
         }
     }
@@ -57,13 +59,18 @@ impl From<SqliteFailure> for StoreError {
 /// The queue of jobs for the writer.
 pub(super) struct WriterInbox(Arc<BatchQueue<Box<dyn WriterJob>>>);
 
-/// Starts the writer. It ends when the inbox is closed and empty, and closes the database.
-pub(super) fn start(db: Connection, clock: Clock) -> std::io::Result<(WriterInbox, JoinHandle<()>)> {
+/// Starts the writer. It ends when the inbox is closed and empty, and closes the database. It cancels `failed` after an error
+/// that ends the store.
+pub(super) fn start(
+    db: Connection,
+    clock: Clock,
+    failed: CancellationToken,
+) -> std::io::Result<(WriterInbox, JoinHandle<()>)> {
     let queue = Arc::new(BatchQueue::new());
     let inbox = WriterInbox(queue.clone());
     let writer = thread::Builder::new().name("oncegate-store".to_owned()).spawn(move || {
         let queue = AbandonOnDrop(queue);
-        serve(&queue.0, &db, clock);
+        serve(&queue.0, &db, clock, &failed);
     })?;
     Ok((inbox, writer))
 }
@@ -99,7 +106,7 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-fn serve(queue: &BatchQueue<Box<dyn WriterJob>>, db: &Connection, clock: Clock) {
+fn serve(queue: &BatchQueue<Box<dyn WriterJob>>, db: &Connection, clock: Clock, failed: &CancellationToken) {
     let mut fatal: Option<SqliteFailure> = None;
     while let Some(mut batch) = queue.blocking_batch() {
         let committed = match &fatal {
@@ -109,7 +116,8 @@ fn serve(queue: &BatchQueue<Box<dyn WriterJob>>, db: &Connection, clock: Clock) 
         if let (Err(SqliteFailure::Sqlite(error)), None) = (&committed, &fatal)
             && is_fatal(error)
         {
-            tracing::error!(%error, "the store's file failed; nothing is stored until this process is restarted");
+            tracing::error!(%error, "the store's file failed; nothing is stored any more, and this process ends");
+            failed.cancel();
             fatal = committed.as_ref().err().cloned();
         }
         for operation in batch {
@@ -221,7 +229,7 @@ mod tests {
     fn started() -> (WriterInbox, JoinHandle<()>) {
         let db = Connection::open_in_memory().unwrap();
         db.execute_batch("create table t (n integer check (n < 100), filling blob)").unwrap();
-        start(db, || 0).unwrap()
+        start(db, || 0, CancellationToken::new()).unwrap()
     }
 
     async fn call<T: Send + 'static>(
@@ -287,10 +295,10 @@ mod tests {
         let broken = |_: &Connection, _| -> Result<(), SqliteFailure> {
             Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), None).into())
         };
-        assert!(matches!(call(&inbox, broken).await.unwrap(), Err(StoreError::Unavailable(_))));
+        assert!(matches!(call(&inbox, broken).await.unwrap(), Err(StoreError::Failed(_))));
         for _ in 0..2 {
             let error = call(&inbox, insert(1)).await.unwrap().unwrap_err();
-            assert!(matches!(&error, StoreError::Unavailable(cause) if cause.to_string().contains("I/O")), "{error:?}");
+            assert!(matches!(&error, StoreError::Failed(cause) if cause.to_string().contains("I/O")), "{error:?}");
         }
     }
 
