@@ -184,6 +184,14 @@ pub enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
+    /// The bytes of the response: its body and fields.
+    pub fn response_bytes(&self) -> usize {
+        let Self::Completed { response, .. } = self else { return 0 };
+        let fields = response.headers.iter().chain(&response.trailers);
+        response.body.as_ref().map_or(0, Bytes::len)
+            + fields.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
+    }
+
     /// Whether the newest attempt's outcome may settle a key in this state. `is_accepted`: for asynchronous delivery.
     ///
     /// A response counts whatever the key has become meanwhile. Any other outcome undoes nothing that was decided since, by

@@ -44,7 +44,8 @@ impl ReserveFailure {
 }
 
 impl Gate {
-    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed.
+    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed, or holds too
+    /// many outcomes for the store already: forgetting one would let a retry execute again.
     ///
     /// A reservation that failed may have been committed, so its token stays registered: otherwise the pass over orphans
     /// could release it. The attempt's outcome is published in the in-flight registry, and stored under its token when the
@@ -62,6 +63,11 @@ impl Gate {
         let Some(outage) = failure.outage().filter(|_| may_bypass && !is_draining) else {
             return Outcome::Refused(failure.into_refusal());
         };
+        if self.instance.in_flight.is_full_of_unstored_outcomes() {
+            tracing::warn!(route = %guarded.route().name,
+                "as many outcomes wait for the store as this process may hold; the request is refused instead of bypassed");
+            return Outcome::Refused(Refusal::StoreUnavailable);
+        }
         let reserve_request = Arc::new(guarded.reserve_request.clone());
         let lease = AttemptLease { reserve_request, attempt: 1, recovery_point: None, delivery: None };
         // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less bad

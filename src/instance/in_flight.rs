@@ -1,8 +1,8 @@
 //! The attempts of this process: reserved, running, or ended and not stored yet.
 //!
 //! One lock guards four tables, because an attempt moves between them: the tokens that this process still has to settle,
-//! the newest attempt of each key (a duplicate joins it), outcomes that are not stored yet, and the tokens of attempts that
-//! may have executed lately.
+//! the newest attempt of each key (a duplicate joins it), outcomes that are not stored yet (and how many wait), and the tokens
+//! of attempts that may have executed lately.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::domain::record::Record;
 use crate::domain::state::{CompletedResponse, KeyState};
 use newest_attempts::{NewestAttempts, StartedAttempt};
 use recently_executed::RecentlyExecuted;
-use unstored_outcomes::UnstoredOutcomes;
+use unstored_outcomes::{UnstoredOutcomes, WaitingOutcomes};
 
 mod newest_attempts;
 mod recently_executed;
@@ -35,6 +35,7 @@ struct InFlightTables {
     registered: HashSet<Token>,
     newest: NewestAttempts,
     unstored: UnstoredOutcomes,
+    waiting: WaitingOutcomes,
     executed: RecentlyExecuted,
 }
 
@@ -49,8 +50,14 @@ impl InFlightRegistry {
             reserve_status: ReserveStatus::Reserved,
             record: None,
             may_have_executed: false,
+            waiting_bytes: None,
             registered_at: BootInstant::now(),
         }
+    }
+
+    /// Whether as many outcomes wait for the store as this process may hold.
+    pub fn is_full_of_unstored_outcomes(&self) -> bool {
+        self.lock().waiting.is_full()
     }
 
     /// The tokens of all registered attempts.
@@ -111,6 +118,8 @@ pub struct InFlightEntry {
     reserve_status: ReserveStatus,
     record: Option<Arc<Record>>,
     may_have_executed: bool,
+    /// The size of the published outcome, while it waits for the store.
+    waiting_bytes: Option<usize>,
     registered_at: BootInstant,
 }
 
@@ -201,6 +210,11 @@ impl InFlightEntry {
             AttemptOutcome::Unknown => KeyState::Unknown,
         };
         let mut tables = self.registry.lock();
+        if self.waiting_bytes.is_none() {
+            let bytes = outcome.response_bytes();
+            tables.waiting.add(bytes);
+            self.waiting_bytes = Some(bytes);
+        }
         if let Some(started) = tables.newest.remove(&record.id, self.token) {
             let record = Arc::new(Record { state, ..Record::clone(record) });
             tables.unstored.insert(StartedAttempt { record, ..started });
@@ -213,6 +227,9 @@ impl InFlightEntry {
         let mut tables = self.registry.lock();
         tables.newest.remove(&record.id, self.token);
         tables.unstored.remove_attempt(&record.id, self.token);
+        if let Some(bytes) = self.waiting_bytes.take() {
+            tables.waiting.remove(bytes);
+        }
     }
 
     /// Keeps the token registered for as long as this process lives: its outcome could not be stored, and nobody tries any

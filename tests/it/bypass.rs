@@ -369,6 +369,30 @@ async fn an_embedded_store_with_a_failed_disk_ends_the_process_and_is_not_bypass
 }
 
 #[tokio::test]
+async fn outcomes_that_wait_for_the_store_are_limited_and_then_requests_are_refused() {
+    let (world, wire) = away(|setup| setup).await;
+    world.upstream.answer_all(Answer::status(201).body("x".repeat(1 << 20)));
+    wire.cut();
+    let mut bypassed = 0;
+    let refused = loop {
+        let answer = world.pay(&format!("k-{bypassed}")).send().await;
+        match answer.oncegate_status() {
+            Some("bypassed") => bypassed += 1,
+            _ => break answer,
+        }
+        assert!(bypassed <= 64, "64 MiB are full");
+    };
+    is_unavailable(&refused);
+    assert_eq!((bypassed, world.upstream.calls()), (64, 64));
+    assert_eq!(world.pay("k-0").send().await.oncegate_status(), Some("unstored"), "what is held is still answered");
+    wire.restore();
+    is_ready(&world).await;
+    has_kept(&world, &["completed"; 64]).await;
+    assert_eq!(world.pay("k-64").send().await.oncegate_status(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 65);
+}
+
+#[tokio::test]
 async fn a_draining_proxy_bypasses_nothing() {
     let (world, wire) = away(|setup| setup.top("drain_timeout = \"10s\"")).await;
     let hold = Hold::new();
