@@ -4,12 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
+
 use super::{PassResult, Task};
-use crate::domain::attempt::Settlement;
+use crate::domain::attempt::{AttemptOutcome, Settlement};
 use crate::domain::ids::{RecordId, Token};
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use crate::store::StoreError;
+use crate::store::{SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
 ///
@@ -29,13 +31,34 @@ impl OrphanedAttempts {
     pub fn new(instance: Arc<Instance>) -> Self {
         Self { instance, found_before: HashSet::new() }
     }
+
+    /// Settles one attempt, and reports a delivery that was not sent, so that it does not count.
+    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+        let id = settlement.id;
+        let is_unsent = matches!(settlement.outcome, AttemptOutcome::Retryable { .. });
+        match self.instance.store.settle(settlement.with_retry_in(is_unsent.then_some(PAUSE))).await? {
+            SettleResult::Done { .. } if is_unsent => {
+                tracing::info!(record = %id, "a reservation committed after its request had given up; the key is released");
+                // Only now: a settlement that failed is repeated, and would be counted twice.
+                self.instance.note_unsent_delivery(id);
+            }
+            SettleResult::Done { .. } => {
+                tracing::warn!(record = %id, "the store had lost the outcome of this attempt; the key is unknown");
+            }
+            SettleResult::Fenced(_) => {}
+        }
+        Ok(())
+    }
 }
 
 /// The time for which a released key stays retryable; the retry that follows takes it over with its route's own TTL.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The pause before an orphaned delivery is due again.
+/// The pause before an orphaned delivery is due again: long enough to report first that the attempt does not count.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The settlements that run at once, a full batch of the store. A pass with so many failures ends.
+const BATCH: usize = 256;
 
 /// The replication lag, beyond a lease, that the memory of executed attempts covers. A standby that lags by more is hardly
 /// ever promoted, and each minute costs memory.
@@ -59,16 +82,27 @@ impl Task for OrphanedAttempts {
         let orphans: HashMap<Token, RecordId> =
             reserved.into_iter().filter(|(_, token)| !running.contains(token)).map(|(id, token)| (token, id)).collect();
         let executed = in_flight.recently_executed(orphans.keys().copied());
-        for (token, id) in orphans {
-            if executed.contains(&token) {
-                tracing::warn!(record = %id, "the store has lost the outcome of this attempt; the key becomes unknown");
-                store.settle(Settlement::for_lost_outcome(id, token)).await?;
-            } else if found_before.contains(&token) {
-                tracing::info!(record = %id, "a reservation committed after its request had given up; the key is released");
-                // If it is a delivery: it was not sent, so it is due again and does not count as an attempt.
-                self.instance.note_unsent_delivery(id);
-                store.settle(Settlement::for_orphan(id, token, TTL).with_retry_in(Some(PAUSE))).await?;
+        // Never started, or executed with a lost outcome. Others may still be about to be registered.
+        let settlements = orphans.into_iter().filter_map(|(token, id)| match executed.contains(&token) {
+            true => Some(self.settle(Settlement::for_lost_outcome(id, token))),
+            false => found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL))),
+        });
+        // The store commits together what is settled at the same time. A row that another transaction has locked fails alone,
+        // after the store's timeout; the others do not wait for it.
+        let mut settled = stream::iter(settlements).buffer_unordered(BATCH);
+        let mut failures = Vec::new();
+        while let Some(result) = settled.next().await {
+            failures.extend(result.err());
+            if failures.len() >= BATCH {
+                // It is the store, and not single rows.
+                break;
             }
+        }
+        let count = failures.len();
+        if let Some(error) = failures.pop() {
+            tracing::warn!(count, "some orphaned attempts are not settled yet");
+            // Not forgotten below: the next pass must know whether these attempts have executed.
+            return Err(error);
         }
         // Last, and by the time when this pass began: attempts that ended before a long outage of the store are still
         // known to the first pass after it.

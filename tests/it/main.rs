@@ -32,6 +32,7 @@ mod crash_points;
 mod disk_errors;
 mod operators;
 mod orders;
+mod orphans;
 mod page;
 mod pod_end;
 mod service_reports;
