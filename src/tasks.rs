@@ -12,6 +12,7 @@ use crate::store::StoreError;
 use crate::telemetry::logs::error_causes;
 
 pub mod deliverer;
+mod delivery_slots;
 pub mod gone_routes;
 pub mod heartbeat;
 pub mod orphans;

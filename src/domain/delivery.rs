@@ -73,6 +73,8 @@ pub struct DeliveryPolicy {
     pub time_limit: Duration,
     /// The limits and pauses of its tries.
     pub retry: RetryPolicy,
+    /// The most attempts of this route that one pick-up begins.
+    pub slots: usize,
 }
 
 /// The store's answer to a [`PickUpRequest`].

@@ -151,6 +151,7 @@ on_both! {
         the_sweeper_treats_a_delivery_as_any_attempt,
         a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_delivery,
         queued_deliveries_do_not_starve_older_unknown_ones,
+        a_pick_up_starts_no_more_of_a_route_than_its_slots,
         a_delivery_with_a_lost_row_is_stored_again_as_accepted,
         the_reaper_deletes_requests_without_a_key,
         a_delivery_reported_as_not_executed_is_audited_as_queued,

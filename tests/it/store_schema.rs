@@ -290,7 +290,7 @@ async fn no_statement_scans_the_whole_table() {
         "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
     );
     let pick_up = format!(
-        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one})"
+        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one}, array[8])"
     );
     let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
     let give_up = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
@@ -379,7 +379,7 @@ async fn a_pick_up_reads_no_unknown_key_that_is_not_due() {
         let none = "array[]::bytea[]";
         let values = format!(
             "('shop', array['pay'], array['{policy}'], array[1], array[1], array[3], array[1000], 32, {none}, 1, {none}, \
-             {none}, {none})"
+             {none}, {none}, array[32])"
         );
         client.batch_execute("begin").await.unwrap();
         let explain = format!("explain (analyze, costs off, timing off, format json) execute pick_up {values}");

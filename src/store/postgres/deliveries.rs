@@ -120,7 +120,8 @@ pub(super) async fn pick_up(
     let limits: Vec<i64> = terms.iter().map(|terms| millis(terms.time_limit)).collect();
     let most: Vec<i32> = terms.iter().map(|terms| terms.retry.max_attempts.cast_signed()).collect();
     let give_up: Vec<i64> = terms.iter().map(|terms| millis(terms.retry.give_up_after)).collect();
-    let parameters: [Parameter<'_>; 13] = [
+    let slots: Vec<i64> = terms.iter().map(|terms| terms.slots as i64).collect();
+    let parameters: [Parameter<'_>; 14] = [
         (/* service */ &&**service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* on_unknown */ &policies, Type::TEXT_ARRAY),
@@ -140,6 +141,7 @@ pub(super) async fn pick_up(
         ),
         (/* busy */ &busy.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
         (/* unsent */ &unsent.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
+        (/* slots */ &slots, Type::INT8_ARRAY),
     ];
     let mut picked = PickUpResult::default();
     for row in query(pool, deadline, PICK_UP, &parameters).await? {

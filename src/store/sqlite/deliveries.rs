@@ -92,7 +92,9 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
         let mut picked = PickUpResult::default();
         let (mut tokens, limit) = (order.tokens.iter(), order.rows_max());
         for terms in &order.policies {
-            for due in list_due(db, now, order, terms, limit.saturating_sub(picked.jobs.len()) + order.busy.len())? {
+            let mut slots = terms.slots;
+            let rows_max = limit.saturating_sub(picked.jobs.len()).min(slots) + order.busy.len();
+            for due in list_due(db, now, order, terms, rows_max)? {
                 // A new token would fence its settlement.
                 if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
                     continue;
@@ -105,7 +107,11 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
                     continue;
                 }
                 // Behind a key that is not tried now there may be one to give up.
+                if slots == 0 {
+                    continue;
+                }
                 let Some(token) = tokens.next() else { continue };
+                slots -= 1;
                 let mut statement = db.prepare_cached(START_DELIVERY)?;
                 let mut rows = statement.query(named_params! {
                     ":id": due.id,

@@ -121,11 +121,39 @@ async fn a_hanging_service_does_not_delay_deliveries_to_another_service(store: S
         let accepted = world.post("/slow").field("Idempotency-Key", &format!("s-{number}")).send().await;
         slow.push(operation_path(&accepted));
     }
-    world.upstream.wait_for_executed(32).await;
+    world.upstream.wait_for_executed(48).await;
     world.upstream.answer_all(Answer::status(201));
     let quick = world.accepts("k-1").await;
     world.operation_when(&quick, "completed").await;
-    assert_eq!(world.upstream.calls(), 33, "half of what runs at once is the other's");
+    assert_eq!(world.upstream.calls(), 49, "the other's share stays free");
+    hold.release();
+    for operation_path in &slow {
+        world.operation_when(operation_path, "completed").await;
+    }
+}
+
+on_both_stores!(two_hanging_services_do_not_delay_deliveries_to_a_third);
+async fn two_hanging_services_do_not_delay_deliveries_to_a_third(store: Store) {
+    let slow_routes = ["slow-1", "slow-2"];
+    let world = World::with(store, |setup| {
+        slow_routes.iter().fold(later(setup, ""), |setup, name| setup.route(&route(name, "delivery = \"async\"")))
+    })
+    .await;
+    let hold = Hold::new();
+    world.upstream.answer_all(Answer::status(201).hold(&hold));
+    let mut slow = Vec::new();
+    for number in 0..140 {
+        let name = slow_routes[number % 2];
+        let key = format!("{name}-{number}");
+        let accepted = world.post(&format!("/{name}")).field("Idempotency-Key", &key).send().await;
+        slow.push(operation_path(&accepted));
+    }
+    world.upstream.wait_for_executed(54).await;
+    world.upstream.answer_all(Answer::status(201));
+    for number in 0..3 {
+        let quick = world.accepts(&format!("k-{number}")).await;
+        world.operation_when(&quick, "completed").await;
+    }
     hold.release();
     for operation_path in &slow {
         world.operation_when(operation_path, "completed").await;

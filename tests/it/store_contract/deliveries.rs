@@ -37,6 +37,7 @@ fn terms() -> DeliveryPolicy {
         quiet_after: Duration::ZERO,
         time_limit: Duration::from_secs(30),
         retry: RETRY,
+        slots: usize::MAX / 2,
     }
 }
 
@@ -510,6 +511,30 @@ pub async fn queued_deliveries_do_not_starve_older_unknown_ones(world: StoreFixt
     let picked = world.pick_up(pick(DeliveryPolicy { on_unknown: OnUnknown::Retry, ..terms() }, 2)).await;
     assert_eq!(picked.jobs.len(), 2);
     assert!(ids(&picked).contains(&open.id));
+}
+
+pub async fn a_pick_up_starts_no_more_of_a_route_than_its_slots(world: StoreFixture) {
+    let of_route = |route: &str, number: usize| ReserveRequest {
+        route: route.into(),
+        ..new_reserve_request(&format!("{route}-{number}"))
+    };
+    // One of the full route's keys is unknown, the others are queued.
+    world.accept(&of_route("full", 0)).await;
+    let policy =
+        |route: &str, slots| DeliveryPolicy { route: route.into(), on_unknown: OnUnknown::Retry, slots, ..terms() };
+    let job = world.pick_one(policy("full", 1)).await;
+    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    for number in 1..8 {
+        world.accept(&of_route("full", number)).await;
+        world.accept(&of_route("other", number)).await;
+    }
+    for (tokens, slots, started) in [(8, [1, 3], [1, 3]), (8, [2, 8], [2, 4]), (8, [8, 8], [5, 0])] {
+        let mut request = pick(policy("full", slots[0]), tokens);
+        request.policies.push(policy("other", slots[1]));
+        let picked = world.pick_up(request).await;
+        let count = |route: &str| picked.jobs.iter().filter(|job| &*job.lease.reserve_request.route == route).count();
+        assert_eq!([count("full"), count("other")], started);
+    }
 }
 
 pub async fn a_delivery_with_a_lost_row_is_stored_again_as_accepted(mut world: StoreFixture) {

@@ -27,7 +27,9 @@ fn pick(tokens: Vec<Token>) -> PickUpRequest {
     };
     let time_limit = Duration::from_secs(30);
     let on_unknown = OnUnknown::Hold;
-    let terms = DeliveryPolicy { route: "pay".into(), on_unknown, quiet_after: Duration::ZERO, time_limit, retry };
+    let slots = tokens.len();
+    let quiet_after = Duration::ZERO;
+    let terms = DeliveryPolicy { route: "pay".into(), on_unknown, quiet_after, time_limit, retry, slots };
     new_pick_up_request(tokens, terms)
 }
 

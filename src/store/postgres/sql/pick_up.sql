@@ -1,11 +1,11 @@
 -- pick_up: starts attempts for due deliveries, each under its own token; marks keys dead that are past their limits.
 , policies as materialized (
   select *
-    from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[])
-         as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms)
+    from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[], $14::bigint[])
+         as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms, slots)
 ),
 queued_due as materialized (
-  select due.id, due.state, due.attempt, due.due_at as since, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
+  select due.id, due.state, due.attempt, due.due_at as since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
     from policies as a
    cross join lateral (
            select k.id, k.state, k.attempt, k.due_at
@@ -18,14 +18,14 @@ queued_due as materialized (
               -- Attempts that ended on this instance and are not stored yet: a new token would fence their settlement.
               and k.id <> all ($12::bytea[])
             order by k.due_at
-            limit $8::bigint
+            limit a.slots
               -- Another deliverer has picked up a locked row.
               for no key update of k skip locked
          ) as due
-   limit $8
+   limit $8::bigint
 ),
 unknown_due as materialized (
-  select due.id, due.state, due.attempt, due.since, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
+  select due.id, due.state, due.attempt, due.since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
     from policies as a
    cross join lateral (
            select k.id, k.state, k.attempt, coalesce(k.due_at, k.settled_at) as since
@@ -43,7 +43,7 @@ unknown_due as materialized (
                                   else (select clock_timestamp()) - a.quiet_after_ms * interval '1 millisecond'
                                 end
             order by coalesce(k.due_at, k.settled_at)
-            limit $8
+            limit a.slots
               for no key update of k skip locked
          ) as due
    where a.on_unknown <> 'hold'
@@ -66,9 +66,12 @@ candidates as materialized (
 ),
 assigned as materialized (
   select c.*, t.token
-    from (select candidates.*, row_number() over (order by candidates.since) as place
-            from candidates
-           where candidates.note is null) as c
+    from (select r.*, row_number() over (order by r.since) as place
+            from (select candidates.*,
+                         row_number() over (partition by candidates.route order by candidates.since) as slot
+                    from candidates
+                   where candidates.note is null) as r
+           where r.slot <= r.slots) as c
     join unnest($9::bytea[]) with ordinality as t (token, place) on t.place = c.place
 ),
 started as (
