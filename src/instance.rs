@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cache::Cache;
 use crate::config::{Config, Route};
-use crate::domain::ids::RecordId;
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::scope::Salt;
 use crate::store::{Breaker, Store, StoreError};
@@ -55,7 +55,7 @@ pub struct Instance {
     /// Wakes the deliverer: a request was accepted here and is due.
     pub delivery_due: Notify,
     /// Deliveries whose attempt was started and not sent. They do not count as tries.
-    pub unsent_deliveries: Mutex<Vec<RecordId>>,
+    pub unsent_deliveries: Mutex<Vec<(RecordId, Token)>>,
     /// Completed responses in memory.
     pub cache: Cache,
     /// The work that must end before the process does: attempts and their settlements.
@@ -107,7 +107,7 @@ impl Instance {
     }
 
     /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.
-    pub fn note_unsent_delivery(&self, id: RecordId) {
-        self.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+    pub fn note_unsent_delivery(&self, id: RecordId, token: Token) {
+        self.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner).push((id, token));
     }
 }

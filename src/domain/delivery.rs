@@ -43,8 +43,8 @@ pub struct PickUpRequest {
     pub delivered: Vec<RecordId>,
     /// The keys to leave out: their attempts run here, or have ended here and are still to be stored.
     pub busy: Vec<RecordId>,
-    /// The keys whose attempt was begun and not sent: such an attempt does not count.
-    pub unsent: Vec<RecordId>,
+    /// The attempts that were begun and not sent, with their tokens: each does not count, if it is still its key's newest.
+    pub unsent: Vec<(RecordId, Token)>,
 }
 
 impl PickUpRequest {
@@ -58,7 +58,7 @@ impl PickUpRequest {
 }
 
 /// The keys that are read to be given up: a moment's work.
-const GIVE_UP_ROWS_MAX: usize = 1_000;
+pub const GIVE_UP_ROWS_MAX: usize = 1_000;
 
 /// The rules by which a route's accepted requests are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct DeliveryPolicy {
     pub time_limit: Duration,
     /// The limits and pauses of its tries.
     pub retry: RetryPolicy,
-    /// The most attempts of this route that one pick-up begins.
+    /// The most attempts of this route that one pick-up begins, and the most of its keys that it reads.
     pub slots: usize,
 }
 

@@ -225,7 +225,7 @@ pub(super) fn release(
 /// after a pause, which grows with the attempts: other instances may be able to deliver it.
 pub(super) fn not_sent(instance: &Instance, lease: AttemptLease, retry: &RetryPolicy, ttl: Duration) -> Settlement {
     let Some(delivery) = lease.delivery else { return lease.release(ttl) };
-    instance.note_unsent_delivery(lease.reserve_request.id);
+    instance.note_unsent_delivery(lease.reserve_request.id, lease.reserve_request.token);
     let attempts = DeliveryAttempt { number: lease.attempt.saturating_add(1), ..delivery };
     let pause = retry.pause(&attempts, random_fraction(), None);
     lease.release(ttl).with_retry_in(Some(pause))

@@ -17,6 +17,7 @@ use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::store::StoreError;
+use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
 
 /// The deliveries that one statement picks up. Other instances cannot take them meanwhile.
@@ -164,7 +165,8 @@ impl Deliverer {
     }
 
     /// Reports the attempts that were not sent to the store, in a statement of its own: the next one decides by it what is
-    /// due.
+    /// due. Reports each at most once: a second report of one that the store has taken would leave a real try uncounted. If the
+    /// answer is lost, the attempt may count although it was not sent.
     async fn report_unsent(&self) -> Result<(), StoreError> {
         let lock = || self.instance.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner);
         let uncounted = std::mem::take(&mut *lock());
@@ -180,7 +182,12 @@ impl Deliverer {
             busy: Vec::new(),
             unsent: uncounted.clone(),
         };
-        self.instance.store.pick_up(request).await.map(drop).inspect_err(|_| lock().extend(uncounted))
+        self.instance.store.pick_up(request).await.map(drop).inspect_err(|error| {
+            // The breaker's refusal proves that the store got nothing.
+            if is_refused_by_breaker(error) {
+                lock().extend(uncounted);
+            }
+        })
     }
 
     /// Returns the policies of these routes, by each of their names, in another order each time, so that no route always comes

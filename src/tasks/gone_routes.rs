@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{PassResult, Task};
 use crate::config::Config;
-use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
+use crate::domain::delivery::{DeliveryPolicy, GIVE_UP_ROWS_MAX, PickUpRequest};
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::retry::RetryPolicy;
 use crate::domain::state::StateKind;
@@ -98,5 +98,6 @@ fn policy(route: String, give_up_after: Duration) -> DeliveryPolicy {
             cap: Duration::ZERO,
             give_up_after,
         },
+        slots: GIVE_UP_ROWS_MAX,
     }
 }

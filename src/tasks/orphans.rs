@@ -34,13 +34,13 @@ impl OrphanedAttempts {
 
     /// Settles one attempt, and reports a delivery that was not sent, so that it does not count.
     async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
-        let id = settlement.id;
+        let (id, token) = (settlement.id, settlement.token);
         let is_unsent = matches!(settlement.outcome, AttemptOutcome::Retryable { .. });
         match self.instance.store.settle(settlement.with_retry_in(is_unsent.then_some(PAUSE))).await? {
             SettleResult::Done { .. } if is_unsent => {
                 tracing::info!(record = %id, "a reservation committed after its request had given up; the key is released");
                 // Only now: a settlement that failed is repeated, and would be counted twice.
-                self.instance.note_unsent_delivery(id);
+                self.instance.note_unsent_delivery(id, token);
             }
             SettleResult::Done { .. } => {
                 tracing::warn!(record = %id, "the store had lost the outcome of this attempt; the key is unknown");

@@ -290,7 +290,8 @@ async fn no_statement_scans_the_whole_table() {
         "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
     );
     let pick_up = format!(
-        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one}, array[8])"
+        "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one}, {one}, \
+         array[8])"
     );
     let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
     let give_up = "(sha256('5'), 't', array['queued'], 'n')".to_owned();

@@ -121,7 +121,9 @@ pub(super) async fn pick_up(
     let most: Vec<i32> = terms.iter().map(|terms| terms.retry.max_attempts.cast_signed()).collect();
     let give_up: Vec<i64> = terms.iter().map(|terms| millis(terms.retry.give_up_after)).collect();
     let slots: Vec<i64> = terms.iter().map(|terms| terms.slots as i64).collect();
-    let parameters: [Parameter<'_>; 14] = [
+    let (unsent_ids, unsent_tokens): (Vec<&[u8]>, Vec<&[u8]>) =
+        unsent.iter().map(|(id, token)| (id.as_bytes().as_slice(), token.as_bytes().as_slice())).unzip();
+    let parameters: [Parameter<'_>; 15] = [
         (/* service */ &&**service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* on_unknown */ &policies, Type::TEXT_ARRAY),
@@ -140,7 +142,8 @@ pub(super) async fn pick_up(
             Type::BYTEA_ARRAY,
         ),
         (/* busy */ &busy.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
-        (/* unsent */ &unsent.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
+        (/* unsent_id */ &unsent_ids, Type::BYTEA_ARRAY),
+        (/* unsent_token */ &unsent_tokens, Type::BYTEA_ARRAY),
         (/* slots */ &slots, Type::INT8_ARRAY),
     ];
     let mut picked = PickUpResult::default();

@@ -86,8 +86,9 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
         for id in &order.delivered {
             delete_request(db, *id)?;
         }
-        for id in &order.unsent {
-            db.prepare_cached(DISCOUNT_UNSENT_ATTEMPT)?.execute(named_params! { ":id": id.as_bytes() })?;
+        for (id, token) in &order.unsent {
+            let parameters = named_params! { ":id": id.as_bytes(), ":token": token.as_bytes() };
+            db.prepare_cached(DISCOUNT_UNSENT_ATTEMPT)?.execute(parameters)?;
         }
         let mut picked = PickUpResult::default();
         let (mut tokens, limit) = (order.tokens.iter(), order.rows_max());

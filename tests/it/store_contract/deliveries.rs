@@ -378,17 +378,22 @@ pub async fn an_attempt_that_was_not_sent_does_not_count(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.accept(&reserve_request).await;
     let once = DeliveryPolicy { retry: RetryPolicy { max_attempts: 1, ..RETRY }, ..terms() };
+    let mut earlier = None;
     for attempt in 1..=3 {
         let job = world.pick_one(once.clone()).await;
         assert_eq!((job.lease.attempt, job.lease.delivery.unwrap().number), (attempt, 1));
         world.settle(settlement_of(&job, AttemptOutcome::Retryable { ttl: DAY }, Some(Duration::ZERO))).await;
-        world.pick_up(PickUpRequest { unsent: vec![reserve_request.id], ..pick(terms(), 0) }).await;
+        let unsent = (reserve_request.id, job.lease.reserve_request.token);
+        world.pick_up(PickUpRequest { unsent: vec![unsent], ..pick(terms(), 0) }).await;
+        earlier = Some(unsent);
     }
     // More reports of unsent attempts than attempts do not make the count negative.
-    world.pick_up(PickUpRequest { unsent: vec![reserve_request.id], ..pick(terms(), 0) }).await;
+    world.pick_up(PickUpRequest { unsent: earlier.into_iter().collect(), ..pick(terms(), 0) }).await;
     let job = world.pick_one(once.clone()).await;
     assert_eq!((job.lease.attempt, job.lease.delivery.unwrap().number), (4, 1));
     world.settle(settlement_of(&job, AttemptOutcome::Retryable { ttl: DAY }, Some(Duration::ZERO))).await;
+    // A late report of an earlier attempt does not discount this one.
+    world.pick_up(PickUpRequest { unsent: earlier.into_iter().collect(), ..pick(terms(), 0) }).await;
     assert_eq!(world.pick_up(pick(once, 1)).await.given_up.len(), 1, "this one counts");
 }
 

@@ -1,7 +1,7 @@
 -- pick_up: starts attempts for due deliveries, each under its own token; marks keys dead that are past their limits.
 , policies as materialized (
   select *
-    from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[], $14::bigint[])
+    from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[], $15::bigint[])
          as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms, slots)
 ),
 queued_due as materialized (
@@ -100,11 +100,11 @@ audited as (
    cross join durable
 ),
 discounted as (
-  -- Attempts under which nothing was sent do not count.
+  -- Attempts under which nothing was sent do not count, while they are the newest.
   update oncegate.outbox as o
      set attempts_before = o.attempts_before + 1
-    from unnest($13::bytea[]) as u (id)
-    join oncegate.keys as k on k.id = u.id
+    from unnest($13::bytea[], $14::bytea[]) as u (id, token)
+    join oncegate.keys as k on k.id = u.id and k.token = u.token
    where o.id = u.id and o.attempts_before < k.attempt
 ),
 requests_deleted as (
