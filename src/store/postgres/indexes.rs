@@ -116,13 +116,23 @@ async fn build(client: &Client, indexes: &[Index]) -> Result<Vec<String>, OpenEr
     let missing = |source| OpenError::Missing(without_detail(source));
     let mut built = Vec::new();
     let mut conflicts = 0;
+    // The transaction that was next when nobody was building any more.
+    let mut next_without_build: Option<i64> = None;
     loop {
         // Asked before the defects: an index whose build ends in between is valid then, and must not be dropped.
-        let is_being_built: bool =
-            client.query_typed_one(IS_INDEX_BEING_BUILT, &[]).await.map_err(missing)?.try_get(0).map_err(missing)?;
+        let row = client.query_typed_one(IS_INDEX_BEING_BUILT, &[]).await.map_err(missing)?;
+        let is_being_built: bool = row.try_get("building").map_err(missing)?;
+        let (oldest, next): (i64, i64) =
+            (row.try_get("oldest").map_err(missing)?, row.try_get("next").map_err(missing)?);
         let Some((index, defect)) = find_defects(client, indexes).await?.first().copied() else { return Ok(built) };
         let failed = |source| OpenError::Index { name: index.file.to_owned(), source };
+        // A build leaves the server's list before it commits that its index is valid. An invalid index is a leftover once all
+        // transactions of that time have ended; a build of ours would wait for them too.
+        let may_commit = defect == IndexDefect::Invalid && oldest < *next_without_build.get_or_insert(next);
         if is_being_built {
+            next_without_build = None;
+        }
+        if is_being_built || may_commit {
             tracing::debug!("somebody is building an index of the store");
             sleep(PAUSE).await;
             continue;
@@ -132,7 +142,10 @@ async fn build(client: &Client, indexes: &[Index]) -> Result<Vec<String>, OpenEr
         }
         tracing::info!(index = index.name, "building an index of the store, as soon as older transactions have ended");
         match rebuild(client, &index, defect).await {
-            Ok(()) => built.push(index.file.to_owned()),
+            Ok(()) => {
+                built.push(index.file.to_owned());
+                next_without_build = None;
+            }
             Err(error) if conflicts < CONFLICTS_MAX && is_conflict(&error) => {
                 conflicts += 1;
                 sleep(PAUSE).await;
