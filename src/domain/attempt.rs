@@ -13,7 +13,7 @@ use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
 use super::retry::DeliveryAttempt;
 use super::scope::Scope;
-use super::state::StateKind;
+use super::state::{KeyState, StateKind};
 
 /// A request to the store: reserve this key for this attempt, unless the key is taken.
 #[derive(Clone, Debug)]
@@ -53,6 +53,16 @@ pub enum ReserveResult {
     Taken(Record),
 }
 
+impl ReserveResult {
+    /// The result of a takeover from the attempt with this token. One that has started over as attempt 1 has taken nothing.
+    pub fn taken_over_from(mut self, token: Token) -> Self {
+        if let Self::Fresh(lease) = &mut self {
+            lease.taken_from = Some(token).filter(|_| lease.attempt > 1);
+        }
+        self
+    }
+}
+
 /// The right to run one attempt. Not `Clone`, and ending the attempt consumes it: an attempt cannot be settled in two
 /// ways.
 #[derive(Debug)]
@@ -61,6 +71,9 @@ pub struct AttemptLease {
     pub reserve_request: Arc<ReserveRequest>,
     /// The attempt's number, for people and for the upstream: 1 for the first.
     pub attempt: u32,
+    /// The token of the attempt whose record this attempt has taken over, so that a store that loses the takeover has that
+    /// record again; `None` for a first attempt and for a delivery.
+    pub taken_from: Option<Token>,
     /// The last recovery point that the service has reported for an earlier attempt.
     pub recovery_point: Option<RecoveryPoint>,
     /// The delivery that this attempt is, where the request was accepted for asynchronous delivery and no client waits.
@@ -138,6 +151,23 @@ impl Settlement {
             AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown => self.lease.as_deref(),
             AttemptOutcome::Retryable { .. } => None,
         }
+    }
+
+    /// Whether the store has lost this attempt: it has no record of the key, or the one that the attempt's takeover had replaced.
+    pub fn is_lost_from(&self, found: Option<&Record>) -> bool {
+        self.lease_to_restore().is_some() && found.is_none_or(|found| self.repairs_lost_takeover(found))
+    }
+
+    /// Whether the record found is the one that this attempt's takeover had replaced: the store has lost the takeover, and no
+    /// other attempt has begun since, because each replaces the token. The outcome then replaces the record again, where it
+    /// would be restored without one.
+    fn repairs_lost_takeover(&self, found: &Record) -> bool {
+        self.lease_to_restore().is_some_and(|lease| {
+            lease.taken_from == Some(found.token)
+                && found.attempt < lease.attempt
+                && found.accepted_at.is_none()
+                && matches!(found.state, KeyState::Retryable | KeyState::Unknown)
+        })
     }
 
     /// The time for which the outcome is worth storing, from its attempt's end; `None` if it never lapses.

@@ -69,7 +69,8 @@ impl Gate {
             return Outcome::Refused(Refusal::StoreUnavailable);
         }
         let reserve_request = Arc::new(guarded.reserve_request.clone());
-        let lease = AttemptLease { reserve_request, attempt: 1, recovery_point: None, delivery: None };
+        let lease =
+            AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
         // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less bad
         // than executing again.
         let decision = match self.instance.possibly_purged_record(&lease.reserve_request.id) {

@@ -95,6 +95,7 @@ impl RawDeliveryJob<'_> {
             lease: AttemptLease {
                 reserve_request: Arc::new(reserve_request),
                 attempt,
+                taken_from: None,
                 recovery_point,
                 delivery: Some(delivery),
             },

@@ -124,7 +124,8 @@ impl Store for Postgres {
         let reserve_request = Arc::new(reserve_request);
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
-            self.take_over_once(reserve_request.clone(), from, in_doubt, deadline)
+            let taking_over = self.take_over_once(reserve_request.clone(), from, in_doubt, deadline);
+            async move { Ok(taking_over.await?.taken_over_from(from.token)) }
         }))
     }
 
@@ -369,17 +370,16 @@ impl Postgres {
                 return Ok(SettleResult::Done { expires_at });
             }
             let found = self.find_settled.find(settlement.id, in_doubt, deadline).await?;
-            let Some(FoundRecord { record, expires_at }) = found else {
-                if settlement.lease_to_restore().is_none() {
-                    return Ok(SettleResult::Fenced(None));
-                }
+            if settlement.is_lost_from(found.as_ref().map(|found| &found.record)) {
                 if let Some(expires_at) = self.restore.call(RestoreStatement(settlement.clone()), deadline).await?? {
-                    tracing::warn!(record = %settlement.id, "the store has no record of this key; its attempt's outcome is stored anew");
+                    tracing::warn!(record = %settlement.id, "the store has lost this attempt; its outcome is stored anew");
                     return Ok(SettleResult::Done { expires_at });
                 }
                 // Somebody else was faster: read who.
+                pauses.next().await;
                 continue;
-            };
+            }
+            let Some(FoundRecord { record, expires_at }) = found else { return Ok(SettleResult::Fenced(None)) };
             let ours = record.token == settlement.token;
             let expected = state_of(&record, &settlement.outcome);
             match record.state.name() {
@@ -401,6 +401,7 @@ fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Op
     ReserveResult::Fresh(AttemptLease {
         reserve_request: reserve_request.clone(),
         attempt,
+        taken_from: None,
         recovery_point,
         delivery: None,
     })

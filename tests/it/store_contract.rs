@@ -87,6 +87,8 @@ on_both! {
         a_new_owner_after_a_lost_row_is_not_overwritten,
         one_of_many_simultaneous_settlements_and_reservations_gets_a_lost_key,
         a_restored_row_is_reaped_as_any_other,
+        an_outcome_with_a_lost_takeover_replaces_the_record_before_it,
+        a_lost_takeover_replaces_no_later_attempt,
     }
     probes {
         only_unknown_quiet_and_due_keys_are_claimed,

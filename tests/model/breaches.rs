@@ -128,6 +128,10 @@ pub enum Weakness {
     TtlOnOpen,
     /// A settlement whose row is lost is dropped.
     LostIsLost,
+    /// A settlement whose takeover is lost is fenced off by the record before it.
+    LostTakeOverIsLost,
+    /// A settlement whose record is another attempt's takes it for its own lost takeover.
+    RepairUnchecked,
     /// An attempt in flight that does not run here is released, although its settlement was stored.
     LostSettlementIsOrphan,
 }

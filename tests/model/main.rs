@@ -32,14 +32,16 @@ mod store;
 mod transitions;
 
 const NO_FAULTS: Bounds =
-    Bounds { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0, lost_settlements: 0 };
+    Bounds { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0, lost_settlements: 0, lost_take_overs: 0 };
 const ONE_OF_EACH: Bounds =
-    Bounds { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0, lost_settlements: 0 };
+    Bounds { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0, lost_settlements: 0, lost_take_overs: 0 };
 
 /// One fault is enough for most of the tests.
 const LAPSE: Bounds = Bounds { lapses: 1, ..NO_FAULTS };
 const DOUBT: Bounds = Bounds { doubts: 1, ..NO_FAULTS };
 const LOSS: Bounds = Bounds { losses: 1, ..NO_FAULTS };
+
+const LOST_TAKE_OVER: Bounds = Bounds { lost_take_overs: 1, ..NO_FAULTS };
 
 const LOST_END: Bounds = Bounds { lost_settlements: 1, ..NO_FAULTS };
 
@@ -158,6 +160,16 @@ fn a_lost_reservation_may_give_two_effects_but_no_settlement_is_forgotten() {
     assert_found(Weakness::LostIsLost, Breach::Forgotten, hold(2, 2, LOSS));
 }
 
+/// The record before the takeover is back: until the lost attempt ends, a request may become the next attempt.
+#[test]
+fn a_lost_takeover_may_give_two_effects_but_no_settlement_is_forgotten() {
+    assert_holds(but(hold(3, 2, LOST_TAKE_OVER), &OF_LOSS));
+    assert_holds(but(hold(2, 2, Bounds { lapses: 1, doubts: 1, ..LOST_TAKE_OVER }), &OF_LOSS));
+    assert_holds(but(retry_when_quiet(3, 2, LOST_TAKE_OVER), &OF_LOSS));
+    assert_found(Weakness::LostTakeOverIsLost, Breach::Forgotten, hold(3, 2, LOST_TAKE_OVER));
+    assert_found(Weakness::RepairUnchecked, Breach::IllegalStep, hold(3, 2, LOST_TAKE_OVER));
+}
+
 /// The reservation is in flight again as if its settlement had never come; the proxy remembers that the attempt may
 /// have executed, and reports it unknown.
 #[test]
@@ -174,6 +186,7 @@ fn every_action_and_every_answer_is_reachable() {
     let models = [
         hold(2, 2, LOSS),
         hold(2, 2, LOST_END),
+        hold(2, 2, LOST_TAKE_OVER),
         hold(3, 3, NO_FAULTS),
         service_reports(hold(2, 2, bounds)),
         hold(2, 1, ONE_OF_EACH),

@@ -79,6 +79,8 @@ kinds! {
         LoseReservation,
         /// The store loses the settlement, and not the reservation.
         LoseSettlement,
+        /// The store loses an acknowledged takeover: the record before it is back.
+        LoseTakeOver,
     }
 }
 
@@ -107,6 +109,7 @@ impl ActionKind {
                 | Self::Risk
                 | Self::LoseReservation
                 | Self::LoseSettlement
+                | Self::LoseTakeOver
         )
     }
 }
@@ -310,6 +313,9 @@ impl Oncegate {
         }
         if record.state == State::InFlight && world.left.losses > 0 {
             may(ActionKind::LoseReservation);
+        }
+        if record.state == State::InFlight && record.replaced.is_some() && world.left.lost_take_overs > 0 {
+            may(ActionKind::LoseTakeOver);
         }
         if record.state != State::InFlight && world.left.lost_settlements > 0 {
             may(ActionKind::LoseSettlement);

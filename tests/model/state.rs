@@ -37,6 +37,8 @@ pub struct Record {
     pub past_ttl: bool,
     /// Whether the attempt's deadline, a lease and the quiet time have passed.
     pub quiet: bool,
+    /// The attempt and state before the newest takeover, where a failover may bring them back.
+    pub replaced: Option<(Token, State)>,
 }
 
 /// The service's reply to a probe.
@@ -84,6 +86,8 @@ pub struct Request {
     pub upstream: Upstream,
     /// Whether the attempt's deadline has passed, by the proxy's clock, which counts pauses too.
     pub late: bool,
+    /// The attempt whose record its takeover replaced, where a failover may lose the takeover.
+    pub taken_from: Option<Token>,
     /// The key's life in which its attempt began.
     pub life: u8,
     /// Whether a settlement was stored that says that it may have executed. Its proxy remembers that.
@@ -202,6 +206,8 @@ pub struct Bounds {
     pub losses: u8,
     /// Acknowledged settlements that the store loses, and not their reservations.
     pub lost_settlements: u8,
+    /// Acknowledged takeovers that the store loses: the record before them is back.
+    pub lost_take_overs: u8,
 }
 
 /// The key's current life, one TTL long, as an omniscient observer sees it.
@@ -226,6 +232,7 @@ impl World {
             pending: None,
             upstream: Upstream::Nothing,
             late: false,
+            taken_from: None,
             life: 0,
             acted: false,
         };
@@ -259,6 +266,21 @@ impl World {
     /// Whether the attempt in flight may be swept because its lease has lapsed.
     pub fn has_lapsed(&self, record: &Record) -> bool {
         self.proxies.get(usize::from(record.instance)).is_none_or(|proxy| !proxy.lease)
+    }
+
+    /// Whether the record is the one that this attempt's takeover replaced: a failover has lost the takeover, and no other
+    /// attempt has begun since.
+    pub fn lost_take_over_of(&self, token: Token) -> bool {
+        let taken_from = self.requests[usize::from(token)].taken_from;
+        let back = |record: &Record| {
+            taken_from == Some(record.token) && matches!(record.state, State::Retryable | State::Unknown)
+        };
+        self.record.as_ref().is_some_and(back)
+    }
+
+    /// Whether another attempt has the record, so that the store owes nothing to this attempt's settlement.
+    pub fn is_superseded(&self, token: Token) -> bool {
+        self.record.is_some_and(|record| record.token != token) && !self.lost_take_over_of(token)
     }
 
     /// Whether nothing is open: no request waits, and the next one gets a stored answer or becomes the next attempt.
@@ -304,7 +326,7 @@ impl World {
                 (request.pending, request.at) = (None, GONE);
             }
             if newest != Some(token) && request.pending.is_none() && request.upstream != Upstream::Arrived {
-                (request.upstream, request.life) = (Upstream::Nothing, 0);
+                (request.upstream, request.life, request.taken_from) = (Upstream::Nothing, 0, None);
             }
         }
         // The report is applied once the attempt has ended without a response, and to no other attempt.
@@ -317,6 +339,12 @@ impl World {
             && !ends_may_be_lost
         {
             record.instance = GONE;
+        }
+        // Only a takeover in flight is lost.
+        if let Some(record) = &mut self.record
+            && (record.state != State::InFlight || self.left.lost_take_overs == 0)
+        {
+            record.replaced = None;
         }
         self.renumbered()
     }

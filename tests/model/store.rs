@@ -59,7 +59,13 @@ impl Oncegate {
             _ => as_seen && allowed && (!seen.past_ttl || record.past_ttl),
         };
         if fits {
+            world.breaches.record_if(Breach::Forgotten, !seen.past_ttl && world.life.response_stored);
             self.begin(world, token, seen.past_ttl);
+            let may_be_lost = self.bounds.lost_take_overs > 0 && !seen.past_ttl;
+            if let Some(begun) = world.record.as_mut().filter(|_| may_be_lost) {
+                begun.replaced = Some((record.token, record.state));
+                world.requests[usize::from(token)].taken_from = Some(record.token);
+            }
         }
         fits
     }
@@ -87,7 +93,10 @@ impl Oncegate {
         request.life = world.life.number;
         let instance = request.at;
         let state = State::InFlight;
-        self.write_record(world, Some(Record { token, instance, state, past_ttl: false, quiet: false }));
+        self.write_record(
+            world,
+            Some(Record { token, instance, state, past_ttl: false, quiet: false, replaced: None }),
+        );
     }
 
     /// Starts a new life if a row is inserted after the end of a TTL. A row that the store has lost does not end a
@@ -100,17 +109,34 @@ impl Oncegate {
     }
 
     /// Ends the newest attempt by its token, unless it is completed. Without a row, a response or an unknown outcome is
-    /// inserted as a complete one.
+    /// inserted as a complete one. It also replaces the record that the attempt's own takeover has replaced before: a
+    /// failover has lost the takeover.
     pub fn settle(&self, world: &mut World, token: Token, state: State) -> bool {
         let Some(record) = world.record else {
             let restores = state != State::Retryable && !self.is(Weakness::LostIsLost);
             if restores {
                 let instance = world.requests[usize::from(token)].at;
                 self.count_lives(world);
-                self.write_record(world, Some(Record { token, instance, state, past_ttl: false, quiet: false }));
+                self.write_record(
+                    world,
+                    Some(Record { token, instance, state, past_ttl: false, quiet: false, replaced: None }),
+                );
             }
             return restores;
         };
+        let repairs = match self.weakness {
+            Some(Weakness::LostTakeOverIsLost) => false,
+            Some(Weakness::RepairUnchecked) => {
+                record.token != token && matches!(record.state, State::Retryable | State::Unknown)
+            }
+            _ => world.lost_take_over_of(token),
+        };
+        if repairs && state != State::Retryable {
+            let instance = world.requests[usize::from(token)].at;
+            let repaired = Record { token, instance, state, past_ttl: false, quiet: false, replaced: None };
+            self.write_record(world, Some(repaired));
+            return true;
+        }
         let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
         // A response counts in every state of its key. Any other outcome overwrites no later decision.
         let open = match state {
@@ -134,7 +160,7 @@ impl Oncegate {
             _ => false,
         };
         world.breaches.record_if(Breach::CompletedChanged, old.is_some_and(lost));
-        world.breaches.record_if(Breach::IllegalStep, !self.is_legal(old, new));
+        world.breaches.record_if(Breach::IllegalStep, !self.is_legal(world, old, new));
         if let Some(Record { token, state: State::Completed(body), .. }) = new {
             let made = world.requests[usize::from(token)].upstream == Upstream::Executed && body.token() == token;
             world.breaches.record_if(Breach::ForeignToken, old != new && !made);
@@ -142,7 +168,7 @@ impl Oncegate {
         world.record = new;
     }
 
-    fn is_legal(&self, old: Option<Record>, new: Option<Record>) -> bool {
+    fn is_legal(&self, world: &World, old: Option<Record>, new: Option<Record>) -> bool {
         let (old, new) = match (old, new) {
             (None, None) => return true,
             // Reserved, or inserted again.
@@ -153,6 +179,9 @@ impl Oncegate {
             }
             (Some(old), Some(new)) => (old, new),
         };
+        if old.token != new.token && world.lost_take_over_of(new.token) && new.state != State::InFlight {
+            return matches!(new.state, State::Completed(_) | State::Unknown);
+        }
         let next_attempt = new.state == State::InFlight;
         let same_attempt = new.token == old.token && !next_attempt;
         match old.state {

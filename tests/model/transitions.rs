@@ -80,9 +80,9 @@ impl Oncegate {
             ActionKind::Settle => self.settle_and_answer(world, who),
             ActionKind::SettleInBackground => {
                 if let Step::SettlingInBackground { outcome } = request(world, who).step {
+                    world.life.response_stored |= outcome == Outcome::Answered && !world.is_superseded(who);
                     self.settle(world, who, outcome.state(who));
                     request(world, who).acted = outcome.is_restored();
-                    world.life.response_stored |= outcome == Outcome::Answered;
                 }
                 request(world, who).step = Step::Ended;
             }
@@ -155,6 +155,15 @@ impl Oncegate {
                 // A loss is no step of the protocol, so the rules for steps do not apply.
                 if let Some(record) = &mut world.record {
                     (record.state, record.past_ttl) = (State::InFlight, false);
+                }
+            }
+            ActionKind::LoseTakeOver => {
+                world.left.lost_take_overs -= 1;
+                // As above. An unknown record was taken over because it was quiet.
+                if let Some(record) = &mut world.record
+                    && let Some((token, state)) = record.replaced.take()
+                {
+                    *record = Record { token, state, instance: GONE, quiet: state == State::Unknown, ..*record };
                 }
             }
             ActionKind::Risk => {
@@ -244,9 +253,9 @@ impl Oncegate {
     /// The settlement and the answer, as in `Gate::forward`.
     fn settle_and_answer(&self, world: &mut World, token: Token) {
         let Step::Settling { outcome, doubt } = request(world, token).step else { return };
+        world.life.response_stored |= outcome == Outcome::Answered && !world.is_superseded(token);
         let written = self.settle(world, token, outcome.state(token));
         request(world, token).acted = outcome.is_restored();
-        world.life.response_stored |= outcome == Outcome::Answered;
         if written {
             match outcome {
                 Outcome::Answered => self.answer(world, token, AnswerKind::Executed, Some(Body::Answered(token))),

@@ -217,7 +217,7 @@ impl BatchStatement for RestoreStatement {
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
         let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 20] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 21] = [
             (
                 /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
@@ -272,6 +272,11 @@ impl BatchStatement for RestoreStatement {
                 Type::BYTEA_ARRAY,
             ),
             (/* accepted_ms */ &map_all(&lost, |(lease, _)| accepted_ms(lease)), Type::INT8_ARRAY),
+            (
+                /* taken_from */
+                &map_all(&lost, |(lease, _)| lease.taken_from.as_ref().map(|token| token.as_bytes().as_slice())),
+                Type::BYTEA_ARRAY,
+            ),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, requests.iter().map(|q| q.0.id))

@@ -82,7 +82,8 @@ pub(super) fn take_over(
     let taken: Option<(i64, Option<String>)> =
         db.prepare_cached(TAKE_OVER)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     if let Some((attempt, reached)) = taken {
-        return Ok(fresh(reserve_request, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?));
+        let taken = fresh(reserve_request, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?);
+        return Ok(taken.taken_over_from(from.token));
     }
     match find(db, now, reserve_request.id)? {
         Some(found) => Ok(ReserveResult::Taken(found.record)),
@@ -109,13 +110,15 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
     if let Some(expires_at_ms) = expires_at_ms {
         return Ok(SettleResult::Done { expires_at: expires_at_ms.map(row::time).transpose()? });
     }
-    match (find(db, now, settlement.id)?, settlement.lease_to_restore()) {
-        (None, Some(lost)) => restore(db, now, lost, &settlement.outcome),
-        (found, _) => Ok(SettleResult::Fenced(found.map(|found| found.record))),
+    let found = find(db, now, settlement.id)?.map(|found| found.record);
+    match settlement.lease_to_restore() {
+        Some(lost) if settlement.is_lost_from(found.as_ref()) => restore(db, now, lost, &settlement.outcome),
+        _ => Ok(SettleResult::Fenced(found)),
     }
 }
 
-/// Writes the whole row of an ended attempt. Nobody else writes, so no other row can be in the way.
+/// Writes the whole row of an ended attempt, over the row that its lost takeover had replaced. Nobody else writes, so no other
+/// row can be in the way.
 fn restore(
     db: &Connection,
     now: i64,
@@ -138,6 +141,7 @@ fn restore(
         ":time_limit_ms": millis(reserve_request.time_limit),
         ":attempt": lost.attempt,
         ":accepted_at": accepted_ms(lost),
+        ":taken_from": lost.taken_from.as_ref().map(Token::as_bytes),
         ":state": state_after(outcome),
         ":ttl_ms": terms.ttl_ms,
         ":remember_ms": terms.remember_ms,
@@ -328,6 +332,7 @@ fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Op
     ReserveResult::Fresh(AttemptLease {
         reserve_request: Arc::clone(reserve_request),
         attempt,
+        taken_from: None,
         recovery_point,
         delivery: None,
     })

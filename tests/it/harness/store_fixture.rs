@@ -330,6 +330,7 @@ pub fn settlement(reserve_request: &ReserveRequest, outcome: AttemptOutcome) -> 
     AttemptLease {
         reserve_request: Arc::new(reserve_request.clone()),
         attempt: 1,
+        taken_from: None,
         recovery_point: None,
         delivery: None,
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::state::KeyState;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
@@ -123,5 +123,62 @@ pub async fn a_restored_row_is_reaped_as_any_other(mut world: StoreFixture) {
         world.settle(settlement(&first, short.clone())).await;
         assert!(world.find(&first).await.past_ttl);
         assert_eq!(world.store().reap(10).await.unwrap().deleted, 1);
+    }
+}
+
+/// Takes a key over whose first attempt has ended in a state, and loses the takeover.
+async fn lost_takeover(world: &mut StoreFixture, key: &str, state: &str) -> (ReserveRequest, AttemptLease) {
+    let first = new_reserve_request(key);
+    let lease = world.reserve(&first).await;
+    let (settlement, expires_at) = match state {
+        "retryable" => (lease.release(DAY), "deadline"),
+        _ => (lease.unknown(), "null"),
+    };
+    world.settle(settlement).await;
+    let seen = ExpectedRecord::from(&world.find(&first).await);
+    let second = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+    assert_eq!((second.attempt, second.taken_from), (2, Some(first.token)));
+    let token: String = first.token.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let (id, token) = (world.bytes(&first.id.to_string()), world.bytes(&token));
+    let back = format!("token = {token}, attempt = 1, state = '{state}', settled_at = created_at");
+    world.execute_sql(&format!("update keys set {back}, expires_at = {expires_at} where id = {id}")).await.unwrap();
+    (first, second)
+}
+
+pub async fn an_outcome_with_a_lost_takeover_replaces_the_record_before_it(mut world: StoreFixture) {
+    for state in ["retryable", "unknown"] {
+        let (first, second) = lost_takeover(&mut world, &format!("{state}-completed"), state).await;
+        let token = second.reserve_request.token;
+        let settlement = second.complete(response(b"paid"), DAY);
+        world.settle(settlement.clone()).await;
+        let record = world.find(&first).await;
+        assert_eq!((record.token, record.attempt, record.past_ttl), (token, 2, false));
+        let KeyState::Completed(completed) = record.state else { panic!("it is not completed") };
+        assert_eq!(completed.response, response(b"paid"));
+        assert_eq!(world.settle_late(settlement).await.unwrap().token, token, "a repeated one changes nothing");
+
+        let (first, second) = lost_takeover(&mut world, &format!("{state}-unknown"), state).await;
+        let token = second.reserve_request.token;
+        world.settle(second.unknown()).await;
+        let record = world.find(&first).await;
+        assert_eq!((record.token, record.attempt, record.state.name()), (token, 2, "unknown"));
+
+        let (first, second) = lost_takeover(&mut world, &format!("{state}-released"), state).await;
+        assert_eq!(world.settle_late(second.release(DAY)).await.unwrap().token, first.token);
+        assert_eq!(world.find(&first).await.state.name(), state);
+    }
+}
+
+pub async fn a_lost_takeover_replaces_no_later_attempt(mut world: StoreFixture) {
+    for state in ["retryable", "unknown"] {
+        let (first, second) = lost_takeover(&mut world, state, state).await;
+        let late = second.complete(response(b"late"), DAY);
+        let seen = ExpectedRecord::from(&world.find(&first).await);
+        let third = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+        let token = third.reserve_request.token;
+        assert_eq!(world.settle_late(late.clone()).await.unwrap().token, token);
+        world.settle(third.release(DAY)).await;
+        assert_eq!(world.settle_late(late).await.unwrap().token, token);
+        assert_eq!(world.find(&first).await.state.name(), "retryable");
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -180,11 +181,13 @@ async fn a_blocked_log_reader_delays_no_request_and_lost_lines_are_counted_and_l
     let probe = Client { address: admin };
     let mut number = 0;
     let dropped = async || {
-        // Many log lines for each request: trace is the most verbose level.
-        for _ in 0..50 {
+        // Side by side: a line for each request fills the pipe and the queue of lines only after thousands.
+        let paid = (0..50).map(|_| {
             number += 1;
             let key = format!("{}{number}", "k".repeat(200));
-            let answer = Client { address: listen }.post("/pay").key(&key).body("x").send().await;
+            async move { Client { address: listen }.post("/pay").key(&key).body("x").send().await }
+        });
+        for answer in join_all(paid).await {
             assert_eq!(answer.oncegate_status(), Some("executed"));
         }
         let metrics = probe.get("/metrics").host("prometheus").send().await.text();
@@ -192,7 +195,7 @@ async fn a_blocked_log_reader_delays_no_request_and_lost_lines_are_counted_and_l
             metrics.lines().find(|line| line.starts_with("oncegate_log_lines_dropped_total ")).unwrap().to_owned();
         line.rsplit(' ').next().unwrap().parse::<u64>().ok().filter(|dropped| *dropped > 0)
     };
-    eventually(TEST_TIMEOUT * 3, dropped).await;
+    eventually(TEST_TIMEOUT * 6, dropped).await;
     // A reader that resumes gets the number of lost lines.
     let (tell, oncegate_status) = mpsc::channel();
     std::thread::spawn(move || {

@@ -345,6 +345,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "bury",
                 "claim",
                 "enqueue",
+                "extend_deadline",
                 "find",
                 "page",
                 "pick_up",

@@ -1,4 +1,12 @@
--- restore: writes whole rows of ended attempts that the store has lost. An existing row stays.
+-- restore: writes whole rows of ended attempts that the store has lost, or whose takeover it has lost.
+, ended as materialized (
+  select *
+    from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
+                $9::bigint[], $10::bytea[], $11::bigint[], $12::integer[], $13::text[], $14::bigint[], $15::smallint[],
+                $16::bytea[], $17::bytea[], $18::bigint[], $19::bytea[], $20::bigint[], $21::bytea[])
+         as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms,
+               attempt, state, ttl_ms, status, fields, body, remember_ms, path, accepted_ms, taken_from)
+)
 insert into oncegate.keys as k
        (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, attempt,
         created_at, reserved_at, deadline,
@@ -10,13 +18,19 @@ select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fi
        -- it lives for one more TTL and no longer, as nobody settles for longer than that.
        a.state, durable.now, durable.now + a.ttl_ms * interval '1 millisecond',
        a.remember_ms, a.status, a.fields, a.body, timestamptz 'epoch' + a.accepted_ms * interval '1 millisecond'
-  from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
-              $9::bigint[], $10::bytea[], $11::bigint[], $12::integer[], $13::text[], $14::bigint[], $15::smallint[],
-              $16::bytea[], $17::bytea[], $18::bigint[], $19::bytea[], $20::bigint[])
-       as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms,
-             attempt, state, ttl_ms, status, fields, body, remember_ms, path, accepted_ms)
+  from ended as a
  cross join durable
  where durable.setting is not null
  order by a.id -- two batches with two keys in common must not deadlock
-    on conflict (id) do nothing
+    on conflict (id) do update
+   set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint,
+       instance = excluded.instance, token = excluded.token, state = excluded.state, attempt = excluded.attempt,
+       reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
+       expires_at = excluded.expires_at, remember_ms = excluded.remember_ms, status = excluded.status,
+       fields = excluded.fields, body = excluded.body, probes = null, absences = null, probe_at = null
+ -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
+ where k.token = (select ended.taken_from from ended where ended.id = k.id)
+   and k.attempt < excluded.attempt
+   and k.state in ('retryable', 'unknown')
+   and k.accepted_at is null
 returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms

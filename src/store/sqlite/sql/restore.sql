@@ -1,4 +1,4 @@
--- restore: writes the whole row of an ended attempt that the file has lost.
+-- restore: writes the whole row of an ended attempt that the file has lost, or whose takeover it has lost.
 insert into keys
        (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline, settled_at, expires_at, remember_ms, status, fields, body,
@@ -10,4 +10,15 @@ values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprin
         -- it lives for one more TTL and no longer, as nobody settles for longer than that.
         :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body,
         :accepted_at)
+    on conflict (id) do update
+   set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint,
+       instance = excluded.instance, token = excluded.token, state = excluded.state, attempt = excluded.attempt,
+       reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
+       expires_at = excluded.expires_at, remember_ms = excluded.remember_ms, status = excluded.status,
+       fields = excluded.fields, body = excluded.body, probes = null, absences = null, probe_at = null
+ -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
+ where keys.token = :taken_from
+   and keys.attempt < excluded.attempt
+   and keys.state in ('retryable', 'unknown')
+   and keys.accepted_at is null
 returning expires_at
