@@ -175,7 +175,7 @@ async fn an_attempt_is_stored_after_a_failover_lost_its_reservation() {
     assert_eq!(unknown.await.unwrap().unwrap().outcome().1, "upstream-broken");
     pair.standby_has(2, "state = 'completed'").await;
     pair.standby_has(1, "state = 'unknown'").await;
-    world.proxy.wait_for_logs("the store has no record of this key", 2).await;
+    world.proxy.wait_for_logs("the store has lost this attempt", 2).await;
     let replay = eventually(TEST_TIMEOUT, async || {
         Some(world.pay("completed").send().await).filter(|answer| answer.status != 503)
     })
