@@ -55,6 +55,7 @@ mod lookups;
 mod probes;
 mod schema;
 mod service_reports;
+mod session;
 mod statements;
 mod tls;
 mod upkeep;
@@ -369,7 +370,8 @@ impl Postgres {
             if let Some(expires_at) = self.settle.call(request, deadline).await?? {
                 return Ok(SettleResult::Done { expires_at });
             }
-            let found = self.find_settled.find(settlement.id, in_doubt, deadline).await?;
+            // Always as if in doubt: an earlier call's commit may be visible and not durable, and "settled" must last.
+            let found = self.find_settled.find(settlement.id, true, deadline).await?;
             if settlement.is_lost_from(found.as_ref().map(|found| &found.record)) {
                 if let Some(expires_at) = self.restore.call(RestoreStatement(settlement.clone()), deadline).await?? {
                     tracing::warn!(record = %settlement.id, "the store has lost this attempt; its outcome is stored anew");

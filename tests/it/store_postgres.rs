@@ -1,6 +1,7 @@
 //! Tests of the PostgreSQL store beyond the contract: many proxies on one database.
 
 mod admin;
+mod cancelled_waits;
 mod deliveries;
 mod failover;
 mod faults;
@@ -133,6 +134,15 @@ async fn a_read_only_server_is_refused() {
     client.batch_execute(&format!("set transaction_read_only = off; {alter}")).await.unwrap();
     let error = store::open(&postgres::settings(&database.url)).await.map(drop).unwrap_err();
     assert!(format!("{error:?}").contains("serializable"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_hides_warnings_is_refused() {
+    let database = postgres::database().await;
+    let alter = format!("alter database {} set client_min_messages = error", database.name);
+    database.client().await.batch_execute(&alter).await.unwrap();
+    let error = store::open(&postgres::settings(&database.url)).await.map(drop).unwrap_err();
+    assert!(format!("{error:?}").contains("client_min_messages"), "{error:?}");
 }
 
 #[tokio::test]

@@ -1,15 +1,18 @@
 //! Connections: making, pooling and discarding them.
 
 use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, RecyclingMethod};
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, RecyclingMethod};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 
 use super::failure::{PgFailure, without_detail};
+use super::session;
 use super::tls::PgTls;
 use crate::config::PostgresTls;
 use crate::store::OpenError;
@@ -64,11 +67,25 @@ pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError>
         .await
         .map_err(|late| OpenError::Missing(Box::new(late)))?
         .map_err(|source| OpenError::Missing(server.tls.explain(source)))?;
-    tokio::spawn(async move {
-        // Errors of the connection are returned to the client's user.
-        drop(connection.await);
-    });
+    tokio::spawn(session::drive(connection));
     Ok(client)
+}
+
+/// Makes the connections of the pools.
+struct PgConnector(PgTls);
+
+/// A future as deadpool takes it.
+type ConnectFuture<'a> =
+    Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + 'a>>;
+
+impl Connect for PgConnector {
+    fn connect(&self, config: &Config) -> ConnectFuture<'_> {
+        let config = config.clone();
+        Box::pin(async move {
+            let (client, connection) = config.connect(self.0.clone()).await?;
+            Ok((client, tokio::spawn(session::drive(connection))))
+        })
+    }
 }
 
 /// A pool of connections with a fixed maximum.
@@ -110,7 +127,7 @@ fn pool(server: &PgServer, size: usize) -> Result<PgPool, OpenError> {
     // `Fast`: a connection that died unnoticed costs one statement, which is tried again; asking each connection
     // whether it lives would cost every statement a round trip.
     let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(server.config.clone(), server.tls.clone(), fast);
+    let manager = Manager::from_connect(server.config.clone(), PgConnector(server.tls.clone()), fast);
     let pool = deadpool_postgres::Pool::builder(manager).max_size(size).build();
     let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
     Ok(PgPool { connections, given_up_max: GIVEN_UP_MAX })

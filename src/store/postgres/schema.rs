@@ -155,6 +155,13 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
             format!("the role's default_transaction_isolation is {isolation}; it must be read committed").into(),
         ));
     }
+    if server.try_get::<_, &str>("notices").map_err(missing)? == "error" {
+        return Err(OpenError::Missing(
+            "the role's client_min_messages is error; it must be warning or lower, as only a warning says that a commit \
+             is not durable"
+                .into(),
+        ));
+    }
     if !server.try_get::<_, bool>("migrated").map_err(missing)? {
         return Ok(Vec::new());
     }
