@@ -50,6 +50,7 @@ mod batcher;
 mod connect;
 mod deliveries;
 mod failure;
+mod hosts;
 mod indexes;
 mod lookups;
 mod probes;

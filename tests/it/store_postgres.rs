@@ -6,6 +6,7 @@ mod deliveries;
 mod failover;
 mod faults;
 mod functions;
+mod hosts;
 mod lookups;
 mod pooler;
 

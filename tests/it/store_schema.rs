@@ -380,7 +380,7 @@ async fn a_pick_up_reads_no_unknown_key_that_is_not_due() {
         let none = "array[]::bytea[]";
         let values = format!(
             "('shop', array['pay'], array['{policy}'], array[1], array[1], array[3], array[1000], 32, {none}, 1, {none}, \
-             {none}, {none}, array[32])"
+             {none}, {none}, {none}, array[32])"
         );
         client.batch_execute("begin").await.unwrap();
         let explain = format!("explain (analyze, costs off, timing off, format json) execute pick_up {values}");

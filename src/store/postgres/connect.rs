@@ -1,19 +1,20 @@
 //! Connections: making, pooling and discarding them.
 
 use std::error::Error;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, RecyclingMethod};
+use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool_postgres::ClientWrapper;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 
-use super::failure::{PgFailure, without_detail};
+use super::failure::PgFailure;
+use super::hosts::HostList;
 use super::session;
-use super::tls::PgTls;
+use super::tls::{BoxError, PgTls};
 use crate::config::PostgresTls;
 use crate::store::OpenError;
 
@@ -21,16 +22,26 @@ use crate::store::OpenError;
 /// could starve another.
 const CONNECTIONS_MIN: usize = 4;
 
-/// The time limit for connecting at start: the driver's own limit covers only the TCP handshake.
+/// The time limit for connecting at start, to all hosts together.
 const START_MAX: Duration = Duration::from_secs(30);
 
 /// The longest wait for a statement whose caller has given up. The operating system detects dead peers much sooner.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 
-/// A server, or several of which one is the primary, with the connection's settings.
+/// A server, or several of which one is the primary, with the connection's settings. Clones share the memory of the
+/// host that worked last.
+#[derive(Clone)]
 pub(super) struct PgServer {
-    config: Config,
+    hosts: Arc<HostList>,
     tls: PgTls,
+}
+
+impl PgServer {
+    /// Connects, within `budget` for all hosts together, and drives the connection in a task of its own.
+    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
+        let (client, connection) = self.hosts.connect(&self.tls, budget).await?;
+        Ok((client, tokio::spawn(session::drive(connection))))
+    }
 }
 
 /// Reads the connection's settings from the URL, and fills in what the URL leaves out.
@@ -44,10 +55,6 @@ pub(super) fn config(url: &str, timeout: Duration) -> Result<PgServer, OpenError
     if config.get_application_name().is_none() {
         config.application_name("oncegate");
     }
-    if config.get_connect_timeout().is_none() {
-        // For each host of a list: a dead first one must leave time for the second.
-        config.connect_timeout(timeout / u32::try_from(config.get_hosts().len().max(1)).unwrap_or(u32::MAX));
-    }
     if config.get_tcp_user_timeout().is_none() {
         // The operating system itself takes a quarter of an hour to detect a lost peer.
         config.tcp_user_timeout(timeout.max(Duration::from_secs(1)));
@@ -58,40 +65,44 @@ pub(super) fn config(url: &str, timeout: Duration) -> Result<PgServer, OpenError
         config.keepalives_interval(Duration::from_secs(1));
         config.keepalives_retries(3);
     }
-    Ok(PgServer { config, tls })
+    let hosts = HostList::new(&config, timeout).map_err(|why| OpenError::Missing(why.into()))?;
+    Ok(PgServer { hosts: Arc::new(hosts), tls })
 }
 
 /// Makes a connection outside of the pools, for work that is done once at start.
 pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError> {
-    let (client, connection) = timeout(START_MAX, server.config.connect(server.tls.clone()))
-        .await
-        .map_err(|late| OpenError::Missing(Box::new(late)))?
-        .map_err(|source| OpenError::Missing(server.tls.explain(source)))?;
-    tokio::spawn(session::drive(connection));
+    let connected = timeout(START_MAX, server.connect(START_MAX)).await;
+    let (client, _) = connected.map_err(|late| OpenError::Missing(Box::new(late)))?.map_err(OpenError::Missing)?;
     Ok(client)
 }
 
-/// Makes the connections of the pools.
-struct PgConnector(PgTls);
+/// Makes a pool's connections. In place of the driver's own manager, which knows no time limit for a host.
+struct PgManager {
+    server: PgServer,
+    /// The time limit of one call.
+    timeout: Duration,
+}
 
-/// A future as deadpool takes it.
-type ConnectFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<(Client, JoinHandle<()>), tokio_postgres::Error>> + Send + 'a>>;
+impl Manager for PgManager {
+    type Type = ClientWrapper;
+    type Error = BoxError;
 
-impl Connect for PgConnector {
-    fn connect(&self, config: &Config) -> ConnectFuture<'_> {
-        let config = config.clone();
-        Box::pin(async move {
-            let (client, connection) = config.connect(self.0.clone()).await?;
-            Ok((client, tokio::spawn(session::drive(connection))))
-        })
+    async fn create(&self) -> Result<ClientWrapper, BoxError> {
+        let (client, driver) = self.server.connect(self.timeout).await?;
+        Ok(ClientWrapper::new(client, driver))
+    }
+
+    /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
+    /// lives would cost every statement a round trip.
+    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<BoxError> {
+        if client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
     }
 }
 
 /// A pool of connections with a fixed maximum.
 #[derive(Clone)]
 pub(super) struct PgPool {
-    connections: deadpool_postgres::Pool,
+    connections: managed::Pool<PgManager>,
     /// The longest wait for a statement whose caller has given up; for that time the pool has one connection less.
     given_up_max: Duration,
 }
@@ -112,23 +123,20 @@ pub(super) fn pools(server: &PgServer, max_connections: usize, timeout: Duration
     // A middlebox may have forgotten the connection and still accept what is sent: no answer will come, and a lease
     // cannot wait. After twice a call's time limit without an answer it gets another connection. Renewals wait for no
     // locks, so they leave no server processes behind.
-    let lease = PgPool { given_up_max: timeout.min(GIVEN_UP_MAX), ..pool(server, 1)? };
-    let upkeep = if total > CONNECTIONS_MIN { pool(server, 1)? } else { lease.clone() };
+    let lease = PgPool { given_up_max: timeout.min(GIVEN_UP_MAX), ..pool(server, 1, timeout)? };
+    let upkeep = if total > CONNECTIONS_MIN { pool(server, 1, timeout)? } else { lease.clone() };
     let has_replay = total > CONNECTIONS_MIN + 1;
     let rest = total - 1 - usize::from(total > CONNECTIONS_MIN) - usize::from(has_replay);
     let settle_size = (rest / 3).max(2);
-    let settle = pool(server, settle_size)?;
+    let settle = pool(server, settle_size, timeout)?;
     // Only one large look-up runs at once, so that settlements have a connection of their own here too.
-    let replay = if has_replay { pool(server, 1)? } else { settle.clone() };
-    Ok(PgPools { begin: pool(server, rest - settle_size)?, replay, settle, lease, upkeep })
+    let replay = if has_replay { pool(server, 1, timeout)? } else { settle.clone() };
+    Ok(PgPools { begin: pool(server, rest - settle_size, timeout)?, replay, settle, lease, upkeep })
 }
 
-fn pool(server: &PgServer, size: usize) -> Result<PgPool, OpenError> {
-    // `Fast`: a connection that died unnoticed costs one statement, which is tried again; asking each connection
-    // whether it lives would cost every statement a round trip.
-    let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_connect(server.config.clone(), PgConnector(server.tls.clone()), fast);
-    let pool = deadpool_postgres::Pool::builder(manager).max_size(size).build();
+fn pool(server: &PgServer, size: usize, timeout: Duration) -> Result<PgPool, OpenError> {
+    let manager = PgManager { server: server.clone(), timeout };
+    let pool = managed::Pool::builder(manager).max_size(size).build();
     let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
     Ok(PgPool { connections, given_up_max: GIVEN_UP_MAX })
 }
@@ -142,7 +150,7 @@ fn pool(server: &PgServer, size: usize) -> Result<PgPool, OpenError> {
 /// versions (its issues 801, 822, 904), and late execution does no harm: a reservation without a caller stays in flight
 /// under its instance's name and is found there, and everything else is fenced.
 pub(super) struct PgConnection {
-    object: Option<Object>,
+    object: Option<Object<PgManager>>,
     given_up_max: Duration,
 }
 
@@ -151,10 +159,8 @@ impl PgConnection {
     pub async fn get(pool: &PgPool, deadline: Instant) -> Result<Self, PgFailure> {
         match timeout_at(deadline, pool.connections.get()).await {
             Ok(Ok(object)) => Ok(Self { object: Some(object), given_up_max: pool.given_up_max }),
-            Ok(Err(deadpool_postgres::PoolError::Backend(source))) => {
-                Err(PgFailure::Unsent(Arc::from(without_detail(source))))
-            }
-            Ok(Err(source)) => Err(PgFailure::Unsent(Arc::new(source))),
+            Ok(Err(PoolError::Backend(source))) => Err(PgFailure::Unsent(Arc::from(source))),
+            Ok(Err(source)) => Err(PgFailure::Unsent(Arc::from(BoxError::from(source.to_string())))),
             Err(_) => Err(too_late()),
         }
     }

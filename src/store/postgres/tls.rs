@@ -23,7 +23,7 @@ use crate::config::{Identity, PostgresTls, Roots, SslMode};
 use crate::store::OpenError;
 use crate::tls::{self, Authorities, CertificateFileError, HandshakeError};
 
-type BoxError = Box<dyn Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Makes the TLS session of each connection.
 #[derive(Clone)]

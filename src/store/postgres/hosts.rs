@@ -1,0 +1,286 @@
+//! The hosts of the URL. Each has a limited time to accept a connection, and the one that worked last comes first.
+//!
+//! The driver goes through a list by itself, but limits only the TCP handshake: a host that accepts connections and
+//! says nothing, as a frozen server or one with a hung disk does, would take all the time of those behind it.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+
+use super::tls::{BoxError, PgTls};
+
+/// The time limit of an address where the URL has no `connect_timeout`, for TCP, TLS, authentication and the question
+/// whether the server takes writes. A lost SYN is sent again after 1 s (RFC 6298, section 2.1), so that a single lost
+/// packet passes over no host.
+const ADDRESS_MAX: Duration = Duration::from_secs(2);
+
+/// The port of PostgreSQL where the URL names none.
+const DEFAULT_PORT: u16 = 5432;
+
+/// A connection, and the future that drives it.
+type PgSession = (Client, Connection<Socket, <PgTls as MakeTlsConnect<Socket>>::Stream>);
+
+/// The hosts in the URL's order.
+pub(super) struct HostList {
+    /// The settings for each host, with that host alone.
+    hosts: Vec<Config>,
+    /// The URL's `connect_timeout`.
+    connect_timeout: Option<Duration>,
+    worked_last: Mutex<ServerAddress>,
+}
+
+/// One of the addresses to which a list leads.
+#[derive(Clone, Copy)]
+struct ServerAddress {
+    /// The host's place in the list.
+    host: usize,
+    /// The address of a host that has several.
+    address: Option<IpAddr>,
+}
+
+impl HostList {
+    /// Splits the list. `call_timeout` is the driver's limit for TCP where the URL has none. Errors are for people.
+    pub fn new(config: &Config, call_timeout: Duration) -> Result<Self, &'static str> {
+        let connect_timeout = config.get_connect_timeout().copied();
+        let mut hosts = split(config)?;
+        for host in &mut hosts {
+            host.connect_timeout(connect_timeout.unwrap_or(call_timeout));
+        }
+        let first = match config.get_load_balance_hosts() {
+            LoadBalanceHosts::Random => random_below(hosts.len()),
+            _ => 0,
+        };
+        let worked_last = Mutex::new(ServerAddress { host: first, address: None });
+        Ok(Self { hosts, connect_timeout, worked_last })
+    }
+
+    /// Connects to the first host that answers in time and takes writes. `budget` is the caller's time limit, which
+    /// the hosts share. Returns the error of the last host that was tried.
+    pub async fn connect(&self, tls: &PgTls, budget: Duration) -> Result<PgSession, BoxError> {
+        let worked_last = *self.worked_last();
+        let mut failure = BoxError::from("no host of store.url has an address");
+        for (place, host) in order(self.hosts.len(), worked_last.host).enumerate() {
+            let is_last_host = place + 1 == self.hosts.len();
+            let limit = self.limit(budget, 1, is_last_host);
+            let mut targets = match timeout(limit, targets(&self.hosts[host])).await {
+                Ok(Ok(targets)) => targets,
+                Ok(Err(error)) => {
+                    failure = format!("{}: {error}", name(&self.hosts[host])).into();
+                    continue;
+                }
+                Err(_) => {
+                    failure = format!("{}: no address was found within {limit:?}", name(&self.hosts[host])).into();
+                    continue;
+                }
+            };
+            // Stable, so that all others keep their order.
+            targets.sort_by_key(|target| address(target) != worked_last.address);
+            for (place, target) in targets.iter().enumerate() {
+                let is_last = is_last_host && place + 1 == targets.len();
+                match connect_within(self.limit(budget, targets.len(), is_last), target, tls).await {
+                    Ok(session) => {
+                        *self.worked_last() = ServerAddress { host, address: address(target) };
+                        return Ok(session);
+                    }
+                    Err(error) => failure = error,
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// The time limit of one address. The last one has nobody behind it, and may use all the time that is left.
+    fn limit(&self, budget: Duration, addresses: usize, is_last: bool) -> Duration {
+        if is_last {
+            return self.connect_timeout.unwrap_or(budget);
+        }
+        let shares = u32::try_from(self.hosts.len() * addresses).unwrap_or(u32::MAX).max(1);
+        self.connect_timeout.unwrap_or(ADDRESS_MAX).min(budget / shares)
+    }
+
+    fn worked_last(&self) -> MutexGuard<'_, ServerAddress> {
+        self.worked_last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn connect_within(limit: Duration, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
+    match timeout(limit, target.connect(tls.clone())).await {
+        Ok(connected) => connected.map_err(|error| tls.explain(error)),
+        Err(_) => {
+            let host = name(target);
+            tracing::warn!(host, "a host of the store did not answer in time");
+            Err(format!("{host}: no answer within {limit:?}").into())
+        }
+    }
+}
+
+/// The places of `count` hosts, beginning with the one that worked last.
+fn order(count: usize, worked_last: usize) -> impl Iterator<Item = usize> {
+    std::iter::once(worked_last).chain((0..count).filter(move |place| *place != worked_last))
+}
+
+/// The settings for each address of a host.
+async fn targets(host: &Config) -> std::io::Result<Vec<Config>> {
+    let ([Host::Tcp(name)], []) = (host.get_hosts(), host.get_hostaddrs()) else { return Ok(vec![host.clone()]) };
+    let port = host.get_ports().first().copied().unwrap_or(DEFAULT_PORT);
+    let found = lookup_host((name.as_str(), port)).await?;
+    Ok(found
+        .map(|address| {
+            let mut target = host.clone();
+            target.hostaddr(address.ip());
+            target
+        })
+        .collect())
+}
+
+fn address(target: &Config) -> Option<IpAddr> {
+    target.get_hostaddrs().first().copied()
+}
+
+/// The host as the URL names it, for people.
+fn name(target: &Config) -> String {
+    match (target.get_hosts(), target.get_hostaddrs()) {
+        ([Host::Tcp(name), ..], _) => name.clone(),
+        #[cfg(unix)]
+        ([Host::Unix(path), ..], _) => path.display().to_string(),
+        ([], addresses) => addresses.first().map(IpAddr::to_string).unwrap_or_default(),
+    }
+}
+
+/// The settings for each host alone. `host`, `hostaddr` and `port` are lists of equal length, as in libpq; one port may
+/// stand for all.
+fn split(config: &Config) -> Result<Vec<Config>, &'static str> {
+    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let count = hosts.len().max(addresses.len());
+    if count == 0 {
+        return Err("store.url has neither a host nor a hostaddr");
+    }
+    if !hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len() {
+        return Err("store.url has not as many hosts as hostaddrs");
+    }
+    if ports.len() > 1 && ports.len() != count {
+        return Err("store.url has not as many ports as hosts");
+    }
+    let one = |place: usize| {
+        let mut one = without_hosts(config);
+        match hosts.get(place) {
+            Some(Host::Tcp(name)) => {
+                one.host(name.as_str());
+            }
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => {
+                one.host_path(path);
+            }
+            None => {}
+        }
+        if let Some(address) = addresses.get(place) {
+            one.hostaddr(*address);
+        }
+        if let Some(port) = ports.get(place).or(ports.first()) {
+            one.port(*port);
+        }
+        one
+    };
+    Ok((0..count).map(one).collect())
+}
+
+/// A copy of all that does not belong to a host: the driver can add hosts to its settings, and remove none.
+fn without_hosts(config: &Config) -> Config {
+    let mut copy = Config::new();
+    if let Some(user) = config.get_user() {
+        copy.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        copy.password(password);
+    }
+    if let Some(database) = config.get_dbname() {
+        copy.dbname(database);
+    }
+    if let Some(options) = config.get_options() {
+        copy.options(options);
+    }
+    if let Some(name) = config.get_application_name() {
+        copy.application_name(name);
+    }
+    if let Some(limit) = config.get_connect_timeout() {
+        copy.connect_timeout(*limit);
+    }
+    if let Some(limit) = config.get_tcp_user_timeout() {
+        copy.tcp_user_timeout(*limit);
+    }
+    if let Some(pause) = config.get_keepalives_interval() {
+        copy.keepalives_interval(pause);
+    }
+    if let Some(count) = config.get_keepalives_retries() {
+        copy.keepalives_retries(count);
+    }
+    copy.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    copy
+}
+
+fn random_below(count: usize) -> usize {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).expect("the operating system has random numbers");
+    // The remainder is below `count`, which fits.
+    usize::try_from(u64::from_le_bytes(random) % count as u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_of_one_host_are_those_of_the_url() {
+        let url = "postgres://u:p@/d?host=a&hostaddr=10.0.0.1&port=6000&options=-cx%3D1&application_name=n&sslmode=require\
+                   &sslnegotiation=direct&connect_timeout=3&tcp_user_timeout=4&keepalives=0&keepalives_idle=5\
+                   &keepalives_interval=6&keepalives_retries=7&target_session_attrs=read-write\
+                   &channel_binding=require&load_balance_hosts=random";
+        let whole: Config = url.parse().unwrap();
+        assert!(split(&whole).unwrap() == [whole]);
+    }
+
+    #[test]
+    fn hosts_addresses_and_ports_belong_together() {
+        let urls = |url: &str| split(&url.parse().unwrap()).unwrap();
+        let one = |url: &str| url.parse::<Config>().unwrap();
+        assert!(urls("postgres://u@a:1,b:2/d") == [one("postgres://u@a:1/d"), one("postgres://u@b:2/d")]);
+        let both = "host=a,b hostaddr=10.0.0.1,10.0.0.2 port=7 user=u";
+        let each = ["host=a hostaddr=10.0.0.1 port=7 user=u", "host=b hostaddr=10.0.0.2 port=7 user=u"];
+        assert!(urls(both) == each.map(one));
+        for uneven in ["host=a,b hostaddr=10.0.0.1", "host=a,b,c port=1,2", "user=u"] {
+            assert!(split(&one(uneven)).is_err(), "{uneven}");
+        }
+    }
+
+    #[test]
+    fn the_host_that_worked_last_comes_first() {
+        assert_eq!(order(4, 2).collect::<Vec<_>>(), [2, 0, 1, 3]);
+        assert_eq!(order(1, 0).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn the_hosts_share_the_callers_time() {
+        let list = |url: &str| HostList::new(&url.parse().unwrap(), Duration::from_secs(2)).unwrap();
+        let seconds = Duration::from_secs;
+        let two = list("host=a,b");
+        assert_eq!(two.limit(seconds(2), 1, false), seconds(1));
+        assert_eq!(two.limit(seconds(2), 2, false), seconds(1) / 2);
+        assert_eq!(two.limit(seconds(30), 1, false), ADDRESS_MAX);
+        assert_eq!(two.limit(seconds(30), 1, true), seconds(30));
+        let limited = list("host=a,b connect_timeout=5");
+        assert_eq!(limited.limit(seconds(30), 1, false), seconds(5));
+        assert_eq!(limited.limit(seconds(30), 1, true), seconds(5));
+    }
+}
