@@ -314,7 +314,7 @@ async fn no_statement_scans_the_whole_table() {
         ("take_over", take_over, "keys_pkey"),
         ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),
         ("list_in_flight", "(1, 1000)".to_owned(), "keys_in_flight"),
-        ("extend_deadline", format!("({id}, {one}, 1000)"), "keys_pkey"),
+        ("extend_deadline", "(sha256('5'), 't', 1000)".to_owned(), "keys_pkey"),
         ("reap", "(100)".to_owned(), "keys_expiring"),
         ("claim_probes", schedules, "keys_due"),
         ("apply_probe_finding", verdict, "keys_pkey"),
