@@ -82,7 +82,8 @@ const RESPELLINGS: [Respelling; 6] = [
 /// respelling takes a quarter of it; a path that takes more counts as ambiguous.
 const SEEN_BYTES_MAX: usize = 64 * 1024;
 
-/// Reads a path as lenient services do: without a `/` at the end, and with every [`Respelling`] undone.
+/// Reads a path as lenient services do: without a `/` at the end, and with every respelling undone (dot segments, `%2F`,
+/// `%5C`, `//`, `;parameters`).
 ///
 /// A service may undo some respellings and not others, in any order: `/a%2Fb/../pay` is `/pay` for one and `/a/pay` for
 /// another. All selections and orders are tried. What still has a respelling in it is the path as it was sent, and no
