@@ -155,7 +155,7 @@ pub const ROUTE: &[KeyDoc] = &[
         "mode",
         Choice(&["enforce", "observe", "off"]),
         r#""enforce""#,
-        "`observe` refuses, delays and alters nothing, and counts what `enforce` would do",
+        "`observe` neither refuses nor delays because of a key, and counts what `enforce` would do",
     ),
     KeyDoc::new("upstream", Text, r#""""#, "the route's own service; empty for the one at the top"),
     KeyDoc::new("key", Table(KEY), "{}", "the place and the syntax of a request's key"),

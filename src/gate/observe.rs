@@ -1,4 +1,4 @@
-//! Observes a request: refuses, delays and alters nothing, and counts what `mode = "enforce"` would have done.
+//! Observes a request: neither refuses nor delays it because of its key, and counts what `mode = "enforce"` would have done.
 
 use std::sync::Arc;
 use std::time::Duration;
