@@ -97,7 +97,7 @@ pub fn lenient_form(path: &str) -> LenientForm<'_> {
         return LenientForm::One(Cow::Borrowed(without_last_slash(path)));
     }
     let mut seen = vec![normalize_escapes(path)];
-    let mut forms: Vec<String> = Vec::new();
+    let mut only_form: Option<String> = None;
     let (mut next, mut bytes_seen) = (0, 0);
     while let Some(current) = seen.get(next).cloned() {
         next += 1;
@@ -108,11 +108,10 @@ pub fn lenient_form(path: &str) -> LenientForm<'_> {
         let found = RESPELLINGS.into_iter().filter(|respelling| respelling.is_in(&current));
         let undone: Vec<_> = found.map(|respelling| respelling.undo(&current)).collect();
         if undone.is_empty() {
-            let form = without_last_slash(&current).to_owned();
-            if !forms.is_empty() && !forms.contains(&form) {
+            let form = without_last_slash(&current);
+            if only_form.get_or_insert_with(|| form.to_owned()) != form {
                 return LenientForm::Several;
             }
-            forms.push(form);
         }
         for path in undone {
             if !seen.contains(&path) {
@@ -120,7 +119,7 @@ pub fn lenient_form(path: &str) -> LenientForm<'_> {
             }
         }
     }
-    forms.pop().map_or(LenientForm::Several, |form| LenientForm::One(Cow::Owned(form)))
+    only_form.map_or(LenientForm::Several, |form| LenientForm::One(Cow::Owned(form)))
 }
 
 impl Respelling {
