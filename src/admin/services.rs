@@ -20,13 +20,12 @@ use crate::domain::attempt::{AttemptOutcome, Settlement};
 use crate::domain::record::Record;
 use crate::domain::recovery::{NAME_LENGTH_MAX, RecoveryPoint};
 use crate::domain::response::StoredResponse;
-use crate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
+use crate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
 use crate::domain::state::{KeyState, StateKind};
 use crate::instance::Instance;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
 use crate::store::SettleResult;
-use crate::store::admin::{IdRange, KeyEntry, KeyFilter};
 
 /// The reports of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,7 @@ pub(super) struct ServiceApi {
 /// A reservation of its key's newest attempt, with its route.
 struct CurrentReservation<'a> {
     handle: ReservationHandle,
-    entry: KeyEntry,
+    key: ReservedKey,
     config: &'a Config,
     route: Option<&'a Route>,
 }
@@ -117,11 +116,10 @@ impl ServiceApi {
         handle: ReservationHandle,
         config: &'a Config,
     ) -> Result<CurrentReservation<'a>, ApiProblem> {
-        let filter = KeyFilter { ids: IdRange::from_id(handle.id), ..KeyFilter::default() };
-        let page = self.instance.store.admin().list_keys(Arc::clone(&config.service), filter, None, 1).await?;
-        let entry = page.entries.into_iter().find(|entry| entry.token.is_same(&handle.token)).ok_or_else(over)?;
-        let route = config.routes.iter().find(|route| route.has_name(&entry.route)).map(|route| &**route);
-        Ok(CurrentReservation { handle, entry, config, route })
+        let reports = self.instance.store.service_reports();
+        let key = reports.find_reservation(Arc::clone(&config.service), handle).await?.ok_or_else(over)?;
+        let route = config.routes.iter().find(|route| route.has_name(&key.route)).map(|route| &**route);
+        Ok(CurrentReservation { handle, key, config, route })
     }
 
     async fn complete(
@@ -144,7 +142,7 @@ impl ServiceApi {
         let epoch = cache.current_epoch();
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
             SettleResult::Done { .. } => {
-                tracing::info!(record = %id, before = current.entry.state.name(), "the service has completed this key");
+                tracing::info!(record = %id, before = current.key.state.name(), "the service has completed this key");
                 // The attempt may still be running here. New and waiting duplicates get the response all the same.
                 if let Ok(Some(record)) = store.find(id).await {
                     cache.insert_if_current(&record, epoch);
@@ -169,7 +167,7 @@ impl ServiceApi {
             KeyState::InFlight | KeyState::Completed(_) => record.token.is_same(&current.handle.token),
             KeyState::Dead | KeyState::Expired | KeyState::Queued | KeyState::Retryable | KeyState::Unknown => false,
         };
-        matches!(current.entry.state, StateKind::Dead | StateKind::Unknown)
+        matches!(current.key.state, StateKind::Dead | StateKind::Unknown)
             && self.instance.in_flight.find(&current.handle.id).is_some_and(may_end_otherwise)
     }
 

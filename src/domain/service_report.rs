@@ -8,6 +8,7 @@ use http::HeaderName;
 
 use super::ids::{RecordId, Token};
 use super::recovery::RecoveryPoint;
+use super::state::StateKind;
 
 /// The right to report on one attempt, as the service got it in `Oncegate-Reservation`: the record's id and the
 /// attempt's token, in hex. The id finds the row without an index on tokens; the token proves the right.
@@ -33,6 +34,15 @@ impl ReservationHandle {
         HEXLOWER.encode_append(self.token.as_bytes(), &mut text);
         text
     }
+}
+
+/// The key of a reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedKey {
+    /// The route's name.
+    pub route: String,
+    /// The state.
+    pub state: StateKind,
 }
 
 /// A service's report on its own attempt.

@@ -5,21 +5,21 @@
 //! queue, and a free connection takes all requests that wait there. The steps of one call (insert, conflict, read) are
 //! written here as they happen to that one call.
 //!
-//! There is no `statement_timeout`: PgBouncer refuses it at connecting, and setting it later is session state. Our own
-//! clock ends a call; `connect::PgConnection` describes what becomes of its statement. Operators can set one for the
-//! role (`alter role … set statement_timeout`), above the store's `timeout`.
+//! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
+//! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement, and `bounded` has
+//! the statements that the server ends, too. Operators can set one for the role (`alter role … set statement_timeout`),
+//! above the store's `timeout`.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::row::{FoundRecord, millis, state_of};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, OpenError, ReapedRows, Record, RecordId, RenewResult, ReserveRequest,
-    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings,
-    SweptKey,
+    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -33,7 +33,11 @@ use connect::PgPool;
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
-use statements::{ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement};
+use retry::{RetryBudget, RetryPauses, retry_until_known};
+use service_reports::ReportBatchers;
+use statements::{
+    ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement,
+};
 
 pub(super) use schema::{migrate, newest_step, pending};
 
@@ -47,6 +51,7 @@ macro_rules! durable {
 
 mod admin;
 mod batcher;
+mod bounded;
 mod connect;
 mod deliveries;
 mod failure;
@@ -54,6 +59,7 @@ mod hosts;
 mod indexes;
 mod lookups;
 mod probes;
+mod retry;
 mod schema;
 mod service_reports;
 mod session;
@@ -67,9 +73,6 @@ const LANES: usize = 2;
 
 /// The number of times that a key may vanish between the conflict and the read. A reaper would have to delete it each time.
 const ROUNDS_MAX: usize = 3;
-
-/// The connections on which a call is tried of which nothing was sent. Without a server these tries take no time.
-const CONNECTIONS_MAX: usize = 3;
 
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
@@ -87,6 +90,10 @@ pub(super) struct Postgres {
     find_settled: Lookups,
     /// Lost rows that a settlement writes anew, on the same connections.
     restore: Batcher<RestoreStatement>,
+    /// Running attempts whose deadline moves, on the same connections.
+    extend: Batcher<ExtendStatement>,
+    /// Services' reports, on the same connections.
+    reports: ReportBatchers,
     /// For leases alone: a lease that is renewed late loses attempts.
     lease: PgPool,
     upkeep: PgPool,
@@ -108,6 +115,8 @@ pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres
         settle: Batcher::open(&pools.settle, LANES),
         find_settled: Lookups::open(&pools.settle, 1, &pools.settle),
         restore: Batcher::open(&pools.settle, 1),
+        extend: Batcher::open(&pools.settle, 1),
+        reports: ReportBatchers::open(&pools.settle),
         lease: pools.lease,
         upkeep: pools.upkeep,
     })
@@ -181,7 +190,7 @@ impl Store for Postgres {
     fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            upkeep::extend_deadline(&self.upkeep, id, token, millis(time_limit), deadline)
+            self.extend_deadline_once(id, token, time_limit, deadline)
         }))
     }
 
@@ -358,6 +367,23 @@ impl Postgres {
         Err(PgFailure::Refused(Arc::from(Box::from(cause))).for_taken_key())
     }
 
+    async fn extend_deadline_once(
+        &self,
+        id: RecordId,
+        token: Token,
+        time_limit: Duration,
+        deadline: Instant,
+    ) -> Result<bool, PgFailure> {
+        let mut pauses = RetryPauses::new();
+        loop {
+            match self.extend.call(ExtendStatement { id, token, time_limit }, deadline).await? {
+                ExtendResult::Extended => return Ok(true),
+                ExtendResult::NotInFlight => return Ok(false),
+                ExtendResult::Held => pauses.next().await,
+            }
+        }
+    }
+
     async fn settle_once(
         &self,
         settlement: Arc<Settlement>,
@@ -435,66 +461,4 @@ fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
         KeyState::Retryable | KeyState::Unknown => true,
     };
     by_state && record.token == from.token && record.state.kind() == from.state && (!from.past_ttl || record.past_ttl)
-}
-
-/// When a failed call is tried again before its deadline.
-#[derive(Clone, Copy)]
-enum RetryBudget {
-    /// After any failure: executing the call twice does no harm, and not executing it does.
-    Always,
-    /// Only where it may have been executed, as a caller cannot act on "perhaps"; and up to [`CONNECTIONS_MAX`] times
-    /// where a connection failed while it was being made, or led to a server that takes no writes any more.
-    InDoubt,
-}
-
-/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets whether an earlier try may
-/// have been executed.
-async fn retry_until_known<T, F>(
-    deadline: Instant,
-    budget: RetryBudget,
-    mut call_once: impl FnMut(bool) -> F + Send,
-) -> Result<T, StoreError>
-where
-    F: Future<Output = Result<T, PgFailure>> + Send,
-{
-    let (mut in_doubt, mut tries, mut taken) = (false, 0, false);
-    let mut pauses = RetryPauses::new();
-    loop {
-        let failure = match call_once(in_doubt).await {
-            Ok(done) => return Ok(done),
-            // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
-            Err(failure) if taken => failure.for_taken_key(),
-            Err(failure) => failure,
-        };
-        taken = matches!(failure, PgFailure::Taken(_));
-        tries += 1;
-        in_doubt |= failure.in_doubt();
-        let again = match budget {
-            RetryBudget::Always => !failure.is_final(),
-            RetryBudget::InDoubt => {
-                !failure.is_final() && (in_doubt || (tries < CONNECTIONS_MAX && failure.wants_another_connection()))
-            }
-        };
-        if !again || Instant::now() + pauses.length >= deadline {
-            return Err(failure.into());
-        }
-        pauses.next().await;
-    }
-}
-
-/// Growing pauses between tries: short enough at first to hide a dropped connection, long enough at last not to burden
-/// a server that is starting.
-struct RetryPauses {
-    length: Duration,
-}
-
-impl RetryPauses {
-    fn new() -> Self {
-        Self { length: Duration::from_millis(5) }
-    }
-
-    async fn next(&mut self) {
-        sleep(self.length).await;
-        self.length = (self.length * 2).min(Duration::from_millis(200));
-    }
 }

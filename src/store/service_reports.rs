@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use super::StoreFuture;
 use crate::domain::ids::RecordId;
-use crate::domain::service_report::{ReportResult, RouteRetention, ServiceReport};
+use crate::domain::service_report::{ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport};
 use crate::domain::state::StateKind;
 
 /// The operations that services' reports need of a store.
 ///
 /// A response that a service gives outside of its answer is a [settlement](super::Store::settle) like any other.
 pub trait ServiceReports: Send + Sync {
+    /// Returns the key of a reservation, if the reservation is its newest attempt's.
+    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>>;
+
     /// Records a service's report about its own attempt, as long as no later attempt has begun and the key is not
     /// completed.
     ///

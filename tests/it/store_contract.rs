@@ -124,6 +124,7 @@ on_both! {
         decisions_survive_reopening,
     }
     service_reports {
+        a_reservation_finds_its_key_only_for_its_service_and_its_newest_attempt,
         an_attempts_recovery_point_goes_to_the_next_attempt,
         only_the_newest_attempt_of_an_uncompleted_key_sets_the_recovery_point,
         a_key_past_its_ttl_starts_without_a_recovery_point,

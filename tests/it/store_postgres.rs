@@ -2,6 +2,7 @@
 
 mod admin;
 mod cancelled_waits;
+mod connections;
 mod deliveries;
 mod failover;
 mod faults;
@@ -108,6 +109,9 @@ async fn connections_do_not_exceed_their_limit() {
             drop(store.find(reserve_request.id).await.unwrap());
             drop(store.settle(completion(reserve_request, b"")).await.unwrap());
             store.ping().await.unwrap();
+            store.sweep(DAY, 1).await.unwrap();
+            store.reap(1).await.unwrap();
+            store.admin().count_keys("shop".into()).await.unwrap();
             store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
         }))
         .await;

@@ -1,27 +1,67 @@
 //! Services' reports about their attempts, in PostgreSQL. Reports in a service's own transaction go to the functions
 //! that the migrations create.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error, Row};
 
+use super::batcher::{BatchStatement, Batcher};
+use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::upkeep::{Parameter, column, query};
-use super::{Postgres, RetryBudget, retry_until_known};
-use crate::domain::ids::RecordId;
+use super::retry::{RetryBudget, retry_until_known};
+use super::statements::{OVERHEAD_BYTES, column};
+use super::upkeep::{Parameter, column as unreadable, query};
+use super::{Postgres, bounded};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
-use crate::domain::service_report::{ReportKind, ReportResult, RouteRetention, ServiceReport};
+use crate::domain::service_report::{
+    ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
+};
+use crate::domain::state::StateKind;
 use crate::store::StoreFuture;
+use crate::store::batch::ByteSize;
 use crate::store::row::millis;
 use crate::store::service_reports::{ServiceReports, report_result};
 
+const FIND_RESERVATION: &str = include_str!("sql/find_reservation.sql");
 const REPORT_NOT_EXECUTED: &str = durable!("report_not_executed");
 const APPLY_DEFERRED_REPORTS: &str = durable!("apply_deferred_reports");
 const STORE_ROUTE_RETENTION: &str = durable!("store_route_retention");
 const REPORT_RECOVERY_POINT: &str = durable!("report_recovery_point");
 
+/// The batched statements of services' reports, on the connections of settlements. Each has one lane, so that the reports
+/// of one kind take one connection at most.
+pub(super) struct ReportBatchers {
+    reservations: Batcher<FindReservationStatement>,
+    recovery_points: Batcher<RecoveryPointStatement>,
+    not_executed: Batcher<NotExecutedStatement>,
+}
+
+impl ReportBatchers {
+    /// Starts the lanes on the connections of settlements.
+    pub fn open(settle: &PgPool) -> Self {
+        Self {
+            reservations: Batcher::open(settle, 1),
+            recovery_points: Batcher::open(settle, 1),
+            not_executed: Batcher::open(settle, 1),
+        }
+    }
+}
+
 impl ServiceReports for Postgres {
+    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
+        let deadline = self.deadline();
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
+            let statement = FindReservationStatement { service: Arc::clone(&service), handle };
+            async move { Ok(self.reports.reservations.call(statement, deadline).await??) }
+        }))
+    }
+
     fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
         let (report, deadline) = (Arc::new(report), self.deadline());
         // A report is idempotent.
@@ -36,9 +76,8 @@ impl ServiceReports for Postgres {
             let rows =
                 query(&self.upkeep, deadline, APPLY_DEFERRED_REPORTS, &[(/* limit */ &i64::from(limit), Type::INT8)])
                     .await?;
-            let id = |row: &tokio_postgres::Row| {
-                Ok(RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?)
-            };
+            let id =
+                |row: &Row| Ok(RecordId::from_stored(row.try_get("id").map_err(unreadable)?).ok_or(CorruptRow("id"))?);
             rows.iter().map(id).collect()
         }))
     }
@@ -52,6 +91,136 @@ impl ServiceReports for Postgres {
     }
 }
 
+/// Finds the key of a reservation.
+struct FindReservationStatement {
+    service: Arc<str>,
+    handle: ReservationHandle,
+}
+
+impl ByteSize for FindReservationStatement {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl BatchStatement for FindReservationStatement {
+    type Answer = Result<Option<ReservedKey>, CorruptRow>;
+
+    const DISTINCT: bool = false;
+
+    fn id(&self) -> RecordId {
+        self.handle.id
+    }
+
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let mut ids = column(requests, |q| q.handle.id.as_bytes().as_slice());
+        // Sorted, as all batches are.
+        ids.dedup();
+        let rows = client.query_typed(FIND_RESERVATION, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await?;
+        let mut found = HashMap::new();
+        for row in &rows {
+            found.insert(row.try_get::<_, &[u8]>("id")?, row);
+        }
+        Ok(column(requests, |q| match found.get(q.handle.id.as_bytes().as_slice()) {
+            Some(row) => read_reserved_key(row, q),
+            None => Ok(None),
+        }))
+    }
+}
+
+fn read_reserved_key(row: &Row, request: &FindReservationStatement) -> Result<Option<ReservedKey>, CorruptRow> {
+    let token = Token::from_stored(row.try_get("token").map_err(unreadable)?).ok_or(CorruptRow("token"))?;
+    let service: &str = row.try_get("service").map_err(unreadable)?;
+    if service != &*request.service || !token.is_same(&request.handle.token) {
+        return Ok(None);
+    }
+    let state = StateKind::parse(row.try_get("state").map_err(unreadable)?).ok_or(CorruptRow("state"))?;
+    Ok(Some(ReservedKey { route: row.try_get("route").map_err(unreadable)?, state }))
+}
+
+/// Sets the recovery point of an attempt.
+struct RecoveryPointStatement {
+    service: Arc<str>,
+    handle: ReservationHandle,
+    point: RecoveryPoint,
+}
+
+impl ByteSize for RecoveryPointStatement {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl BatchStatement for RecoveryPointStatement {
+    type Answer = ReportResult;
+
+    // With several sources for one row, PostgreSQL would pick an arbitrary one.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.handle.id
+    }
+
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
+        let parameters: [Parameter<'_>; 4] = [
+            (/* id */ &column(requests, |q| q.handle.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(requests, |q| q.handle.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &column(requests, |q| &*q.service), Type::TEXT_ARRAY),
+            (/* recovery_point */ &column(requests, |q| q.point.as_str()), Type::TEXT_ARRAY),
+        ];
+        read_results(&client.query_typed(REPORT_RECOVERY_POINT, &parameters).await?, requests)
+    }
+}
+
+/// Releases the key of an attempt that was not executed, or stores the report while the attempt runs.
+struct NotExecutedStatement {
+    service: Arc<str>,
+    handle: ReservationHandle,
+    ttl: Duration,
+    deadline: Instant,
+}
+
+impl ByteSize for NotExecutedStatement {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl BatchStatement for NotExecutedStatement {
+    type Answer = ReportResult;
+
+    // With several sources for one row, PostgreSQL would pick an arbitrary one.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.handle.id
+    }
+
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
+        let parameters: [Parameter<'_>; 4] = [
+            (/* id */ &column(requests, |q| q.handle.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(requests, |q| q.handle.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* service */ &column(requests, |q| &*q.service), Type::TEXT_ARRAY),
+            (/* ttl_ms */ &column(requests, |q| millis(q.ttl)), Type::INT8_ARRAY),
+        ];
+        let deadline = requests.iter().map(|q| q.deadline).max().unwrap_or_else(Instant::now);
+        // Bounded: it writes to other tables than settlements do. While one of them is locked, statements whose callers have
+        // gone must not take one connection of settlements after the other.
+        read_results(&bounded::query_on(client, deadline, REPORT_NOT_EXECUTED, &parameters).await?, requests)
+    }
+}
+
+/// The result of each report; [`ReportResult::Gone`] where no row was returned.
+fn read_results<S: BatchStatement>(rows: &[Row], requests: &[&S]) -> Result<Vec<ReportResult>, Error> {
+    let mut results = HashMap::new();
+    for row in rows {
+        let result = report_result(row.try_get("state")?, row.try_get("held")?);
+        results.insert(row.try_get::<_, &[u8]>("id")?, result);
+    }
+    let result = |id: RecordId| results.get(id.as_bytes().as_slice()).copied();
+    Ok(column(requests, |q| result(q.id()).unwrap_or(ReportResult::Gone)))
+}
+
 impl Postgres {
     async fn record_report_once(
         &self,
@@ -59,29 +228,21 @@ impl Postgres {
         deadline: Instant,
     ) -> Result<ReportResult, PgFailure> {
         let ServiceReport { service, handle, kind } = &*report;
-        let (id, token) = (handle.id.as_bytes().as_slice(), handle.token.as_bytes().as_slice());
-        let named: [Parameter<'_>; 3] =
-            [(/* id */ &id, Type::BYTEA), (/* token */ &token, Type::BYTEA), (/* service */ &&**service, Type::TEXT)];
-        let [id, token, service] = named;
-        let rows = match kind {
+        let (service, handle) = (Arc::clone(service), *handle);
+        match kind {
             ReportKind::NotExecuted(ttl) => {
-                let ttl_ms = millis(*ttl);
-                let parameters = [id, token, service, (/* ttl_ms */ &ttl_ms as _, Type::INT8)];
-                query(&self.upkeep, deadline, REPORT_NOT_EXECUTED, &parameters).await?
+                let statement = NotExecutedStatement { service, handle, ttl: *ttl, deadline };
+                self.reports.not_executed.call(statement, deadline).await
             }
             ReportKind::Reached(point) => {
-                let name = point.as_str();
-                let parameters = [id, token, service, (/* recovery_point */ &name as _, Type::TEXT)];
-                query(&self.upkeep, deadline, REPORT_RECOVERY_POINT, &parameters).await?
+                let statement = RecoveryPointStatement { service, handle, point: point.clone() };
+                Ok(match self.reports.recovery_points.call(statement, deadline).await? {
+                    // A recovery point applies at once.
+                    ReportResult::Noted => ReportResult::Taken,
+                    result => result,
+                })
             }
-        };
-        let Some(row) = rows.first() else { return Ok(ReportResult::Gone) };
-        let state: &str = row.try_get("state").map_err(column)?;
-        Ok(match report_result(state, row.try_get("held").map_err(column)?) {
-            // A recovery point applies at once.
-            ReportResult::Noted if matches!(kind, ReportKind::Reached(_)) => ReportResult::Taken,
-            result => result,
-        })
+        }
     }
 
     async fn store_route_retention_once(

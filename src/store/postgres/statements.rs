@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio_postgres::error::SqlState;
@@ -14,13 +14,14 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::BatchStatement;
 use crate::domain::attempt::{ReserveRequest, Settlement};
-use crate::domain::ids::RecordId;
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::ExpectedRecord;
 use crate::store::batch::ByteSize;
 use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, state_after};
 
+const EXTEND_DEADLINE: &str = durable!("extend_deadline");
 const RESERVE: &str = include_str!("sql/reserve.sql");
 const RESTORE: &str = durable!("restore");
 const SETTLE: &str = include_str!("sql/settle.sql");
@@ -280,6 +281,57 @@ impl BatchStatement for RestoreStatement {
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, requests.iter().map(|q| q.0.id))
+    }
+}
+
+/// Moves the deadline of an attempt in flight.
+pub(super) struct ExtendStatement {
+    pub id: RecordId,
+    pub token: Token,
+    /// The new deadline, from now by the store's clock.
+    pub time_limit: Duration,
+}
+
+/// The answer to an [`ExtendStatement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExtendResult {
+    /// The attempt is in flight, until then at least.
+    Extended,
+    /// Another transaction has locked the row of the attempt; nothing has changed.
+    Held,
+    /// The attempt is not in flight any more.
+    NotInFlight,
+}
+
+impl ByteSize for ExtendStatement {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
+}
+
+impl BatchStatement for ExtendStatement {
+    type Answer = ExtendResult;
+
+    // With several sources for one row, PostgreSQL would pick an arbitrary one.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        self.id
+    }
+
+    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+            (/* id */ &column(requests, |q| q.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* token */ &column(requests, |q| q.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
+            (/* time_limit_ms */ &column(requests, |q| millis(q.time_limit)), Type::INT8_ARRAY),
+        ];
+        let mut in_flight = HashMap::new();
+        for row in client.query_typed(EXTEND_DEADLINE, &parameters).await? {
+            let result = if row.try_get("held")? { ExtendResult::Held } else { ExtendResult::Extended };
+            in_flight.insert(row.try_get::<_, Vec<u8>>("id")?, result);
+        }
+        let result = |id: RecordId| in_flight.get(id.as_bytes().as_slice()).copied();
+        Ok(column(requests, |q| result(q.id).unwrap_or(ExtendResult::NotInFlight)))
     }
 }
 

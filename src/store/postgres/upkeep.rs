@@ -13,7 +13,6 @@ use crate::domain::response::CorruptRow;
 use crate::store::row;
 use crate::store::{LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SweptKey};
 
-const EXTEND_DEADLINE: &str = durable!("extend_deadline");
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = durable!("reap");
 const RENEW_LEASE: &str = durable!("renew_lease");
@@ -82,21 +81,6 @@ pub(super) async fn list_in_flight(
         Ok((id, token))
     };
     query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
-}
-
-pub(super) async fn extend_deadline(
-    pool: &PgPool,
-    id: RecordId,
-    token: Token,
-    time_limit_ms: i64,
-    deadline: Instant,
-) -> Result<bool, PgFailure> {
-    let parameters: [Parameter<'_>; 3] = [
-        (/* id */ &id.as_bytes().as_slice(), Type::BYTEA),
-        (/* token */ &token.as_bytes().as_slice(), Type::BYTEA),
-        (/* time_limit_ms */ &time_limit_ms, Type::INT8),
-    ];
-    Ok(!query(pool, deadline, EXTEND_DEADLINE, &parameters).await?.is_empty())
 }
 
 pub(super) async fn reap(pool: &PgPool, limit: u32, deadline: Instant) -> Result<ReapedRows, PgFailure> {

@@ -7,14 +7,18 @@ use rusqlite::{Connection, OptionalExtension, named_params};
 use super::statements::{blob, in_savepoint, text};
 use super::writer::SqliteFailure;
 use super::{Sqlite, Urgency};
-use crate::domain::ids::RecordId;
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
-use crate::domain::service_report::{ReportKind, ReportResult, RouteRetention, ServiceReport};
+use crate::domain::service_report::{
+    ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
+};
+use crate::domain::state::StateKind;
 use crate::store::StoreFuture;
 use crate::store::row::millis;
 use crate::store::service_reports::{ServiceReports, report_result};
 
 const AUDIT_NOT_EXECUTED: &str = include_str!("sql/audit_not_executed.sql");
+const FIND_RESERVATION: &str = include_str!("sql/find_reservation.sql");
 const REPORT_NOT_EXECUTED: &str = include_str!("sql/report_not_executed.sql");
 const DELETE_SPENT_REPORTS: &str = include_str!("sql/delete_spent_reports.sql");
 const APPLY_DEFERRED_REPORTS: &str = include_str!("sql/apply_deferred_reports.sql");
@@ -23,6 +27,10 @@ const REPORT_RECOVERY_POINT: &str = include_str!("sql/report_recovery_point.sql"
 const RESERVATION_STATE: &str = include_str!("sql/reservation_state.sql");
 
 impl ServiceReports for Sqlite {
+    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
+        self.call(Urgency::Ordinary, 0, move |db, _| find_reservation(db, &service, &handle))
+    }
+
     fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
         self.call(Urgency::Ordinary, 0, move |db, now| in_savepoint(db, |db| record_report(db, now, &report)))
     }
@@ -35,6 +43,22 @@ impl ServiceReports for Sqlite {
     fn store_route_retention(&self, _: Arc<str>, _: Vec<RouteRetention>) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
+}
+
+fn find_reservation(
+    db: &Connection,
+    service: &str,
+    handle: &ReservationHandle,
+) -> Result<Option<ReservedKey>, SqliteFailure> {
+    let mut statement = db.prepare_cached(FIND_RESERVATION)?;
+    let mut rows = statement.query(named_params! { ":id": handle.id.as_bytes(), ":service": service })?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let token = blob(row, "token")?.and_then(Token::from_stored).ok_or(CorruptRow("token"))?;
+    if !token.is_same(&handle.token) {
+        return Ok(None);
+    }
+    let state = StateKind::parse(text(row, "state")?).ok_or(CorruptRow("state"))?;
+    Ok(Some(ReservedKey { route: text(row, "route")?.to_owned(), state }))
 }
 
 fn record_report(db: &Connection, now: i64, report: &ServiceReport) -> Result<ReportResult, SqliteFailure> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
 use oncegate::domain::ids::Token;
 use oncegate::domain::recovery::RecoveryPoint;
-use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
-use oncegate::domain::state::KeyState;
+use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
+use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::ExpectedRecord;
 
 use crate::harness::store_fixture::{
@@ -120,6 +120,24 @@ pub async fn an_ended_attempt_reported_as_not_executed_is_released_at_once(mut w
     let mut expected = [line(&requests[0], "unknown"), line(dead, "dead")];
     expected.sort();
     assert_eq!(lines, expected, "what was free already has changed in nothing");
+}
+
+pub async fn a_reservation_finds_its_key_only_for_its_service_and_its_newest_attempt(world: StoreFixture) {
+    let first = new_reserve_request("k");
+    let find = async |service: &str, token: Token| {
+        let handle = ReservationHandle { id: first.id, token };
+        world.store().service_reports().find_reservation(service.into(), handle).await.unwrap()
+    };
+    assert_eq!(find("shop", first.token).await, None, "there is no such key");
+    world.reserve(&first).await;
+    let reserved = |state| Some(ReservedKey { route: "pay".to_owned(), state });
+    assert_eq!(find("shop", first.token).await, reserved(StateKind::InFlight));
+    assert_eq!((find("other", first.token).await, find("shop", token()).await), (None, None));
+    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    assert_eq!(find("shop", first.token).await, reserved(StateKind::Unknown));
+    let (second, _) = next(&world, &first).await;
+    assert_eq!(find("shop", first.token).await, None);
+    assert_eq!(find("shop", second.token).await, reserved(StateKind::InFlight));
 }
 
 pub async fn a_running_attempt_reported_as_not_executed_is_released_at_its_end(mut world: StoreFixture) {

@@ -31,12 +31,17 @@ released as (
    where k.id = ended.id and ended.state in ('dead', 'unknown') and durable.setting is not null
   returning k.id, k.service, ended.state as before, k.state as after
 ),
+spent as materialized (
+  -- Reports whose attempt ended otherwise, was followed by the next one, or was released by an earlier pass. A report that
+  -- is replaced at this moment is left for the next pass, so that none waits for the other.
+  select d.id, d.token
+    from reports
+    join oncegate.denials as d on d.id = reports.id and d.token = reports.token
+   where coalesce(reports.state, 'none') not in ('dead', 'in_flight', 'unknown')
+     for update of d skip locked
+),
 reports_deleted as (
-  -- Reports whose attempt ended otherwise, was followed by the next one, or was released by an earlier pass.
-  delete from oncegate.denials as d
-   using reports
-   where d.id = reports.id and d.token = reports.token
-     and coalesce(reports.state, 'none') not in ('dead', 'in_flight', 'unknown')
+  delete from oncegate.denials as d using spent where d.id = spent.id and d.token = spent.token
 ),
 audited as (
   insert into oncegate.audit (at, service, actor, action, id, before, after)

@@ -1,0 +1,31 @@
+//! Statements that the server itself ends when their caller gives up.
+//!
+//! A statement that is given up keeps its connection until the server is done with it. One that waits for a table's lock
+//! would keep it for long after its caller has gone. PgBouncer refuses a `statement_timeout` at connecting, and sessions are shared; so the limit is local to the statement's transaction.
+
+use futures_util::future::join3;
+use tokio::time::Instant;
+use tokio_postgres::{Client, Error, Row};
+
+use super::upkeep::Parameter;
+
+/// Runs one statement in a transaction of its own; the server ends it at the deadline.
+pub(super) async fn query_on(
+    client: &Client,
+    deadline: Instant,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Vec<Row>, Error> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Zero would be no limit.
+    let limit_ms = left.as_millis().clamp(1, i32::MAX as u128);
+    let begin = format!("begin; set local statement_timeout = {limit_ms}");
+    // Sent together, in this order, so that they take one round trip. After an error the server rolls back at the commit.
+    let transaction =
+        join3(client.batch_execute(&begin), client.query_typed(sql, parameters), client.batch_execute("commit"));
+    let (begun, rows, committed) = transaction.await;
+    begun?;
+    let rows = rows?;
+    committed?;
+    Ok(rows)
+}

@@ -1,0 +1,75 @@
+//! Repeating a call until its outcome is known.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::failure::PgFailure;
+use crate::store::StoreError;
+
+/// The connections on which a call is tried of which nothing was sent. Without a server these tries take no time.
+const TRIES_MAX: usize = 3;
+
+/// When a failed call is tried again before its deadline.
+#[derive(Clone, Copy)]
+pub(super) enum RetryBudget {
+    /// After any failure: executing the call twice does no harm, and not executing it does.
+    Always,
+    /// Only where it may have been executed, as a caller cannot act on "perhaps"; and up to [`TRIES_MAX`] times
+    /// where a connection failed while it was being made, or led to a server that takes no writes any more.
+    InDoubt,
+}
+
+/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets whether an earlier try may
+/// have been executed.
+pub(super) async fn retry_until_known<T, F>(
+    deadline: Instant,
+    budget: RetryBudget,
+    mut call_once: impl FnMut(bool) -> F + Send,
+) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, PgFailure>> + Send,
+{
+    let (mut in_doubt, mut tries, mut taken) = (false, 0, false);
+    let mut pauses = RetryPauses::new();
+    loop {
+        let failure = match call_once(in_doubt).await {
+            Ok(done) => return Ok(done),
+            // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
+            Err(failure) if taken => failure.for_taken_key(),
+            Err(failure) => failure,
+        };
+        taken = matches!(failure, PgFailure::Taken(_));
+        tries += 1;
+        in_doubt |= failure.in_doubt();
+        let again = match budget {
+            RetryBudget::Always => !failure.is_final(),
+            RetryBudget::InDoubt => {
+                !failure.is_final() && (in_doubt || (tries < TRIES_MAX && failure.wants_another_connection()))
+            }
+        };
+        if !again || Instant::now() + pauses.length >= deadline {
+            return Err(failure.into());
+        }
+        pauses.next().await;
+    }
+}
+
+/// Growing pauses between tries: short enough at first to hide a dropped connection, long enough at last not to burden
+/// a server that is starting.
+pub(super) struct RetryPauses {
+    length: Duration,
+}
+
+impl RetryPauses {
+    /// Begins with the shortest pause.
+    pub fn new() -> Self {
+        Self { length: Duration::from_millis(5) }
+    }
+
+    /// Waits for the next pause.
+    pub async fn next(&mut self) {
+        sleep(self.length).await;
+        self.length = (self.length * 2).min(Duration::from_millis(200));
+    }
+}
