@@ -30,6 +30,7 @@ use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
 use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
 use crate::tasks;
+use crate::tasks::deferred_reports::DeferredReports;
 use crate::tasks::deliverer::Deliverer;
 use crate::tasks::gone_routes::GoneRoutes;
 use crate::tasks::heartbeat::Heartbeat;
@@ -233,6 +234,7 @@ fn start_tasks(instance: &Arc<Instance>, live: &watch::Receiver<Arc<Config>>, st
     let background = TaskTracker::new();
     background.spawn(tasks::run(Heartbeat(Arc::clone(instance)), store.heartbeat, stops.last.clone()));
     background.spawn(tasks::run(Sweeper(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
+    background.spawn(tasks::run(DeferredReports(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
     background.spawn(tasks::run(OrphanedAttempts::new(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
     background.spawn(tasks::run(Reaper(Arc::clone(instance)), store.reap_every, stops.tasks.clone()));
     let reconciler = Reconciler::new(Arc::clone(instance), live.clone());

@@ -200,12 +200,16 @@ pub struct AdminConfig {
     pub token: Option<AdminToken>,
 }
 
+/// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.
+/// With fewer, one kind of work could starve another.
+pub const STORE_CONNECTIONS_MIN: usize = 6;
+
 /// The store of keys, and the lease in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
     /// The kind of store, and where it is. Shown without its password.
     pub location: StoreLocation,
-    /// Connections to the database; at least one.
+    /// Connections to PostgreSQL; at least [`STORE_CONNECTIONS_MIN`].
     pub max_connections: usize,
     /// The time limit for one operation.
     pub timeout: Duration,

@@ -255,7 +255,7 @@ pub struct RouteIdentity {
 pub struct StoreSettings {
     /// The store's location.
     pub location: StoreLocation,
-    /// The most connections to PostgreSQL; at least 4 are made, see `postgres::connect`.
+    /// The most connections to PostgreSQL, [`config::STORE_CONNECTIONS_MIN`] at least; `postgres::pools` divides them.
     pub max_connections: usize,
     /// The time limit of one call.
     pub timeout: Duration,

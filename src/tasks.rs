@@ -11,6 +11,7 @@ use crate::jitter::random_fraction;
 use crate::store::StoreError;
 use crate::telemetry::logs::error_causes;
 
+pub mod deferred_reports;
 pub mod deliverer;
 mod delivery_slots;
 pub mod gone_routes;

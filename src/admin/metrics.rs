@@ -1,5 +1,6 @@
 //! `GET /metrics`: counters, and the numbers that are looked up for each scrape. Also the traffic part of `/api/v1/stats`.
 
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -30,35 +31,42 @@ const CALLERS_MAX: usize = 100;
 
 /// The times of the last count of the keys and of the last try. The counts themselves are in the metrics.
 #[derive(Default)]
-pub(super) struct KeyCountCache(Mutex<CountTimes>);
-
-#[derive(Default)]
-struct CountTimes {
-    tried: Option<Instant>,
-    counted: Option<Instant>,
+pub(super) struct KeyCountCache {
+    tried: Mutex<Option<Instant>>,
+    counted: Arc<std::sync::Mutex<Option<Instant>>>,
 }
 
 impl KeyCountCache {
     /// Counts the keys, unless that was done a moment ago, or the breaker keeps calls from the store.
-    async fn refresh(&self, instance: &Instance) {
-        let keys = &instance.observability.metrics.keys;
-        let mut times = self.0.lock().await;
-        if times.tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) {
-            times.tried = Some(Instant::now());
-            let counting = instance.store.admin().count_keys(instance.config.service.clone());
-            if !instance.breaker.health().is_open
-                && let Ok(Ok(tally)) = timeout(COUNT_MAX, counting).await
-            {
-                let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
-                keys.set(Some(|state| of(state).map(|count| count.keys).sum()));
-                times.counted = Some(Instant::now());
-            }
+    async fn refresh(&self, instance: &Arc<Instance>) {
+        let mut tried = self.tried.lock().await;
+        if tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) && !instance.breaker.health().is_open {
+            *tried = Some(Instant::now());
+            // In a task: a count that takes longer than the scrape waits is there for the next one.
+            let counting = tokio::spawn(count(Arc::clone(instance), Arc::clone(&self.counted)));
+            let _ = timeout(COUNT_MAX, counting).await;
         }
-        if times.counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
-            times.counted = None;
-            keys.set(None::<fn(StateKind) -> u64>);
+        let mut counted = lock(&self.counted);
+        if counted.is_some_and(|counted| counted.elapsed() > COUNT_KEPT) {
+            *counted = None;
+            instance.observability.metrics.keys.set(None::<fn(StateKind) -> u64>);
         }
     }
+}
+
+/// Counts the keys; the store ends a count that takes too long.
+async fn count(instance: Arc<Instance>, counted: Arc<std::sync::Mutex<Option<Instant>>>) {
+    let counting = instance.store.admin().count_keys(Arc::clone(&instance.config.service));
+    let Ok(tally) = counting.await else { return };
+    let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
+    let mut counted = lock(&counted);
+    instance.observability.metrics.keys.set(Some(|state| of(state).map(|count| count.keys).sum()));
+    *counted = Some(Instant::now());
+}
+
+fn lock(counted: &std::sync::Mutex<Option<Instant>>) -> MutexGuard<'_, Option<Instant>> {
+    // One value, so a poisoned lock is usable.
+    counted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AdminListener {

@@ -109,7 +109,7 @@ pub const ADMIN: &[KeyDoc] = &[
 /// The keys of `[store]`.
 pub const STORE: &[KeyDoc] = &[
     KeyDoc::new("url", Text, r#""sqlite:oncegate.db""#, "`sqlite:PATH`, `postgres://…` or `memory:`"),
-    KeyDoc::new("max_connections", Integer, "8", "connections to the database"),
+    KeyDoc::new("max_connections", Integer, "8", "the most connections to PostgreSQL"),
     KeyDoc::new("timeout", Duration, r#""2s""#, "for any one store operation"),
     KeyDoc::new("migrate", Boolean, "true", "bring an old schema up to date at start, rather than refuse it"),
     KeyDoc::new("lease", Table(LEASE), "{}", "an instance's right to run attempts"),

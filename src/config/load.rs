@@ -17,8 +17,8 @@ use super::routes;
 use super::units;
 use super::value_parsers::{socket_address, upstream_target};
 use super::{
-    AdminToken, Config, LogConfig, LogFormat, Overrides, StoreConfig, StoreLocation, UpstreamTarget, admin, consumers,
-    cors, otlp, tls, warnings,
+    AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
+    UpstreamTarget, admin, consumers, cors, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -255,8 +255,8 @@ fn read_store(section: &Section<'_>) -> Option<StoreConfig> {
             None
         }
     });
-    let why = "one is needed, and a database has few";
-    let max_connections = section.integer("max_connections", 1..=CONNECTIONS_MAX, why);
+    let why = "each kind of work needs its own, and a database has few";
+    let max_connections = section.integer("max_connections", STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, why);
     let timeout = section.duration_above_zero("timeout");
     let migrate = section.boolean("migrate");
     let lease = section.table("lease");

@@ -362,8 +362,8 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "cors.credentials = true\n[defaults]\ncors.origins = ['*']",
             "4:17: defaults.cors.origins[0]: `*` cannot be combined",
         ),
-        ("[store]\nmax_connections = 0", "3:19: store.max_connections: must be 1 to 1000"),
-        ("[store]\nmax_connections = -1", "3:19: store.max_connections: must be 1 to 1000"),
+        ("[store]\nmax_connections = 5", "3:19: store.max_connections: must be 6 to 1000"),
+        ("[store]\nmax_connections = -1", "3:19: store.max_connections: must be 6 to 1000"),
         (
             "[defaults]\nretry = { base = '1h' }",
             "3:18: defaults.retry.base: `base` must not be over `cap`: the first pause would be longer",

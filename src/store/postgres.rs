@@ -33,6 +33,7 @@ use connect::PgPool;
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
+use pools::PgPools;
 use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::ReportBatchers;
 use statements::{
@@ -58,6 +59,7 @@ mod failure;
 mod hosts;
 mod indexes;
 mod lookups;
+mod pools;
 mod probes;
 mod retry;
 mod schema;
@@ -94,16 +96,17 @@ pub(super) struct Postgres {
     extend: Batcher<ExtendStatement>,
     /// Services' reports, on the same connections.
     reports: ReportBatchers,
-    /// For leases alone: a lease that is renewed late loses attempts.
     lease: PgPool,
+    sweep: PgPool,
     upkeep: PgPool,
+    admin_reads: PgPool,
 }
 
 /// Opens the store.
 pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = connect::config(url, settings.timeout)?;
     let salt = schema::prepare(&server, settings).await?;
-    let pools = connect::pools(&server, settings.max_connections, settings.timeout)?;
+    let pools = PgPools::new(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
         salt,
         timeout: settings.timeout,
@@ -118,7 +121,9 @@ pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres
         extend: Batcher::open(&pools.settle, 1),
         reports: ReportBatchers::open(&pools.settle),
         lease: pools.lease,
+        sweep: pools.sweep,
         upkeep: pools.upkeep,
+        admin_reads: pools.admin_reads,
     })
 }
 
@@ -176,14 +181,14 @@ impl Store for Postgres {
     fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::sweep(&self.upkeep, millis(expiry), limit, deadline)
+            upkeep::sweep(&self.sweep, millis(expiry), limit, deadline)
         }))
     }
 
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::list_in_flight(&self.upkeep, instance, millis(older_than), deadline)
+            upkeep::list_in_flight(&self.sweep, instance, millis(older_than), deadline)
         }))
     }
 
@@ -229,7 +234,7 @@ impl Store for Postgres {
     ) -> StoreFuture<'_, SettledKeyPage> {
         let (expected, deadline) = (Arc::new((Arc::clone(service), routes)), self.deadline());
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            probes::list_settled_keys(&self.upkeep, Arc::clone(&expected), millis(since), after, limit, deadline)
+            probes::list_settled_keys(&self.admin_reads, Arc::clone(&expected), millis(since), after, limit, deadline)
         }))
     }
 
@@ -261,7 +266,7 @@ impl Store for Postgres {
 
     fn ping(&self) -> StoreFuture<'_, ()> {
         let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| upkeep::ping(&self.upkeep, deadline)))
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| upkeep::ping(&self.lease, deadline)))
     }
 
     fn remember_route_identities(

@@ -26,10 +26,6 @@ impl Task for Sweeper {
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                 "the attempt's lease or its own deadline has run out; its outcome is unknown");
         }
-        // The service had reported these attempts as not executed while they were running; now their keys are free.
-        for id in store.service_reports().apply_deferred(BATCH).await? {
-            tracing::info!(record = %id, "the service reported that the attempt was not executed; the next request is the next attempt");
-        }
         Ok(if swept.len() == BATCH as usize { PassResult::Full } else { PassResult::Idle })
     }
 }

@@ -99,7 +99,7 @@ async fn row_contents_in_server_errors_are_not_passed_on() {
 
 #[tokio::test]
 async fn connections_do_not_exceed_their_limit() {
-    for (allowed, made_max) in [(0, 4), (4, 4), (8, 8), (20, 20)] {
+    for (allowed, made_max) in [(0, 6), (6, 6), (7, 7), (8, 8), (9, 9), (20, 20)] {
         let world = StoreFixture::postgres().await;
         let settings = StoreSettings { max_connections: allowed, ..world.settings.clone() };
         let store = store::open(&settings).await.unwrap();

@@ -1,4 +1,4 @@
-//! The operators' side in PostgreSQL: single statements on the upkeep connection.
+//! The operators' side in PostgreSQL: decisions on the connection of upkeep, reads on one that they share with no writes.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use tokio_postgres::types::Type;
 
 use super::failure::PgFailure;
 use super::lookups::AWAIT_DURABILITY;
+use super::retry::{RetryBudget, retry_until_known};
 use super::upkeep::{Parameter, column, query};
-use super::{Postgres, RetryBudget, retry_until_known};
+use super::{Postgres, bounded};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
@@ -85,7 +86,7 @@ impl AdminStore for Postgres {
                     (/* before */ &before, Type::INT8),
                     (/* limit */ &i64::from(limit), Type::INT8),
                 ];
-                query(&self.upkeep, deadline, LIST_AUDIT_ENTRIES, &parameters)
+                bounded::query(&self.admin_reads, deadline, LIST_AUDIT_ENTRIES, &parameters)
                     .await?
                     .iter()
                     .map(read_audit_entry)
@@ -158,7 +159,7 @@ impl Postgres {
             ListOrder::Running => {}
         }
         parameters.push((/* limit */ &at_most, Type::INT8));
-        let rows = query(&self.upkeep, deadline, sql, &parameters).await?;
+        let rows = bounded::query(&self.admin_reads, deadline, sql, &parameters).await?;
         if order != ListOrder::Id {
             let entries = rows.iter().map(read_key_entry).collect::<Result<_, _>>()?;
             return Ok(KeyPage::from_index(entries, limit, order));
@@ -315,10 +316,10 @@ impl Postgres {
         let (counted, scan_limit) = (i64::from(COUNTED_MAX), i64::from(SCAN_ROWS_MAX));
         let parameters: [Parameter<'_>; 2] =
             [(/* service */ &&*service, Type::TEXT), (/* limit */ &counted, Type::INT8)];
-        let unsettled = query(&self.upkeep, deadline, COUNT_UNSETTLED_KEYS, &parameters).await?;
+        let unsettled = bounded::query(&self.admin_reads, deadline, COUNT_UNSETTLED_KEYS, &parameters).await?;
         let parameters: [Parameter<'_>; 2] =
             [(/* service */ &&*service, Type::TEXT), (/* scan_limit */ &scan_limit, Type::INT8)];
-        let settled = query(&self.upkeep, deadline, COUNT_SETTLED_KEYS, &parameters).await?;
+        let settled = bounded::query(&self.admin_reads, deadline, COUNT_SETTLED_KEYS, &parameters).await?;
         let (sampled, last) = read_scan_end(&settled)?;
         let there = |row: &&Row| row.try_get::<_, Option<&str>>("route").is_ok_and(|route| route.is_some());
         let unsettled = unsettled.iter().map(read_count).collect::<Result<_, _>>()?;

@@ -1,13 +1,27 @@
 //! Statements that the server itself ends when their caller gives up.
 //!
-//! A statement that is given up keeps its connection until the server is done with it. One that waits for a table's lock
-//! would keep it for long after its caller has gone. PgBouncer refuses a `statement_timeout` at connecting, and sessions are shared; so the limit is local to the statement's transaction.
+//! A statement that is given up keeps its connection until the server is done with it. A page over a cold table, or one that
+//! waits for a table's lock, would keep the only connection of its kind for long after its reader has gone. PgBouncer refuses
+//! a `statement_timeout` at connecting, and sessions are shared; so the limit is local to the statement's transaction.
 
 use futures_util::future::join3;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Error, Row};
 
+use super::connect::{PgConnection, PgPool};
+use super::failure::PgFailure;
 use super::upkeep::Parameter;
+
+/// Runs one statement on one of the pool's connections; the server ends it at the deadline.
+pub(super) async fn query(
+    pool: &PgPool,
+    deadline: Instant,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<Vec<Row>, PgFailure> {
+    let held = PgConnection::get(pool, deadline).await?;
+    held.finish(deadline, async |client| query_on(client, deadline, sql, parameters).await).await
+}
 
 /// Runs one statement in a transaction of its own; the server ends it at the deadline.
 pub(super) async fn query_on(

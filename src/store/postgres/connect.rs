@@ -18,10 +18,6 @@ use super::tls::{BoxError, PgTls};
 use crate::config::PostgresTls;
 use crate::store::OpenError;
 
-/// The fewest connections: one for the lease and all upkeep, two to settle, one to begin. With fewer, one kind of work
-/// could starve another.
-const CONNECTIONS_MIN: usize = 4;
-
 /// The time limit for connecting at start, to all hosts together.
 const START_MAX: Duration = Duration::from_secs(30);
 
@@ -107,38 +103,19 @@ pub(super) struct PgPool {
     given_up_max: Duration,
 }
 
-/// The pools, divided so that no kind of work can starve another.
-pub(super) struct PgPools {
-    pub begin: PgPool,
-    /// For large responses alone, so that none delays a reservation.
-    pub replay: PgPool,
-    pub settle: PgPool,
-    pub lease: PgPool,
-    pub upkeep: PgPool,
-}
+impl PgPool {
+    /// A pool of at most `size` connections; they are made when they are needed. `timeout` is the time limit of one call.
+    pub fn new(server: &PgServer, size: usize, timeout: Duration) -> Result<Self, OpenError> {
+        let manager = PgManager { server: server.clone(), timeout };
+        let pool = managed::Pool::builder(manager).max_size(size).build();
+        let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
+        Ok(Self { connections, given_up_max: GIVEN_UP_MAX })
+    }
 
-/// Makes the pools. `timeout` is the time limit of one call.
-pub(super) fn pools(server: &PgServer, max_connections: usize, timeout: Duration) -> Result<PgPools, OpenError> {
-    let total = max_connections.max(CONNECTIONS_MIN);
-    // A middlebox may have forgotten the connection and still accept what is sent: no answer will come, and a lease
-    // cannot wait. After twice a call's time limit without an answer it gets another connection. Renewals wait for no
-    // locks, so they leave no server processes behind.
-    let lease = PgPool { given_up_max: timeout.min(GIVEN_UP_MAX), ..pool(server, 1, timeout)? };
-    let upkeep = if total > CONNECTIONS_MIN { pool(server, 1, timeout)? } else { lease.clone() };
-    let has_replay = total > CONNECTIONS_MIN + 1;
-    let rest = total - 1 - usize::from(total > CONNECTIONS_MIN) - usize::from(has_replay);
-    let settle_size = (rest / 3).max(2);
-    let settle = pool(server, settle_size, timeout)?;
-    // Only one large look-up runs at once, so that settlements have a connection of their own here too.
-    let replay = if has_replay { pool(server, 1, timeout)? } else { settle.clone() };
-    Ok(PgPools { begin: pool(server, rest - settle_size, timeout)?, replay, settle, lease, upkeep })
-}
-
-fn pool(server: &PgServer, size: usize, timeout: Duration) -> Result<PgPool, OpenError> {
-    let manager = PgManager { server: server.clone(), timeout };
-    let pool = managed::Pool::builder(manager).max_size(size).build();
-    let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
-    Ok(PgPool { connections, given_up_max: GIVEN_UP_MAX })
+    /// Waits at most so long for a statement whose caller has given up.
+    pub fn with_given_up_max(self, max: Duration) -> Self {
+        Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
+    }
 }
 
 /// A connection while a statement runs on it. It returns to its pool only after the statement's answer has come. In all

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::bounded;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::upkeep::{Parameter, column, query};
@@ -87,7 +88,7 @@ pub(super) async fn list_settled_keys(
         (/* limit */ &i64::from(limit), Type::INT8),
     ];
     let mut page = SettledKeyPage::default();
-    let rows = query(pool, deadline, LIST_SETTLED_KEYS, &parameters).await?;
+    let rows = bounded::query(pool, deadline, LIST_SETTLED_KEYS, &parameters).await?;
     for row in &rows {
         if row.try_get::<_, Option<bool>>("wanted").map_err(column)? == Some(true) {
             let status = row.try_get::<_, Option<i16>>("status").map_err(column)?.map(i64::from);

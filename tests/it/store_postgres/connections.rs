@@ -7,23 +7,107 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 use oncegate::store::{self, StoreSettings};
+use serde_json::json;
 use tokio_postgres::Client;
 
-use crate::harness::eventually;
-use crate::harness::postgres::Database;
+use crate::harness::operator::Operator;
+use crate::harness::pgbouncer;
+use crate::harness::postgres::{self, Database};
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, settlement,
 };
+use crate::harness::{Answer, Client as HttpClient, Hold, Store, TEST_TIMEOUT, World, eventually, route};
 use crate::store_postgres::faults::waiting;
 use crate::store_postgres::number;
 
 /// Far longer than a statement takes that waits for nothing, and far shorter than the store's time limit in these tests.
 const SOON: Duration = Duration::from_secs(2);
 
+/// Inserts so many keys in this state, in flight under an instance that has no lease.
+async fn insert_keys(client: &Client, state: &str, count: u32) {
+    let settled = if state == "in_flight" { "null" } else { "now() - interval '1 hour'" };
+    let keys = format!(
+        "insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
+                                    state, created_at, reserved_at, deadline, settled_at)
+         select sha256(('{state}' || n)::bytea), 'default', sha256('s'), 'p', n::text::bytea, 'pay', '1', sha256('f'),
+                substr(sha256(n::text::bytea), 1, 16), 77, 1, '{state}', now() - interval '2 hours',
+                now() - interval '2 hours', now() - interval '1 hour', {settled}
+           from generate_series(1, {count}) as n"
+    );
+    client.batch_execute(&keys).await.unwrap();
+}
+
 async fn lock_audit_log(database: &Database) -> Client {
     let holder = database.client().await;
     holder.batch_execute("begin; lock table oncegate.audit in access exclusive mode").await.unwrap();
     holder
+}
+
+#[tokio::test]
+async fn a_slow_page_delays_no_sweep_heartbeat_settlement_or_report() {
+    for max_connections in [6, 8, 9] {
+        let store = Store::postgres().await;
+        let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+        let (database, client) = (database.clone(), database.client().await);
+        let world = World::with(store, |setup| {
+            let settings = format!("max_connections = {max_connections}\ntimeout = \"10s\"");
+            setup.short_leases().store(&settings).route(&route("pay", ""))
+        })
+        .await;
+        let hold = Hold::new();
+        world.upstream.then(Answer::status(201).hold(&hold));
+        let first = world.pay("k-1").spawn();
+        world.upstream.wait_for_executed(1).await;
+        let reservation = world.upstream.last().field("oncegate-reservation").unwrap().to_owned();
+
+        let holder = lock_audit_log(&database).await;
+        let page = Operator::of(&world.proxy).request("GET", "/api/v1/audit").spawn();
+        waiting(&database).await;
+        let begun = Instant::now();
+        insert_keys(&client, "in_flight", 10).await;
+        let swept = "select count(*) from oncegate.keys where state = 'unknown'";
+        eventually(SOON, async || (number(&client, swept).await == 10).then_some(())).await;
+        let path = format!("/app/v1/reservations/{reservation}/recovery-point");
+        let report = HttpClient { address: world.proxy.admin }.request("PUT", &path);
+        let report = report.host(&world.proxy.admin.to_string()).json(&json!({ "name": "charged" }).to_string());
+        assert_eq!(report.send().await.status, 200);
+        let renewals = "select count(*) from oncegate.instances where renewed_at > now() - interval '600 ms'";
+        eventually(SOON, async || (number(&client, renewals).await == 1).then_some(())).await;
+        assert_eq!(world.proxy.readyz().await.0, 200);
+        hold.release();
+        assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("executed"));
+        assert!(begun.elapsed() < SOON, "{max_connections} connections: {:?}", begun.elapsed());
+        assert!(!page.is_finished(), "the page waits all the time");
+        holder.batch_execute("rollback").await.unwrap();
+        assert_eq!(page.await.unwrap().unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn dead_instances_keys_are_swept_while_pages_of_many_unknown_keys_are_read() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+    let client = database.client().await;
+    insert_keys(&client, "unknown", 20_000).await;
+    client.batch_execute("analyze oncegate.keys").await.unwrap();
+    let world = World::with(store, |setup| setup.short_leases().route(&route("pay", ""))).await;
+    let operator = Operator::of(&world.proxy);
+    // Each reads 10,000 rows and finds nothing.
+    let pages = (0..200).map(move |_| async move {
+        loop {
+            operator.request("GET", "/api/v1/keys?key=absent").send().await;
+        }
+    });
+    let incident = tokio::spawn(async { join_all(pages).await });
+    let reading = "select count(*) from pg_stat_activity where query like '-- list_keys%' and state = 'active'";
+    eventually(TEST_TIMEOUT, async || (number(&client, reading).await > 0).then_some(())).await;
+    let begun = Instant::now();
+    insert_keys(&client, "in_flight", 2_000).await;
+    let left = "select count(*) from oncegate.keys where state = 'in_flight'";
+    eventually(TEST_TIMEOUT, async || (number(&client, left).await == 0).then_some(())).await;
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(!incident.is_finished());
+    incident.abort();
 }
 
 fn report(reserve_request: &ReserveRequest, kind: ReportKind) -> ServiceReport {
@@ -113,4 +197,26 @@ async fn the_deadline_of_a_held_row_moves_later_and_delays_no_other() {
     };
     let (held, ()) = join(extend(&keys[0]), others).await;
     assert!(held.unwrap());
+}
+
+#[tokio::test]
+async fn a_page_whose_reader_has_gone_leaves_no_statement_at_the_server() {
+    let database = postgres::database().await;
+    let pooled = pgbouncer::shared(&database).await.map(|bouncer| bouncer.to(&database).url);
+    for url in [Some(database.url.clone()), pooled].into_iter().flatten() {
+        let settings = StoreSettings { timeout: Duration::from_secs(1), ..postgres::settings(&url) };
+        let store = store::open(&settings).await.unwrap();
+        let client = database.client().await;
+        let holder = lock_audit_log(&database).await;
+        store.admin().list_audit_entries("shop".into(), None, None, 10).await.unwrap_err();
+        let blocked = "select count(*) from pg_stat_activity
+          where datname = current_database() and query like '%list_audit_entries%' and wait_event_type = 'Lock'";
+        eventually(SOON, async || (number(&client, blocked).await == 0).then_some(())).await;
+        holder.batch_execute("rollback").await.unwrap();
+        // Nothing of the limit stays in the session.
+        for _ in 0..3 {
+            store.admin().list_audit_entries("shop".into(), None, None, 10).await.unwrap();
+        }
+        drop(store);
+    }
 }

@@ -345,7 +345,7 @@ async fn a_lease_is_renewed_soon_after_a_silently_dropped_connection() {
     let world = StoreFixture::postgres().await;
     let wire = Relay::to(world.database().address().parse().unwrap()).await;
     let url = world.database().at(&wire.address.to_string()).url;
-    for max_connections in [4, 8] {
+    for max_connections in [6, 8] {
         let timeout = Duration::from_millis(500);
         let store = store::open(&StoreSettings { timeout, max_connections, ..postgres::settings(&url) }).await.unwrap();
         store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();

@@ -48,7 +48,7 @@ async fn large_responses_take_no_connection_from_reservations_and_settlements() 
     let world = StoreFixture::postgres().await;
     let reserve_requests = complete_large(&world, 10).await;
     let link = DatabaseLink::to(world.database()).await;
-    for max_connections in [4, 5, 8] {
+    for max_connections in [6, 7, 8] {
         let settings = StoreSettings { max_connections, ..postgres::settings(&link.url) };
         let store = store::open(&settings).await.unwrap();
         link.stall_replies_from(MIB / 2);
