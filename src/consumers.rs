@@ -2,7 +2,8 @@
 //!
 //! A message is one request, posted to its route's path under its key. It is acknowledged once its outcome is stored, so
 //! that a delivery that is lost, duplicated or sent to another consumer finds the stored outcome and executes nothing. A
-//! message that can never succeed becomes a dead letter; every other one is held and tried again.
+//! message that can never succeed becomes a dead letter; every other one is held and tried again. While its outcome is unknown, it
+//! leaves its place to the next one.
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ mod broker_error;
 mod dead_letter;
 mod decode;
 mod disposition;
+mod places;
 mod session;
 
 /// A running consumer, and the token that stops it.

@@ -23,7 +23,7 @@ pub struct Consumer {
     pub route: Arc<str>,
     /// The place of a message's key.
     pub key: MessageKey,
-    /// The most messages that are unacknowledged at once; at least one.
+    /// The most messages that are unacknowledged at once, beside those of unknown outcome; at least one.
     pub prefetch: u16,
     /// The path that they are posted to: one of the route's own, whatever the values.
     pub path: MessagePathTemplate,

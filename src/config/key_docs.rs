@@ -316,7 +316,12 @@ pub const CONSUMER: &[KeyDoc] = &[
         r#""header:x-idempotency-key""#,
         "the place of a message's key: `header:NAME` or `message-id`",
     ),
-    KeyDoc::new("prefetch", Integer, "64", "how many messages are unacknowledged at once, at most"),
+    KeyDoc::new(
+        "prefetch",
+        Integer,
+        "64",
+        "how many messages are unacknowledged at once, beside those of unknown outcome",
+    ),
     KeyDoc::new(
         "path",
         Text,

@@ -13,6 +13,7 @@ use super::broker_error::broker_message;
 use super::dead_letter::{self, DeadLetterError, DeadLetterExchange};
 use super::decode;
 use super::disposition::{Disposition, decide};
+use super::places::{MessagePlace, MessagePlaces};
 use crate::config::Consumer;
 use crate::gate::Gate;
 use crate::gate::message::{MessageOutcome, OutcomeReason};
@@ -23,6 +24,7 @@ pub(super) struct SessionContext {
     pub(super) consumer: Arc<Consumer>,
     pub(super) gate: Arc<Gate>,
     pub(super) exchange: Option<DeadLetterExchange>,
+    pub(super) places: Arc<MessagePlaces>,
     /// The broker's address.
     pub(super) broker: IpAddr,
     /// Cancelled by a drain: nothing is tried again, and held deliveries return to their queue.
@@ -31,8 +33,8 @@ pub(super) struct SessionContext {
     pub(super) lost: CancellationToken,
 }
 
-/// Handles a delivery until it is settled with the broker, or the session has ended.
-pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery) {
+/// Handles a delivery until it is settled with the broker, or the session has ended. `place` is its own.
+pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery, mut place: MessagePlace) {
     let body = Bytes::from(std::mem::take(&mut delivery.data));
     let message = decode::decode_message(&session.consumer, &delivery.properties, body.clone(), session.broker);
     let (started, mut tries) = (Instant::now(), 0);
@@ -42,9 +44,19 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery)
             return session.requeue(&delivery, &reason).await;
         }
         let outcome = match &message {
-            Ok(message) => session.gate.execute_message(message.clone()).await,
+            Ok(message) => {
+                let _turn = tokio::select! {
+                    biased;
+                    () = session.lost.cancelled() => return,
+                    // The loop returns the delivery to its queue.
+                    () = session.stop.cancelled() => continue,
+                    turn = session.places.turn() => turn,
+                };
+                session.gate.execute_message(message.clone()).await
+            }
             Err(refusal) => MessageOutcome::from(refusal.clone()),
         };
+        session.places.note_outcome(&outcome);
         tries += 1;
         let step = match decide(outcome, tries, started.elapsed(), session.exchange.is_some()) {
             Disposition::DeadLetter(reason) => match session.dead_letter(&delivery, &body, &reason).await {
@@ -54,20 +66,25 @@ pub(super) async fn handle(session: Arc<SessionContext>, mut delivery: Delivery)
             },
             step => step,
         };
-        match step {
+        let (pause, reason) = match step {
             Disposition::Acknowledge => return session.acknowledge(&delivery).await,
             Disposition::Requeue(reason) => return session.requeue(&delivery, &reason).await,
-            Disposition::Hold(pause, reason) => {
-                if tries == 1 {
-                    session.log_held(&delivery, &reason);
+            Disposition::Hold(pause, reason) => (pause, reason),
+            Disposition::SetAside(pause, reason) => {
+                if place.set_aside() {
+                    session.log_full();
                 }
-                tokio::select! {
-                    () = session.lost.cancelled() => return,
-                    () = session.stop.cancelled() => return session.requeue(&delivery, &reason).await,
-                    () = tokio::time::sleep(jittered(pause)) => {}
-                }
+                (pause, reason)
             }
             Disposition::DeadLetter(_) => unreachable!("a message to be tried again is no dead letter"),
+        };
+        if tries == 1 {
+            session.log_held(&delivery, &reason);
+        }
+        tokio::select! {
+            () = session.lost.cancelled() => return,
+            () = session.stop.cancelled() => return session.requeue(&delivery, &reason).await,
+            () = tokio::time::sleep(jittered(pause)) => {}
         }
     }
 }
@@ -126,6 +143,12 @@ impl SessionContext {
     fn log_held(&self, delivery: &Delivery, reason: &OutcomeReason) {
         tracing::info!(queue = %self.consumer.queue, route = %self.consumer.route, reason = reason.slug,
             redelivered = delivery.redelivered, "a message is held, and tried again");
+    }
+
+    fn log_full(&self) {
+        tracing::warn!(queue = %self.consumer.queue, route = %self.consumer.route,
+            "as many messages of unknown outcome are set aside as may be: the queue stands still when they leave no places \
+             for others, until the outcome of some is known");
     }
 
     fn log_unsent(&self, sent: Result<bool, lapin::Error>) {

@@ -26,24 +26,31 @@ pub(super) enum Disposition {
     Requeue(OutcomeReason),
     /// Keep it unacknowledged, and try it again after about this time.
     Hold(Duration, OutcomeReason),
+    /// The same, without a place: its outcome may stay unknown for long.
+    SetAside(Duration, OutcomeReason),
 }
 
 /// Decides after `tries` of a delivery that came `held` ago. `has_exchange` says whether there is a dead-letter exchange.
 pub(super) fn decide(outcome: MessageOutcome, tries: u32, held: Duration, has_exchange: bool) -> Disposition {
     let doubled = PAUSE_FIRST.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(PAUSE_CAP);
+    let pause = |reason: &OutcomeReason| doubled.max(reason.wait.unwrap_or_default().min(RETRY_AFTER_CAP));
     match outcome {
         MessageOutcome::Done => Disposition::Acknowledge,
         MessageOutcome::Refused(reason) => Disposition::DeadLetter(reason),
         // The person who resolves the key finds the message among the dead letters. Requests with the key are refused meanwhile, so the
         // message may be sent again at any time.
-        MessageOutcome::Unknown(reason) if held >= HOLD_MAX && has_exchange => Disposition::DeadLetter(reason),
-        MessageOutcome::Unknown(reason) | MessageOutcome::Again(reason) if held >= HOLD_MAX => {
+        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) if held >= HOLD_MAX && has_exchange => {
+            Disposition::DeadLetter(reason)
+        }
+        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) | MessageOutcome::Again(reason)
+            if held >= HOLD_MAX =>
+        {
             Disposition::Requeue(reason)
         }
-        MessageOutcome::Unknown(reason) | MessageOutcome::Again(reason) => {
-            let retry_after = reason.wait.unwrap_or_default().min(RETRY_AFTER_CAP);
-            Disposition::Hold(doubled.max(retry_after), reason)
+        MessageOutcome::Unknown(reason) | MessageOutcome::StillUnknown(reason) => {
+            Disposition::SetAside(pause(&reason), reason)
         }
+        MessageOutcome::Again(reason) => Disposition::Hold(pause(&reason), reason),
     }
 }
 
@@ -71,7 +78,10 @@ mod tests {
             (MessageOutcome::Refused(reason()), SHORT, false, Disposition::DeadLetter(reason())),
             (MessageOutcome::Again(reason()), SHORT, true, Disposition::Hold(PAUSE_FIRST, reason())),
             (MessageOutcome::Again(reason()), LONG, true, Disposition::Requeue(reason())),
-            (MessageOutcome::Unknown(reason()), SHORT, true, Disposition::Hold(PAUSE_FIRST, reason())),
+            (MessageOutcome::Unknown(reason()), SHORT, true, Disposition::SetAside(PAUSE_FIRST, reason())),
+            (MessageOutcome::StillUnknown(reason()), SHORT, false, Disposition::SetAside(PAUSE_FIRST, reason())),
+            (MessageOutcome::StillUnknown(reason()), LONG, true, Disposition::DeadLetter(reason())),
+            (MessageOutcome::StillUnknown(reason()), LONG, false, Disposition::Requeue(reason())),
             (MessageOutcome::Unknown(reason()), LONG, true, Disposition::DeadLetter(reason())),
             (MessageOutcome::Unknown(reason()), LONG, false, Disposition::Requeue(reason())),
         ] {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use lapin::message::Delivery;
 use lapin::options::{
     BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, ConfirmSelectOptions,
     ExchangeDeclareOptions,
@@ -25,6 +26,7 @@ use super::amqp_connector;
 use super::broker_error::broker_message;
 use super::dead_letter::DeadLetterExchange;
 use super::disposition::reconnect_pause;
+use super::places::MessagePlaces;
 use crate::config::{Broker, Consumer};
 use crate::gate::Gate;
 use crate::jitter::jittered;
@@ -88,19 +90,32 @@ async fn run_session(
         consumer: Arc::clone(consumer),
         gate: Arc::clone(gate),
         exchange,
+        places: Arc::new(MessagePlaces::new(consumer.prefetch)),
         broker,
         stop: stop.clone(),
         lost: CancellationToken::new(),
     });
     let work = TaskTracker::new();
+    // The broker's prefetch count, and the limits of what is set aside, bound the number of these tasks.
+    let start = |delivery: Delivery| {
+        let place = session.places.take(delivery.data.len());
+        drop(work.spawn(acknowledge::handle(Arc::clone(&session), delivery, place)));
+    };
+    let mut crowded = Box::pin(session.places.crowded());
     let ended = loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break Ok(()),
             () = session.lost.cancelled() => break Err("the channel for dead letters failed".to_owned()),
+            () = &mut crowded => {
+                match timeout(CONNECT_TIMEOUT, begin_window(&session, &channel, &mut deliveries, start)).await {
+                    Err(_) => break Err(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs())),
+                    Ok(Err(error)) => break Err(broker_message(&error)),
+                    Ok(Ok(())) => crowded.set(session.places.crowded()),
+                }
+            }
             next = deliveries.next() => match next {
-                // The broker's prefetch count bounds the number of these tasks.
-                Some(Ok(delivery)) => drop(work.spawn(acknowledge::handle(Arc::clone(&session), delivery))),
+                Some(Ok(delivery)) => start(delivery),
                 Some(Err(error)) => break Err(broker_message(&error)),
                 None => break Err("the broker has cancelled the consumer: is the queue gone?".to_owned()),
             }
@@ -151,19 +166,38 @@ impl OpenConsumer {
             }
         };
         let channel = connection.create_channel().await.map_err(|error| broker_message(&error))?;
-        let qos = channel.basic_qos(consumer.prefetch, BasicQosOptions::default());
-        qos.await.map_err(|error| broker_message(&error))?;
-        let queue = &*consumer.queue;
-        let consumed = channel.basic_consume(
-            queue.into(),
-            // Empty: the broker chooses the consumer tag.
-            "".into(),
-            BasicConsumeOptions::default(),
-            FieldTable::default(),
-        );
-        let deliveries = consumed.await.map_err(|error| broker_message(&error))?;
+        let consumed = consume(&channel, &consumer.queue, consumer.prefetch).await;
+        let deliveries = consumed.map_err(|error| broker_message(&error))?;
         Ok(Self { connection, channel, deliveries, exchange, broker })
     }
+}
+
+/// Registers a consumer that gets at most so many messages at once.
+async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Result<lapin::Consumer, lapin::Error> {
+    // For each consumer that is registered from now on.
+    channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+    let options = BasicConsumeOptions::default();
+    // An empty tag: the broker chooses it.
+    channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await
+}
+
+/// Replaces the consumer by one whose window has room. Messages that the broker had sent before are started; all that are
+/// not settled remain with the channel.
+async fn begin_window(
+    session: &SessionContext,
+    channel: &Channel,
+    deliveries: &mut lapin::Consumer,
+    start: impl Fn(Delivery),
+) -> Result<(), lapin::Error> {
+    channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await?;
+    while let Ok(Some(Ok(delivery))) = timeout(Duration::ZERO, deliveries.next()).await {
+        start(delivery);
+    }
+    let (prefetch, set_aside) = session.places.begin_window();
+    *deliveries = consume(channel, &session.consumer.queue, prefetch).await?;
+    tracing::info!(queue = %session.consumer.queue, route = %session.consumer.route, set_aside, prefetch,
+        "messages of unknown outcome are set aside, and others take their places");
+    Ok(())
 }
 
 /// Opens a channel with publisher confirms, after checking that the exchange exists.

@@ -27,8 +27,10 @@ pub enum MessageOutcome {
     Refused(OutcomeReason),
     /// Nothing was executed, or nothing is stored yet: the same message must come again.
     Again(OutcomeReason),
-    /// Nobody knows whether the message was executed.
+    /// The message was sent to the service, and nobody knows whether it was executed.
     Unknown(OutcomeReason),
+    /// An earlier attempt's outcome is still unknown; nothing was executed.
+    StillUnknown(OutcomeReason),
 }
 
 /// The reason of an outcome, for logs and for the headers of a dead letter.
@@ -178,7 +180,8 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::ResponseNotKept
             | Refusal::StoreUnavailable
             | Refusal::UpstreamUnreachable => Self::Again(reason),
-            Refusal::OutcomeUnknown(_) | Refusal::UpstreamBroken | Refusal::UpstreamTimeout => Self::Unknown(reason),
+            Refusal::OutcomeUnknown(_) => Self::StillUnknown(reason),
+            Refusal::UpstreamBroken | Refusal::UpstreamTimeout => Self::Unknown(reason),
             Refusal::BadRequest(..)
             | Refusal::KeyExpired
             | Refusal::KeyInvalid(_)
@@ -214,7 +217,7 @@ mod tests {
             MessageOutcome::Done => "done",
             MessageOutcome::Refused(_) => "refused",
             MessageOutcome::Again(_) => "again",
-            MessageOutcome::Unknown(_) => "unknown",
+            MessageOutcome::Unknown(_) | MessageOutcome::StillUnknown(_) => "unknown",
         }
     }
 

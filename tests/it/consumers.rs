@@ -11,6 +11,7 @@ mod failures;
 mod lifecycle;
 mod messages;
 mod soak;
+mod unknown;
 
 /// A queue, a service, and a proxy that consumes the queue and calls the service.
 pub struct ConsumerWorld {
