@@ -29,4 +29,5 @@ pub mod route_table;
 pub mod scope;
 pub mod sealed;
 pub mod service_report;
+pub mod space;
 pub mod state;

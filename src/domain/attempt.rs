@@ -13,6 +13,7 @@ use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
 use super::retry::DeliveryAttempt;
 use super::scope::Scope;
+use super::space::SpaceHash;
 use super::state::{KeyState, StateKind};
 
 /// A request to the store: reserve this key for this attempt, unless the key is taken.
@@ -25,7 +26,7 @@ pub struct ReserveRequest {
     /// The caller, as a hash.
     pub scope: Scope,
     /// The space in which the key is unique.
-    pub space: Bytes,
+    pub space: SpaceHash,
     /// The client's name for the operation.
     pub key: Key,
     /// The path as sent, with its query, where the service is asked about attempts with it.
@@ -86,7 +87,8 @@ impl AttemptLease {
         self.end(AttemptOutcome::Completed { response, ttl, remember: None })
     }
 
-    /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`.
+    /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`, at once
+    /// if it is zero.
     pub fn release(self, ttl: Duration) -> Settlement {
         self.end(AttemptOutcome::Retryable { ttl })
     }
@@ -173,6 +175,8 @@ impl Settlement {
     /// The time for which the outcome is worth storing, from its attempt's end; `None` if it never lapses.
     pub fn ttl(&self) -> Option<Duration> {
         match self.outcome {
+            // The deletion is worth storing for as long as the record exists.
+            AttemptOutcome::Retryable { .. } if self.outcome.forgets_key() => None,
             AttemptOutcome::Completed { ttl, .. } | AttemptOutcome::Retryable { ttl } => Some(ttl),
             AttemptOutcome::Unknown => None,
         }
@@ -206,7 +210,8 @@ pub enum AttemptOutcome {
     },
     /// Not executed, or to be treated so: the next request becomes the next attempt.
     Retryable {
-        /// From settlement, by the store's clock.
+        /// From settlement, by the store's clock. Zero: the key is deleted at once, unless it was accepted for asynchronous
+        /// delivery.
         ttl: Duration,
     },
     /// It may have executed.
@@ -220,6 +225,11 @@ impl AttemptOutcome {
         let fields = response.headers.iter().chain(&response.trailers);
         response.body.as_ref().map_or(0, Bytes::len)
             + fields.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>()
+    }
+
+    /// Whether the key is forgotten at once, unless it was accepted for asynchronous delivery.
+    pub fn forgets_key(&self) -> bool {
+        matches!(self, Self::Retryable { ttl } if ttl.is_zero())
     }
 
     /// Whether the newest attempt's outcome may settle a key in this state. `is_accepted`: for asynchronous delivery.

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::key::Key;
 use super::scope::Scope;
+use super::space::SpaceHash;
 
 /// One running proxy process. Its lease, and with it the right to start attempts, is stored under this number.
 ///
@@ -87,9 +88,9 @@ pub struct RecordId([u8; 32]);
 
 impl RecordId {
     /// The id of a key within its service, scope and space.
-    pub fn derive(service: &str, scope: &Scope, space: &[u8], key: &Key) -> Self {
+    pub fn derive(service: &str, scope: &Scope, space: &SpaceHash, key: &Key) -> Self {
         let mut hash = Sha256::new();
-        for part in [service.as_bytes(), scope.as_bytes(), space, key.as_bytes()] {
+        for part in [service.as_bytes(), scope.as_bytes(), space.as_bytes(), key.as_bytes()] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

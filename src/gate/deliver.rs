@@ -218,7 +218,17 @@ pub(super) fn release(
     let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
     let retry_after = response.and_then(|(_, headers)| retry_after(headers));
     let pause = lease.delivery.map(|delivery| pause(route, &delivery, is_final, retry_after));
+    let ttl = response.map_or(ttl, |(status, _)| released_ttl(status, ttl));
     lease.release(ttl).with_retry_in(pause)
+}
+
+/// The time for which a key is remembered that a response with this status has released. A key that its service has refused to
+/// the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys.
+pub(super) fn released_ttl(status: StatusCode, ttl: Duration) -> Duration {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Duration::ZERO,
+        _ => ttl,
+    }
 }
 
 /// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again

@@ -10,7 +10,7 @@ use super::admit::{ObservedRequest, RequestView};
 use super::decide::{Decision, DecisionRules, decide};
 use super::pass::{self, PassThroughRequest};
 use super::routing::ActiveRoute;
-use super::{Gate, TAKE_OVERS_MAX, settle};
+use super::{Gate, TAKE_OVERS_MAX, deliver, settle};
 use crate::body::Body;
 use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveResult, Settlement};
@@ -132,7 +132,7 @@ async fn compare(
 /// The settlement that the response would have led to. Of the response only the status is stored.
 fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Route) -> Settlement {
     match verdict {
-        Some((ResponseVerdict::Release, ttl, _)) => lease.release(ttl),
+        Some((ResponseVerdict::Release, ttl, status)) => lease.release(deliver::released_ttl(status, ttl)),
         Some((ResponseVerdict::Store, ttl, status)) => {
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };

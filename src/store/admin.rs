@@ -15,6 +15,7 @@ use super::{StoreError, StoreFuture};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::StoredResponse;
 use crate::domain::scope::Scope;
+use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 
 pub use current_row::CurrentRow;
@@ -200,7 +201,7 @@ pub struct KeyEntry {
     /// The caller's scope.
     pub scope: Scope,
     /// The space within which the key is unique.
-    pub space: Vec<u8>,
+    pub space: SpaceHash,
     /// The client's name for the operation.
     pub key: Vec<u8>,
     /// The route of the newest request.

@@ -16,6 +16,7 @@ use crate::domain::response_policy::OnUnknown;
 use crate::domain::retry::DeliveryAttempt;
 use crate::domain::scope::Scope;
 use crate::domain::sealed::SealedBytes;
+use crate::domain::space::SpaceHash;
 
 /// The policy's name in the statements.
 pub fn on_unknown(policy: OnUnknown) -> &'static str {
@@ -73,7 +74,7 @@ impl RawDeliveryJob<'_> {
             id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
             service: Arc::clone(service),
             scope: Scope::from_stored(self.scope).ok_or(CorruptRow("scope"))?,
-            space: Bytes::copy_from_slice(self.space),
+            space: SpaceHash::from_stored(self.space),
             key: Key::from_stored(self.key).ok_or(CorruptRow("key"))?,
             path: self.path.map(Bytes::copy_from_slice),
             route: Arc::clone(&route.route),

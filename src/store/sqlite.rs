@@ -266,18 +266,20 @@ mod tests {
     use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use crate::domain::key::{Key, KeyLimits, KeySyntax};
     use crate::domain::scope::Scope;
+    use crate::domain::space::SpaceHash;
     use crate::store::StoreLocation;
 
     static NOW: AtomicI64 = AtomicI64::new(1_000_000);
 
     fn reserve_request() -> ReserveRequest {
         let scope = Scope::from_stored(&[1; 32]).unwrap();
+        let space = SpaceHash::from_text("POST /payments");
         let key = Key::parse(b"k", KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 9 }).unwrap();
         ReserveRequest {
-            id: RecordId::derive("shop", &scope, b"", &key),
+            id: RecordId::derive("shop", &scope, &space, &key),
             service: "shop".into(),
             scope,
-            space: bytes::Bytes::new(),
+            space,
             key,
             path: None,
             route: "pay".into(),

@@ -28,7 +28,7 @@ const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outb
 const SQLITE: [&str; 1] = ["0006_unknown_deliveries"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 2] = ["0006_statements", "0007_unknown_deliveries"];
+const POSTGRES: [&str; 3] = ["0006_statements", "0007_unknown_deliveries", "0008_forget"];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.
@@ -435,7 +435,7 @@ fn sqlite_searches_unknown_deliveries_by_their_own_index() {
 async fn a_plan_made_on_an_empty_table_is_right_for_a_large_one() {
     let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
-    let settle = "select * from oncegate.settle_1(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
+    let settle = "select * from oncegate.settle_2(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
                   array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint],
                   array[null::bigint])";
     // More often than a session needs before it may switch to a generic plan.

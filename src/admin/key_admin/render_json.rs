@@ -66,7 +66,7 @@ fn render_entry(entry: &KeyEntry) -> Value {
         "id": entry.id.to_string(),
         "key": String::from_utf8_lossy(&entry.key),
         "scope": entry.scope.to_string(),
-        "space": String::from_utf8_lossy(&entry.space),
+        "space": entry.space.to_string(),
         "route": entry.route,
         "state": entry.state.name(),
         "attempts": entry.attempts,

@@ -103,7 +103,7 @@ impl From<&KeyEntry> for KeyView {
             id: entry.id.to_string(),
             key: String::from_utf8_lossy(&entry.key).into_owned(),
             scope: entry.scope,
-            space: String::from_utf8_lossy(&entry.space).into_owned(),
+            space: entry.space.to_string(),
             route: entry.route.clone(),
             state: entry.state,
             attempts: entry.attempts,

@@ -90,7 +90,7 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.map(|value| hash_prefix(&value))))
             .collect(),
-        space: String::from_utf8_lossy(&identity::key_space(route, &head.method, head.uri.path())).into_owned(),
+        space: identity::key_space_text(route, &head.method, head.uri.path()),
         recipe: route.recipe.to_string(),
         body: (kind, Bytes::copy_from_slice(&canonical)),
         fingerprint: route.recipe.fingerprint(&input, &config.secrets),

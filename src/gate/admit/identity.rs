@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{Method, request};
 
 use super::{key_location, scope};
@@ -12,6 +11,7 @@ use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
 use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
+use crate::domain::space::SpaceHash;
 use crate::protocol::refusal::Refusal;
 
 /// What a request's identity depends on.
@@ -32,7 +32,7 @@ pub(super) struct IdentityInput<'a> {
 pub(super) struct RequestIdentity {
     pub(super) service: Arc<str>,
     pub(super) scope: Scope,
-    pub(super) space: Bytes,
+    pub(super) space: SpaceHash,
     pub(super) key: Key,
 }
 
@@ -78,17 +78,23 @@ impl RequestIdentity {
     }
 }
 
-/// The space in which the key is unique. All spellings of a path that a lenient service may take for the same are one
+/// The space in which the key is unique, as it is stored: a path may have kilobytes, which an anonymous client could fill the
+/// store with.
+pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> SpaceHash {
+    SpaceHash::from_text(&key_space_text(route, method, path))
+}
+
+/// The space in which the key is unique, for people. All spellings of a path that a lenient service may take for the same are one
 /// space, whatever the route's `spelling`: a key must not be executed once for each of them.
-pub(super) fn key_space(route: &Route, method: &Method, path: &str) -> Bytes {
+pub(super) fn key_space_text(route: &Route, method: &Method, path: &str) -> String {
     match route.space {
         // Another host's route may have the same path.
         KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
-            Bytes::from(format!("{method} {host}{}", key_path(path)))
+            format!("{method} {host}{}", key_path(path))
         }
-        KeySpace::Route => Bytes::from(format!("route {}", route.space_name())),
-        KeySpace::Service => Bytes::from_static(b"service"),
+        KeySpace::Route => format!("route {}", route.space_name()),
+        KeySpace::Service => "service".to_owned(),
     }
 }
 

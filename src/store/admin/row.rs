@@ -4,6 +4,7 @@ use super::{AuditEntry, CurrentRow, KeyEntry};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::scope::Scope;
+use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 use crate::store::row::{attempts, time};
 
@@ -67,7 +68,7 @@ impl RawKeyEntry {
             attempts: attempts(self.attempt)?,
             instance: InstanceId::from_stored(self.instance),
             scope: Scope::from_stored(&self.scope).ok_or(CorruptRow("scope"))?,
-            space: self.space,
+            space: SpaceHash::from_stored(&self.space),
             key: self.key,
             route: self.route,
             created_at: time(self.created_ms)?,

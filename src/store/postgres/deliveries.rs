@@ -31,11 +31,7 @@ pub(super) struct EnqueueStatement(pub Arc<EnqueueRequest>);
 impl ByteSize for EnqueueStatement {
     fn bytes(&self) -> usize {
         let EnqueueRequest { reserve_request, sealed } = &*self.0;
-        OVERHEAD_BYTES
-            + reserve_request.space.len()
-            + reserve_request.key.as_bytes().len()
-            + path_bytes(reserve_request)
-            + sealed.bytes.len()
+        OVERHEAD_BYTES + reserve_request.key.as_bytes().len() + path_bytes(reserve_request) + sealed.bytes.len()
     }
 }
 
@@ -58,7 +54,10 @@ impl BatchStatement for EnqueueStatement {
                 /* scope */ &column(requests, |q| q.0.reserve_request.scope.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
             ),
-            (/* space */ &column(requests, |q| &q.0.reserve_request.space[..]), Type::BYTEA_ARRAY),
+            (
+                /* space */ &column(requests, |q| q.0.reserve_request.space.as_bytes().as_slice()),
+                Type::BYTEA_ARRAY,
+            ),
             (/* key */ &column(requests, |q| q.0.reserve_request.key.as_bytes()), Type::BYTEA_ARRAY),
             (/* route */ &column(requests, |q| &*q.0.reserve_request.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),

@@ -52,6 +52,7 @@ const STEPS: &[MigrationStep] = &[
         file: "0007_unknown_deliveries.keys_unknown_deliveries",
         sql: include_str!("../../../migrations/postgres/0007_unknown_deliveries.keys_unknown_deliveries.sql"),
     }]),
+    MigrationStep::new(8, "0008_forget", include_str!("../../../migrations/postgres/0008_forget.sql")),
 ];
 
 /// See [`crate::store::schema()`].

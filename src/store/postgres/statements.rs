@@ -50,7 +50,7 @@ pub(super) struct ReserveStatement(pub Arc<ReserveRequest>);
 
 impl ByteSize for ReserveStatement {
     fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.0.space.len() + self.0.key.as_bytes().len() + path_bytes(&self.0)
+        OVERHEAD_BYTES + self.0.key.as_bytes().len() + path_bytes(&self.0)
     }
 }
 
@@ -70,7 +70,7 @@ impl BatchStatement for ReserveStatement {
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(requests, |q| &*q.0.service), Type::TEXT_ARRAY),
             (/* scope */ &column(requests, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* space */ &column(requests, |q| &q.0.space[..]), Type::BYTEA_ARRAY),
+            (/* space */ &column(requests, |q| q.0.space.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* key */ &column(requests, |q| q.0.key.as_bytes()), Type::BYTEA_ARRAY),
             (/* route */ &column(requests, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
@@ -195,10 +195,7 @@ pub(super) struct RestoreStatement(pub Arc<Settlement>);
 
 impl ByteSize for RestoreStatement {
     fn bytes(&self) -> usize {
-        let names = self
-            .0
-            .lease_to_restore()
-            .map_or(0, |lost| lost.reserve_request.space.len() + lost.reserve_request.key.as_bytes().len());
+        let names = self.0.lease_to_restore().map_or(0, |lost| lost.reserve_request.key.as_bytes().len());
         OVERHEAD_BYTES + names + body_bytes(&self.0.outcome)
     }
 }
@@ -233,7 +230,8 @@ impl BatchStatement for RestoreStatement {
                 Type::BYTEA_ARRAY,
             ),
             (
-                /* space */ &map_all(&reserve_requests, |reserve_request| &reserve_request.space[..]),
+                /* space */
+                &map_all(&reserve_requests, |reserve_request| reserve_request.space.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
             ),
             (

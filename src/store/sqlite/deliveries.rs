@@ -51,7 +51,7 @@ pub(super) fn enqueue(
                 ":id": reserve_request.id.as_bytes(),
                 ":service": &*reserve_request.service,
                 ":scope": reserve_request.scope.as_bytes(),
-                ":space": &reserve_request.space[..],
+                ":space": reserve_request.space.as_bytes(),
                 ":key": reserve_request.key.as_bytes(),
                 ":path": reserve_request.path.as_deref(),
                 ":route": &*reserve_request.route,

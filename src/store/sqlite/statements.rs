@@ -14,6 +14,7 @@ use crate::store::{ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteI
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
 const EXTEND_DEADLINE: &str = include_str!("sql/extend_deadline.sql");
+const FORGET: &str = include_str!("sql/forget.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
 const REAP: &str = include_str!("sql/reap.sql");
@@ -40,7 +41,7 @@ pub(super) fn reserve(
         ":id": reserve_request.id.as_bytes(),
         ":service": &*reserve_request.service,
         ":scope": reserve_request.scope.as_bytes(),
-        ":space": &reserve_request.space[..],
+        ":space": reserve_request.space.as_bytes(),
         ":key": reserve_request.key.as_bytes(),
         ":path": reserve_request.path.as_deref(),
         ":route": &*reserve_request.route,
@@ -92,6 +93,12 @@ pub(super) fn take_over(
 }
 
 pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<SettleResult, SqliteFailure> {
+    if settlement.outcome.forgets_key() {
+        let parameters = named_params! { ":id": settlement.id.as_bytes(), ":token": settlement.token.as_bytes() };
+        if db.prepare_cached(FORGET)?.execute(parameters)? == 1 {
+            return Ok(SettleResult::Done { expires_at: None });
+        }
+    }
     let terms = OutcomeColumns::from_outcome(&settlement.outcome);
     let parameters = named_params! {
         ":id": settlement.id.as_bytes(),
@@ -130,7 +137,7 @@ fn restore(
         ":id": reserve_request.id.as_bytes(),
         ":service": &*reserve_request.service,
         ":scope": reserve_request.scope.as_bytes(),
-        ":space": &reserve_request.space[..],
+        ":space": reserve_request.space.as_bytes(),
         ":key": reserve_request.key.as_bytes(),
         ":path": reserve_request.path.as_deref(),
         ":route": &*reserve_request.route,

@@ -15,6 +15,7 @@ use oncegate::domain::record::Record;
 use oncegate::domain::response::StoredResponse;
 use oncegate::domain::scope::Scope;
 use oncegate::domain::sealed::SealedBytes;
+use oncegate::domain::space::SpaceHash;
 use oncegate::store::{self, LeaseRenewal, SettleResult, Store, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
@@ -251,18 +252,19 @@ pub fn unwrap_taken(reservation: ReserveResult) -> Record {
 
 /// A request for the first attempt at a key.
 pub fn new_reserve_request(key: &str) -> ReserveRequest {
-    new_reserve_request_in("shop", [7; 32], b"POST /pay", key)
+    new_reserve_request_in("shop", [7; 32], "POST /pay", key)
 }
 
 /// The same for another service, scope or key space.
-pub fn new_reserve_request_in(service: &str, scope: [u8; 32], space: &[u8], key: &str) -> ReserveRequest {
+pub fn new_reserve_request_in(service: &str, scope: [u8; 32], space: &str, key: &str) -> ReserveRequest {
+    let space = SpaceHash::from_text(space);
     let key = Key::parse(key.as_bytes(), KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 255 }).unwrap();
     let scope = Scope::from_stored(&scope).unwrap();
     ReserveRequest {
-        id: RecordId::derive(service, &scope, space, &key),
+        id: RecordId::derive(service, &scope, &space, &key),
         service: service.into(),
         scope,
-        space: Bytes::copy_from_slice(space),
+        space,
         key,
         path: None,
         route: "pay".into(),

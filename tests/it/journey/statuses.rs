@@ -1,5 +1,6 @@
 //! The meaning of the service's status for an attempt.
 
+use crate::harness::operator::Operator;
 use crate::harness::{Answer, Store, World, on_both_stores};
 
 /// Sends the same request twice; the service answers the first with this answer, and the second with 201.
@@ -44,6 +45,25 @@ async fn a_status_is_stored_released_or_leaves_the_outcome_unknown(store: Store)
         assert_eq!(again.problem()["retry"], "reconcile");
     }
     assert_eq!(world.upstream.calls(), 8 + 2 * 11 + 2);
+}
+
+on_both_stores!(a_key_that_the_service_refuses_to_its_caller_is_forgotten_at_once);
+async fn a_key_that_the_service_refuses_to_its_caller_is_forgotten_at_once(store: Store) {
+    let world = World::start(store).await;
+    let operator = Operator::of(&world.proxy);
+    for status in [401, 403] {
+        world.upstream.then(Answer::status(status).body("no"));
+        let refused = world.pay("k-1").body("a first guess").send().await;
+        assert_eq!((refused.status, refused.oncegate_status(), &*refused.text()), (status, Some("released"), "no"));
+        assert_eq!(operator.keys("").await.len(), 0, "{status}");
+    }
+    // A released key is bound to its request, a forgotten one is not.
+    let other = world.pay("k-1").body("another request").send().await;
+    assert_eq!((other.status, other.oncegate_status()), (201, Some("executed")));
+    assert_eq!(world.upstream.last().field("oncegate-attempt"), Some("1"));
+    world.upstream.then(Answer::status(429));
+    assert_eq!(world.pay("k-2").send().await.oncegate_status(), Some("released"));
+    assert_eq!(operator.keys("").await.len(), 2, "other released keys are remembered");
 }
 
 #[tokio::test]

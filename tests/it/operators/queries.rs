@@ -1,5 +1,6 @@
 //! Admin requests that change nothing and reveal no secrets.
 
+use oncegate::domain::space::SpaceHash;
 use serde_json::{Value, json};
 
 use super::unknown;
@@ -19,7 +20,7 @@ async fn a_key_is_listed_and_shown_without_the_callers_data(store: Store) {
     for (name, value) in [
         ("state", json!("completed")),
         ("route", json!("pay")),
-        ("space", json!("POST /pay")),
+        ("space", json!(SpaceHash::from_text("POST /pay").to_string())),
         ("attempts", json!(1)),
         ("status", json!(201)),
         ("body_bytes", json!(4)),

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::ids::{InstanceId, RecordId};
 use oncegate::domain::scope::Scope;
+use oncegate::domain::space::SpaceHash;
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::admin::{
     AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, OperatorAction,
@@ -85,7 +86,7 @@ pub async fn a_list_matches_its_filter_and_its_pages_have_each_key_once(world: S
     for i in 0..5 {
         let reserve_request = ReserveRequest {
             route: "refund".into(),
-            ..new_reserve_request_in(SHOP, [8; 32], b"POST /refund", &format!("done-{i}"))
+            ..new_reserve_request_in(SHOP, [8; 32], "POST /refund", &format!("done-{i}"))
         };
         world.reserve(&reserve_request).await;
         world.settle(completion(&reserve_request, b"body")).await;
@@ -120,7 +121,10 @@ pub async fn a_list_matches_its_filter_and_its_pages_have_each_key_once(world: S
     let done = list(&world, SHOP, &KeyFilter { key: Some(b"done-3".to_vec()), ..KeyFilter::default() }, 5).await;
     let KeyEntry { state, attempts, status, body_bytes, space, route, scope, expires_at, .. } = &done[0];
     assert_eq!((*state, *attempts, *status, *body_bytes), (StateKind::Completed, 1, Some(201), Some(4)));
-    assert_eq!((&space[..], &**route, *scope), (&b"POST /refund"[..], "refund", Scope::from_stored(&[8; 32]).unwrap()));
+    assert_eq!(
+        (*space, &**route, *scope),
+        (SpaceHash::from_text("POST /refund"), "refund", Scope::from_stored(&[8; 32]).unwrap())
+    );
     assert!(expires_at.unwrap() > done[0].now && !done[0].lapsed());
 }
 

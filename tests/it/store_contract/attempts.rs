@@ -72,12 +72,11 @@ pub async fn a_second_reservation_finds_the_first_record(world: StoreFixture) {
 
 pub async fn equal_keys_of_other_services_scopes_or_spaces_are_distinct(world: StoreFixture) {
     for reserve_request in [
-        new_reserve_request_in("shop", [7; 32], b"POST /pay", "k"),
-        new_reserve_request_in("shop2", [7; 32], b"POST /pay", "k"),
-        new_reserve_request_in("shop", [8; 32], b"POST /pay", "k"),
-        new_reserve_request_in("shop", [7; 32], b"POST /pa", "k"),
-        new_reserve_request_in("shop", [7; 32], b"POST /pay", "K"),
-        new_reserve_request_in("shop", [7; 32], b"\0\xff'; drop table keys --", "k"),
+        new_reserve_request_in("shop", [7; 32], "POST /pay", "k"),
+        new_reserve_request_in("shop2", [7; 32], "POST /pay", "k"),
+        new_reserve_request_in("shop", [8; 32], "POST /pay", "k"),
+        new_reserve_request_in("shop", [7; 32], "POST /pa", "k"),
+        new_reserve_request_in("shop", [7; 32], "POST /pay", "K"),
     ] {
         world.reserve(&reserve_request).await;
         assert_eq!(world.find(&reserve_request).await.token, reserve_request.token);

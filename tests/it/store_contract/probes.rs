@@ -83,7 +83,7 @@ fn ids(probes: &[Probe]) -> Vec<RecordId> {
 pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
     let due = over("due");
     world.unknown(&due).await;
-    let other_service = ReserveRequest { time_limit: ZERO, ..new_reserve_request_in("shop2", [7; 32], b"", "k") };
+    let other_service = ReserveRequest { time_limit: ZERO, ..new_reserve_request_in("shop2", [7; 32], "", "k") };
     for other in
         [other_service, ReserveRequest { route: "other".into(), ..over("other") }, new_reserve_request("not-over-yet")]
     {
@@ -332,7 +332,7 @@ pub async fn pages_of_recent_settlements_have_each_one_once(world: StoreFixture)
     }
     world.reserve(&new_reserve_request("in-flight")).await;
     world.unknown(&ReserveRequest { route: "other".into(), ..over("other") }).await;
-    world.unknown(&new_reserve_request_in("shop2", [7; 32], b"", "k")).await;
+    world.unknown(&new_reserve_request_in("shop2", [7; 32], "", "k")).await;
     for limit in [1, 3, 14, 100] {
         let keys = world.pages("shop", &["pay"], DAY, limit).await;
         assert!(keys.is_sorted_by_key(|kept| kept.subject.id));

@@ -1,5 +1,7 @@
 //! The condition of a settlement, tried for every outcome in every state.
 
+use std::time::Duration;
+
 use oncegate::domain::attempt::AttemptOutcome;
 use oncegate::domain::state::StateKind;
 use oncegate::store::SettleResult;
@@ -29,6 +31,7 @@ pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world
     let outcomes = [
         AttemptOutcome::Completed { response: response(b"late"), ttl: DAY, remember: None },
         AttemptOutcome::Retryable { ttl: DAY },
+        AttemptOutcome::Retryable { ttl: Duration::ZERO },
         AttemptOutcome::Unknown,
     ];
     for (number, outcome) in outcomes.iter().enumerate() {
@@ -55,8 +58,11 @@ pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world
             let expected = outcome.may_settle(state, is_accepted);
             let is_done = matches!(result, SettleResult::Done { .. });
             assert_eq!(is_done, expected, "{outcome:?} for a key that is {state}, accepted: {is_accepted}");
-            if !expected {
-                assert_eq!(world.find(&request).await.state.kind(), state);
+            let found = world.store().find(request.id).await.unwrap().map(|record| record.state.kind());
+            match expected {
+                true if outcome.forgets_key() && !is_accepted => assert_eq!(found, None, "from {state}"),
+                true => assert_ne!(found, None, "{outcome:?} from {state}"),
+                false => assert_eq!(found, Some(state), "{outcome:?}"),
             }
         }
     }

@@ -160,11 +160,11 @@ fn all_spellings_of_a_path_are_one_key_space() {
         let config = config(lines);
         for target in spellings {
             let sample = Sample { target, ..with(&[KEY, CALLER]) };
-            assert_eq!(found(&config, &sample).space, space, "{lines} {target}");
+            assert_eq!(found(&config, &sample).space, SpaceHash::from_text(space), "{lines} {target}");
         }
     }
     for (lines, space) in [("space = 'route'", "route r"), ("space = 'service'", "service")] {
-        assert_eq!(found(&config(lines), &with(&[KEY, CALLER])).space, space);
+        assert_eq!(found(&config(lines), &with(&[KEY, CALLER])).space, SpaceHash::from_text(space));
     }
 }
 

@@ -11,7 +11,7 @@ with available as materialized (
 )
 -- The condition and the new values are settle's own: the locks that this statement holds are no obstacle to it.
 select settled as id, until_ms as expires_at_ms
-  from oncegate.settle_1(
+  from oncegate.settle_2(
          (select array_agg(id order by id) from available),
          (select array_agg(token order by id) from available),
          (select array_agg(state order by id) from available),

@@ -1,0 +1,82 @@
+-- settle_2: settle_1, which stays for the version before, and keys that are forgotten at once.
+
+create function oncegate.settle_2(
+  ids bytea[], tokens bytea[], states text[], ttls_ms bigint[], statuses smallint[], fields_of bytea[], bodies bytea[],
+  remember_ms_of bigint[], dues_ms bigint[]
+) returns table (settled bytea, until_ms bigint)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $function$
+#variable_conflict use_column
+begin
+  -- Few batches have such a key, and only they pay for the second statement. Where no ttl is 0 and one is null, the
+  -- condition is null, which counts as false.
+  if 0 = any (ttls_ms) then
+    return query
+    with durable as materialized (
+      select set_config('synchronous_commit',
+                        case current_setting('synchronous_commit') when 'off' then 'on'
+                             else current_setting('synchronous_commit') end,
+                        true) as setting,
+             set_config('lock_timeout', '20ms', true) as patience
+    )
+    delete from oncegate.keys as k
+     using unnest(ids, tokens, states, ttls_ms) as s (id, token, state, ttl_ms)
+     cross join durable
+     where k.id = s.id
+       and k.token = s.token
+       and s.state = 'retryable'
+       and s.ttl_ms = 0
+       -- An accepted key is queued again instead.
+       and k.accepted_at is null
+       -- As in the update below.
+       and k.state in ('in_flight', 'unknown', 'dead')
+       and durable.setting is not null and durable.patience is not null
+    returning k.id, null::bigint;
+  end if;
+  return query
+  with durable as materialized (
+    -- Sessions behind a pooler are shared and cannot be configured, so each write sets its own durability, and only ever
+    -- raises it.
+    select set_config('synchronous_commit',
+                      case current_setting('synchronous_commit') when 'off' then 'on'
+                           else current_setting('synchronous_commit') end,
+                      true) as setting,
+           -- A service's open transaction may have locked a row. The batch does not wait for it: a second statement settles
+           -- the other rows.
+           set_config('lock_timeout', '20ms', true) as patience,
+           clock_timestamp() as now
+  )
+  update oncegate.keys as k
+     -- An accepted key is queued for the next delivery; no other request may take it over.
+     set state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
+         settled_at = durable.now,
+         expires_at = case when k.accepted_at is null or s.state <> 'retryable'
+                           then durable.now + s.ttl_ms * interval '1 millisecond' end,
+         due_at = case when k.accepted_at is null then null
+                       when s.state = 'retryable' then durable.now + coalesce(s.due_ms, 0) * interval '1 millisecond'
+                       when s.state = 'unknown' then durable.now + s.due_ms * interval '1 millisecond' end,
+         remember_ms = s.remember_ms, status = s.status, fields = s.fields, body = s.body
+    from unnest(ids, tokens, states, ttls_ms, statuses, fields_of, bodies, remember_ms_of, dues_ms)
+         as s (id, token, state, ttl_ms, status, fields, body, remember_ms, due_ms)
+   cross join durable
+   where k.id = s.id
+     and k.token = s.token
+     -- A response counts whatever its key has become meanwhile. Any other outcome undoes nothing that the service, a
+     -- reconciler or an operator has decided since.
+     and case s.state
+           when 'completed' then k.state not in ('completed', 'expired')
+           when 'retryable' then k.state in ('in_flight', 'unknown') or (k.state = 'dead' and k.accepted_at is null)
+           else k.state = 'in_flight'
+         end
+     and durable.setting is not null and durable.patience is not null
+  returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint;
+end
+$function$;
+
+comment on function oncegate.settle_2 is
+  'Ends attempts. Returns the keys that it changed, and when each of them is forgotten; null for a key that never is, and for one that is forgotten at once.';

@@ -1,0 +1,41 @@
+//! The space: the set of requests in which a key is unique, as a hash.
+
+use std::fmt;
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+
+/// SHA-256 of the set of requests in which a key is unique: method and path, route, or the whole service.
+///
+/// It has 32 bytes whatever the client's path is, so that a record's size does not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpaceHash([u8; 32]);
+
+impl SpaceHash {
+    /// Hashes the description of a space.
+    pub fn from_text(text: &str) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    /// Reads the stored bytes. Versions before 0.1.0 stored the text: any other length is hashed.
+    pub fn from_stored(bytes: &[u8]) -> Self {
+        Self(bytes.try_into().unwrap_or_else(|_| Sha256::digest(bytes).into()))
+    }
+
+    /// The bytes as they are stored.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for SpaceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", HEXLOWER.encode_display(&self.0))
+    }
+}
+
+impl fmt::Debug for SpaceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
