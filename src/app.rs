@@ -15,12 +15,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminListener};
+use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
 use crate::config::{Config, StoreLocation};
 use crate::consumers;
 use crate::domain::ids::InstanceId;
 use crate::downstream;
 use crate::downstream::balancer::ConnectionBalancer;
+use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
@@ -40,9 +42,11 @@ use crate::tasks::reconciler::Reconciler;
 use crate::tasks::sweeper::Sweeper;
 use crate::telemetry::traces;
 use crate::telemetry::traces::export::{self, SpanExporter};
+use crate::upstream::connection_slots::UpstreamSlots;
 use framing_guard::FramingTimeouts;
 use reload::ConfigSource;
 
+mod file_descriptors;
 mod key_changes;
 mod keyed_route;
 pub mod reload;
@@ -112,6 +116,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;
     let hangups = reload::listen_for_hangups().map_err(StartError::Machine)?;
     let config = Arc::new(config);
+    let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
     let store = store::open(&(&config.store).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
@@ -141,6 +146,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache,
+        upstream_slots: UpstreamSlots::new(shares.each_upstream),
+        bodies: BodyBudget::new(config.limits.held_bodies),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),
@@ -180,7 +187,9 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
     }
-    let mut workers = start_workers(listener.1, &instance, &live, &stops.downstream).map_err(StartError::Machine)?;
+    let connections = ConnectionLimits::new(shares.clients, config.limits.connections_per_peer);
+    let mut workers =
+        start_workers(listener.1, &instance, &live, &connections, &stops.downstream).map_err(StartError::Machine)?;
     workers
         .push(start_consumers(&instance, live.clone(), stops.downstream.closing.clone()).map_err(StartError::Machine)?);
     tracing::info!(
@@ -262,6 +271,7 @@ fn start_workers(
     listener: std::net::TcpListener,
     instance: &Arc<Instance>,
     live: &watch::Receiver<Arc<Config>>,
+    connections: &Arc<ConnectionLimits>,
     drain_signals: &downstream::DrainSignals,
 ) -> std::io::Result<Vec<thread::JoinHandle<()>>> {
     let count = thread::available_parallelism()?.get();
@@ -271,7 +281,7 @@ fn start_workers(
         .map(|(number, inbox)| {
             let (listener, instance, drain_signals) =
                 (listener.try_clone()?, Arc::clone(instance), drain_signals.for_worker());
-            let live = live.clone();
+            let (live, connections) = (live.clone(), Arc::clone(connections));
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 runtime.block_on(async move {
@@ -280,7 +290,8 @@ fn start_workers(
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&instance)));
                             tokio::spawn(reload_gate(live, Arc::clone(&gate)));
-                            downstream::serve(listener, inbox, gate, FramingTimeouts::default(), drain_signals).await;
+                            let timeouts = FramingTimeouts::default();
+                            downstream::serve(listener, inbox, gate, connections, timeouts, drain_signals).await;
                             // Attempts whose clients have disconnected continue here.
                             instance.tracker.close();
                             tokio::select! {

@@ -12,6 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use pooled::PooledBody;
 use request_body::RequestBody;
 
+pub mod arrival_rate;
+pub mod body_budget;
 pub mod early_response;
 pub mod pooled;
 pub mod request_body;

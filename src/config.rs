@@ -4,6 +4,7 @@
 //! result is checked as a whole: its users check no field again, and all defaults are in [`key_docs`]. Nothing here
 //! opens a socket or a database: whether the store and the upstream are reachable is checked elsewhere.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ mod fingerprint;
 mod interpolate;
 mod key;
 pub mod key_docs;
+mod limits;
 mod load;
 mod location;
 mod nearest;
@@ -153,6 +155,8 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// The authorities that `https://` services are verified with.
     pub trust: Trust,
+    /// The bounds on what clients can hold.
+    pub limits: LimitsConfig,
     /// The operators' listener.
     pub admin: AdminConfig,
     /// The store of keys.
@@ -172,6 +176,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// The services that requests are forwarded to, each once.
+    pub fn upstreams(&self) -> HashSet<&UpstreamTarget> {
+        let routes = self.routes.iter().map(|route| &*route.upstream);
+        std::iter::once(&*self.pass.upstream).chain(routes).collect()
+    }
+
     /// Whether a route has the keys that are stored under this name.
     pub fn has_route(&self, name: &str) -> bool {
         self.routes.iter().any(|route| route.has_name(name))
@@ -203,6 +213,21 @@ pub struct AdminConfig {
 /// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.
 /// With fewer, one kind of work could starve another.
 pub const STORE_CONNECTIONS_MIN: usize = 6;
+
+/// The bounds on what clients can hold. Beyond them, new work is refused; nothing that runs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// The connections of clients.
+    pub connections: usize,
+    /// The connections of one peer address; 0 for no limit.
+    pub connections_per_peer: usize,
+    /// The bytes of request and response bodies in memory.
+    pub held_bodies: u64,
+    /// The slowest body that is read on, in bytes a second.
+    pub body_rate: u64,
+    /// The connections to one upstream.
+    pub upstream_connections: usize,
+}
 
 /// The store of keys, and the lease in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,12 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Gate;
+use crate::protocol::refusal::ReachedLimit;
 use balancer::{ConnectionCount, WorkerInbox};
+use connection_limits::{ConnectionLimits, ConnectionPermit};
 use framing_guard::FramingTimeouts;
 use shared_socket::Socket;
 
 pub mod balancer;
 pub mod connection;
+pub mod connection_limits;
 mod shared_socket;
 
 /// The pause after an error of `accept` (mostly: no file descriptors left). Long enough not to spin, short enough not to be
@@ -35,6 +38,11 @@ const KEEPALIVE_PROBES: u32 = 4;
 /// client on a bad network loses a packet in each and sends it again after one second, and after three. A client that
 /// takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// The answer on a connection beyond a limit: the refusal `overloaded`, in few bytes.
+const OVERLOADED: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
+    Content-Length: 75\r\nRetry-After: 1\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
+    {\"status\":503,\"code\":\"overloaded\",\"retry\":\"same_key\",\"title\":\"Overloaded\"}\n";
 
 /// The two steps of a drain, as the connections see them.
 #[derive(Clone, Default)]
@@ -58,32 +66,36 @@ pub async fn serve(
     listener: TcpListener,
     mut inbox: WorkerInbox,
     gate: Arc<Gate>,
+    limits: Arc<ConnectionLimits>,
     timeouts: FramingTimeouts,
     drain: DrainSignals,
 ) {
     let connections = TaskTracker::new();
-    let start = |stream, peer, count| {
-        connections.spawn(serve_connection(stream, peer, count, Arc::clone(&gate), timeouts, drain.clone()));
+    let start = |stream, peer, counts| {
+        connections.spawn(serve_connection(stream, peer, counts, Arc::clone(&gate), timeouts, drain.clone()));
     };
-    let start_assigned = |stream, peer, count| match TcpStream::from_std(stream) {
-        Ok(stream) => start(stream, peer, count),
+    let start_assigned = |stream, peer, counts| match TcpStream::from_std(stream) {
+        Ok(stream) => start(stream, peer, counts),
         Err(error) => tracing::warn!(%error, "a worker could not take over an accepted connection; it is closed"),
     };
     loop {
         let accepted = tokio::select! {
             () = drain.closing.cancelled() => break,
             accepted = listener.accept() => accepted,
-            Some((stream, peer)) = inbox.assigned.recv() => {
-                start_assigned(stream, peer, inbox.adopt_count());
+            Some((stream, peer, permit)) = inbox.assigned.recv() => {
+                start_assigned(stream, peer, (inbox.adopt_count(), permit));
                 continue;
             }
         };
         match accepted {
-            Ok((stream, peer)) => {
-                if let Some(stream) = inbox.assign(stream, peer) {
-                    start(stream, peer, inbox.count_one());
+            Ok((stream, peer)) => match limits.admit(peer.ip()) {
+                Ok(permit) => {
+                    if let Some((stream, permit)) = inbox.assign(stream, peer, permit) {
+                        start(stream, peer, (inbox.count_one(), permit));
+                    }
                 }
-            }
+                Err(limit) => refuse_connection(&gate, &stream, limit),
+            },
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -93,17 +105,27 @@ pub async fn serve(
     drop(listener);
     // Connections that were assigned to this worker before `closing` are served like its own.
     inbox.assigned.close();
-    while let Ok((stream, peer)) = inbox.assigned.try_recv() {
-        start_assigned(stream, peer, inbox.adopt_count());
+    while let Ok((stream, peer, permit)) = inbox.assigned.try_recv() {
+        start_assigned(stream, peer, (inbox.adopt_count(), permit));
     }
     connections.close();
     connections.wait().await;
 }
 
+/// Refuses a connection beyond a limit. In cleartext it gets an answer, if that fits the socket's empty buffer; the request may
+/// not even have come. With TLS, the handshake would cost more than the connection.
+fn refuse_connection(gate: &Gate, stream: &TcpStream, limit: ReachedLimit) {
+    gate.count_overload(limit);
+    if gate.tls().is_none() {
+        // A client that does not get it sees a closed connection, which it may retry as well: nothing was forwarded.
+        let _ = stream.try_write(OVERLOADED.as_bytes());
+    }
+}
+
 async fn serve_connection(
     stream: TcpStream,
     peer: SocketAddr,
-    _count: ConnectionCount,
+    _counts: (ConnectionCount, ConnectionPermit),
     gate: Arc<Gate>,
     timeouts: FramingTimeouts,
     drain: DrainSignals,

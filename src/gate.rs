@@ -20,11 +20,10 @@ use crate::domain::attempt::{AttemptLease, ReserveResult};
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
-use crate::instance::latency::RouteLatencies;
-use crate::instance::metrics::{MethodLabel, Metrics, ReservationResult};
+use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::problem_pages;
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::protocol::via;
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
@@ -77,11 +76,12 @@ pub struct LiveConfig {
 }
 
 impl LiveConfig {
-    fn new(config: Arc<Config>, latencies: &RouteLatencies, metrics: &Metrics) -> Self {
-        let router = Router::new(&config, latencies, metrics);
+    fn new(config: Arc<Config>, instance: &Instance) -> Self {
+        let slots = &instance.upstream_slots;
+        let router = Router::new(&config, &instance.latencies, &instance.observability.metrics, slots);
         let top = &config.pass;
         let pass_through =
-            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust);
+            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust, slots);
         let key_fields = key_fields(&config);
         Self { config, router, pass_through, key_fields }
     }
@@ -109,14 +109,14 @@ const TAKE_OVERS_MAX: usize = 3;
 impl Gate {
     /// A gate with connection pools of its own. Create it on the runtime that will use it.
     pub fn new(instance: Arc<Instance>) -> Self {
-        let live = LiveConfig::new(Arc::clone(&instance.config), &instance.latencies, &instance.observability.metrics);
+        let live = LiveConfig::new(Arc::clone(&instance.config), &instance);
         let draining = instance.draining.child_token();
         Self { instance, draining, live: RwLock::new(Arc::new(live)) }
     }
 
     /// Uses another configuration for all requests from now on.
     pub fn reload(&self, config: Arc<Config>) {
-        let live = LiveConfig::new(config, &self.instance.latencies, &self.instance.observability.metrics);
+        let live = LiveConfig::new(config, &self.instance);
         *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
     }
 
@@ -130,16 +130,31 @@ impl Gate {
     }
 
     /// Responds to a request, whatever happens.
-    pub async fn handle(self: &Arc<Self>, request: Request<RequestBody>, client: &ClientConnection) -> Response<Body> {
+    pub async fn handle(
+        self: &Arc<Self>,
+        mut request: Request<RequestBody>,
+        client: &ClientConnection,
+    ) -> Response<Body> {
         let live = self.live();
+        request.body_mut().limit_rate(Some(self.instance.config.limits.body_rate));
         let mut context = ResponseContext::new(request.headers(), &live.config.cors);
         context.trace = self.instance.observability.start_trace(&request, context.began());
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
-            Err(refusal) => render::refusal(refusal, &context, &live.config.problem_base),
+            Err(refusal) => {
+                if let Refusal::Overloaded(limit) = refusal {
+                    self.count_overload(limit);
+                }
+                render::refusal(refusal, &context, &live.config.problem_base)
+            }
         };
         context.with_trace(|trace| trace.note_response(response.status()));
         response
+    }
+
+    /// Counts a connection or request that was refused because a limit was reached.
+    pub fn count_overload(&self, limit: ReachedLimit) {
+        self.instance.observability.metrics.overloaded.count(limit);
     }
 
     /// Refuses bytes that never became a request, or a request whose body is not framed as it says.

@@ -8,12 +8,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
 use crate::config::{Config, Route};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::scope::Salt;
 use crate::store::{Breaker, Store, StoreError};
+use crate::upstream::connection_slots::UpstreamSlots;
 use in_flight::InFlightRegistry;
 use latency::RouteLatencies;
 use lease::InstanceLease;
@@ -58,6 +60,10 @@ pub struct Instance {
     pub unsent_deliveries: Mutex<Vec<(RecordId, Token)>>,
     /// Completed responses in memory.
     pub cache: Cache,
+    /// The bytes of bodies in memory.
+    pub bodies: Arc<BodyBudget>,
+    /// The connections to each upstream.
+    pub upstream_slots: UpstreamSlots,
     /// The work that must end before the process does: attempts and their settlements.
     pub tracker: TaskTracker,
     /// Cancelled when the drain begins: no new attempt starts.

@@ -20,9 +20,11 @@ use crate::body::Body;
 use crate::body::pooled::PooledBody;
 use crate::config::UpstreamTarget as Target;
 use crate::tls::Trust;
+use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector};
 use pool::UpstreamPool;
 
+pub mod connection_slots;
 mod connector;
 mod pool;
 pub mod probe;
@@ -52,6 +54,8 @@ pub enum CallError {
     /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
     /// saw it: both are `IncompleteMessage` to hyper.
     Broken(ConnectionFailure),
+    /// Not one byte of the request left this process: all connections to the upstream are in use.
+    Overloaded,
     /// The upstream answered with something that is no valid response to this request.
     Garbage(&'static str),
     /// Not one byte of the request left this process: the caller's [`SendCheck`] forbade it once a connection was there.
@@ -67,6 +71,7 @@ impl fmt::Display for CallError {
         match self {
             Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
             Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
+            Self::Overloaded => f.write_str("all connections to the upstream are in use"),
             Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
             Self::TooLate => f.write_str("connecting took too long for this attempt; nothing is sent"),
         }
@@ -77,7 +82,7 @@ impl std::error::Error for CallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::NeverSent(source) | Self::Broken(source) => Some(&**source),
-            Self::Garbage(_) | Self::TooLate => None,
+            Self::Garbage(_) | Self::Overloaded | Self::TooLate => None,
         }
     }
 }
@@ -85,8 +90,9 @@ impl std::error::Error for CallError {
 impl UpstreamClient {
     /// Creates a pool for one upstream. `idle` must be below the upstream's own keep-alive time: a connection that it has
     /// just closed looks open from here, and of a request written to it nobody can tell whether it was executed.
-    pub fn new(target: &Target, connect: Duration, idle: Duration, trust: &Trust) -> Self {
-        let (connector, scheme, authority) = match target {
+    pub fn new(target: &Arc<Target>, connect: Duration, idle: Duration, trust: &Trust, slots: &UpstreamSlots) -> Self {
+        let slots = slots.of(target);
+        let (connector, scheme, authority) = match &**target {
             Target::H2c(authority) | Target::Http(authority) => {
                 (Connector::Tcp(tcp(), connect), Scheme::HTTP, authority.clone())
             }
@@ -99,14 +105,19 @@ impl UpstreamClient {
                 (Connector::Unix(Arc::clone(path), connect), Scheme::HTTP, authority)
             }
         };
-        if matches!(target, Target::H2c(_)) {
+        if matches!(**target, Target::H2c(_)) {
             return Self(Arc::new(UpstreamTransport::Http2(http2(connector, idle), authority)));
         }
         let mut target = uri::Parts::default();
         (target.scheme, target.authority) = (Some(scheme), Some(authority));
         target.path_and_query = Some(PathAndQuery::from_static("/"));
         let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
-        Self(Arc::new(UpstreamTransport::Http1(UpstreamPool::new(connector, target, idle))))
+        Self(Arc::new(UpstreamTransport::Http1(UpstreamPool::new(connector, target, idle, slots, connect))))
+    }
+
+    /// Whether requests share a connection, so that one that lasts long takes none from the others.
+    pub fn shares_connections(&self) -> bool {
+        matches!(*self.0, UpstreamTransport::Http2(..))
     }
 
     /// Sends one request at any time, see [`Self::call_while`].

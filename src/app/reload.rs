@@ -192,6 +192,7 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("service", running.service != new.service),
         ("drain_delay", running.drain_delay != new.drain_delay),
         ("drain_timeout", running.drain_timeout != new.drain_timeout),
+        ("limits", running.limits != new.limits),
         ("admin", running.admin != new.admin),
         ("store", running.store != new.store),
         ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),

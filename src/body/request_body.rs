@@ -3,15 +3,19 @@
 //! hyper closes the connection of a body that is dropped before its end, and says so in no field. So the rest goes back to
 //! the connection's owner, who knows the response and can read the rest or announce the close.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::ConnectionGuard;
+use super::arrival_rate::ArrivalRate;
 
 /// A request's body as it comes from the client.
 #[derive(Debug)]
@@ -23,6 +27,79 @@ pub struct RequestBody {
     /// Whether the client waits for `100 Continue` before it sends the body. hyper sends it at the first poll.
     awaits_continue: bool,
     tie: Option<ConnectionGuard>,
+    /// The slowest rate in bytes a second; `None` for a body that may be silent.
+    rate_min: Option<u64>,
+    /// `None` until the body is waited for: most bodies come with their heads.
+    wait: Option<Box<BodyWait>>,
+}
+
+/// The wait for the next bytes of a body.
+#[derive(Debug)]
+struct BodyWait {
+    rate: ArrivalRate,
+    /// The time of all waits that have ended.
+    waited: Duration,
+    /// The beginning of the current wait.
+    since: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// The reason why a request's body has no more bytes.
+#[derive(Debug)]
+pub enum RequestBodyError {
+    /// It broke off or is not framed as it says.
+    Broken(hyper::Error),
+    /// It arrives more slowly than allowed.
+    TooSlow,
+}
+
+impl fmt::Display for RequestBodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(error) => error.fmt(f),
+            Self::TooSlow => f.write_str("the request's body arrives more slowly than `limits.body_rate`"),
+        }
+    }
+}
+
+impl std::error::Error for RequestBodyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Broken(error) => Some(error),
+            Self::TooSlow => None,
+        }
+    }
+}
+
+impl BodyWait {
+    fn new(rate_min: u64) -> Self {
+        let rate = ArrivalRate::new(rate_min);
+        let now = Instant::now();
+        let timer = Box::pin(sleep_until(now + rate.deadline()));
+        Self { rate, waited: Duration::ZERO, since: Some(now), timer }
+    }
+
+    /// Notes that bytes have arrived.
+    fn note(&mut self, bytes: usize) {
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+        self.rate.note(self.waited, bytes);
+    }
+
+    /// Ready when the bytes have been waited for too long.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let deadline = since + self.rate.deadline().saturating_sub(self.waited);
+        // A timer that is too early costs one poll; moving it for each frame would cost more.
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
 }
 
 /// A request's body that was not read to its end.
@@ -39,14 +116,21 @@ pub enum UnreadBody {
 impl RequestBody {
     /// A body whose rest is dropped.
     pub fn new(incoming: Incoming) -> Self {
-        Self { incoming: Some(incoming), way_back: None, awaits_continue: false, tie: None }
+        Self { incoming: Some(incoming), way_back: None, awaits_continue: false, tie: None, rate_min: None, wait: None }
     }
 
     /// A body whose rest goes to the receiver once the body is dropped. The receiver gets an error when the body has been
     /// read to its end.
     pub fn with_way_back(incoming: Incoming, awaits_continue: bool) -> (Self, oneshot::Receiver<UnreadBody>) {
         let (way_back, rest) = oneshot::channel();
-        (Self { incoming: Some(incoming), way_back: Some(way_back), awaits_continue, tie: None }, rest)
+        let mut body = Self::new(incoming);
+        (body.way_back, body.awaits_continue) = (Some(way_back), awaits_continue);
+        (body, rest)
+    }
+
+    /// Sets the slowest rate in bytes a second; `None` for a body that may be silent.
+    pub fn limit_rate(&mut self, rate_min: Option<u64>) {
+        self.rate_min = rate_min;
     }
 
     /// Attaches a tie that is dropped with the body.
@@ -64,13 +148,28 @@ impl RequestBody {
 
 impl http_body::Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = RequestBodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();
         let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
         this.awaits_continue = false;
-        let frame = Pin::new(&mut *incoming).poll_frame(cx);
+        let frame = Pin::new(&mut *incoming).poll_frame(cx).map_err(RequestBodyError::Broken);
+        match (&frame, this.rate_min) {
+            (Poll::Pending, Some(rate_min)) => {
+                let wait = this.wait.get_or_insert_with(|| Box::new(BodyWait::new(rate_min)));
+                std::task::ready!(wait.poll_late(cx));
+                this.send_back(UnreadBody::Failed);
+                this.incoming = None;
+                return Poll::Ready(Some(Err(RequestBodyError::TooSlow)));
+            }
+            (Poll::Ready(Some(Ok(frame))), Some(_)) => {
+                if let (Some(wait), Some(data)) = (&mut this.wait, frame.data_ref()) {
+                    wait.note(data.len());
+                }
+            }
+            _ => {}
+        }
         match &frame {
             Poll::Ready(None) => this.way_back = None,
             Poll::Ready(Some(Err(_))) => this.send_back(UnreadBody::Failed),

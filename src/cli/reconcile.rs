@@ -16,6 +16,7 @@ use crate::domain::probe::{ProbeAnswer, SettledKey};
 use crate::domain::state::StateKind;
 use crate::store::{self, OpenError, Store, StoreError, StoreSettings};
 use crate::upstream::UpstreamClient;
+use crate::upstream::connection_slots::UpstreamSlots;
 use crate::upstream::probe::{self, ProbePools, ProbeReply};
 
 /// The number of rows that the store reads at once: few enough that running proxies do not slow down.
@@ -90,11 +91,11 @@ async fn compare(
         }
         CommandError::Store(location.clone(), error)
     })?;
-    let mut pools = ProbePools::default();
+    let (mut pools, slots) = (ProbePools::default(), UpstreamSlots::new(config.limits.upstream_connections));
     let routes: Routes = selected
         .iter()
         .flat_map(|(route, reconcile)| {
-            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust);
+            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust, &slots);
             let compared = ComparedRoute { route: Arc::clone(route), reconcile: reconcile.clone(), upstream };
             let compared = Arc::new(compared);
             route.names().map(move |name| (Arc::clone(name), Arc::clone(&compared)))

@@ -79,6 +79,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "the URI before the slug in a problem's `type`"),
     KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read answers that no route owns"),
     KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
+    KeyDoc::new("limits", Table(LIMITS), "{}", "the bounds on what clients can hold"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
     KeyDoc::new("cache", Table(CACHE), "{}", "completed responses in memory"),
@@ -98,6 +99,15 @@ pub const CORS: &[KeyDoc] = &[
 pub const TLS: &[KeyDoc] = &[
     KeyDoc::new("certificate", Text, r#""""#, "a PEM file: the certificate, and behind it those up to its authority"),
     KeyDoc::new("key", Text, r#""""#, "a PEM file: the certificate's private key"),
+];
+
+/// The keys of `[limits]`.
+pub const LIMITS: &[KeyDoc] = &[
+    KeyDoc::new("connections", Integer, "8192", "connections of clients; fewer where file descriptors are short"),
+    KeyDoc::new("connections_per_peer", Integer, "0", "connections of one peer address; 0 for no limit"),
+    KeyDoc::new("held_bodies", Size, r#""96MiB""#, "bodies in memory; beyond it, requests get 503 overloaded"),
+    KeyDoc::new("body_rate", Size, r#""512B""#, "a second, over any 10 s; a slower request body is refused"),
+    KeyDoc::new("upstream_connections", Integer, "512", "connections to one upstream; beyond, requests wait"),
 ];
 
 /// The keys of `[admin]`.
@@ -348,6 +358,7 @@ pub(super) fn table_with(name: &str) -> Option<&'static str> {
         ("at the top of the file, before the first table", TOP),
         ("in `[[routes]]` or `[defaults]`", DEFAULTS),
         ("in `[[routes]]`", ROUTE),
+        ("in `[limits]`", LIMITS),
         ("in `[admin]`", ADMIN),
         ("in `[store]`", STORE),
         ("in `lease` of `[store]`", LEASE),

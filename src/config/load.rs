@@ -18,7 +18,7 @@ use super::units;
 use super::value_parsers::{socket_address, upstream_target};
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
-    UpstreamTarget, admin, consumers, cors, otlp, tls, warnings,
+    UpstreamTarget, admin, consumers, cors, limits, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -189,6 +189,7 @@ fn read_config<'a>(
     let cors = cors::read(&top.table("cors"));
     let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
+    let limits = limits::read(&top.table("limits"));
     let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
     let store = read_store(&top.table("store").with_external(external));
     let cache_memory = top.table("cache").parsed("memory", units::parse_size);
@@ -221,6 +222,7 @@ fn read_config<'a>(
         problem_base: problem_base?.value,
         tls: tls?,
         trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::empty())),
+        limits: limits?,
         admin: admin?,
         store: store?,
         cache_memory: cache_memory?.value,

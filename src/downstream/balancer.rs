@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// An accepted connection, with its peer's address, on its way to another worker.
-pub type AssignedConnection = (std::net::TcpStream, SocketAddr);
+use super::connection_limits::ConnectionPermit;
+
+/// An accepted connection, with its peer's address and its permit, on its way to another worker.
+pub type AssignedConnection = (std::net::TcpStream, SocketAddr, ConnectionPermit);
 
 /// The number of open connections of each worker, and the channel to it.
 pub struct ConnectionBalancer {
@@ -46,12 +48,17 @@ impl ConnectionBalancer {
 
 impl WorkerInbox {
     /// Assigns an accepted connection to the worker with the fewest open ones. Returns it if that is this worker.
-    pub fn assign(&self, stream: TcpStream, peer: SocketAddr) -> Option<TcpStream> {
+    pub fn assign(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        permit: ConnectionPermit,
+    ) -> Option<(TcpStream, ConnectionPermit)> {
         let workers = &self.balancer.workers;
         let open = |worker: usize| workers[worker].0.load(Ordering::Relaxed);
         let fewest = (0..workers.len()).min_by_key(|worker| (open(*worker), *worker != self.worker))?;
         if fewest == self.worker {
-            return Some(stream);
+            return Some((stream, permit));
         }
         // Counted before it is sent, or a whole burst would go to one worker.
         let (count, inbox) = &workers[fewest];
@@ -60,12 +67,12 @@ impl WorkerInbox {
             count.fetch_sub(1, Ordering::Relaxed);
             return None;
         };
-        match inbox.send((stream, peer)) {
+        match inbox.send((stream, peer, permit)) {
             Ok(()) => None,
             // That worker is closing, and so is this one: serve it here.
-            Err(mpsc::error::SendError((stream, _))) => {
+            Err(mpsc::error::SendError((stream, _, permit))) => {
                 count.fetch_sub(1, Ordering::Relaxed);
-                TcpStream::from_std(stream).ok()
+                TcpStream::from_std(stream).ok().map(|stream| (stream, permit))
             }
         }
     }
@@ -94,18 +101,21 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::downstream::connection_limits::ConnectionLimits;
 
     #[tokio::test]
     async fn each_worker_gets_the_same_number_of_connections_whichever_accepts_them() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut inboxes = ConnectionBalancer::create_inboxes(3);
+        let limits = ConnectionLimits::new(usize::MAX, 0);
+        let permit = || limits.admit([127, 0, 0, 1].into()).unwrap();
         let (mut clients, mut kept) = (Vec::new(), Vec::new());
         for _ in 0..30 {
             clients.push(TcpStream::connect(address).await.unwrap());
             let (stream, peer) = listener.accept().await.unwrap();
             // The same worker always accepts.
-            if inboxes[0].assign(stream, peer).is_some() {
+            if inboxes[0].assign(stream, peer, permit()).is_some() {
                 kept.push(inboxes[0].count_one());
             }
         }
@@ -117,7 +127,7 @@ mod tests {
         for _ in 0..2 {
             clients.push(TcpStream::connect(address).await.unwrap());
             let (stream, peer) = listener.accept().await.unwrap();
-            assert!(inboxes[1].assign(stream, peer).is_none());
+            assert!(inboxes[1].assign(stream, peer, permit()).is_none());
         }
         assert_eq!(assigned(&mut inboxes[0]), 2);
     }

@@ -15,6 +15,7 @@ use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig};
+use crate::body::body_budget::BudgetShare;
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{Config, Route, RouteMode};
@@ -73,6 +74,8 @@ pub struct GuardedRequest {
     /// The head as received: a record may have been made with another recipe, which needs all of it.
     pub(super) head: request::Parts,
     pub(super) body: Bytes,
+    /// The part of the memory for bodies that this request's body and its response take.
+    pub(super) share: BudgetShare,
     pub(super) origin: RequestOrigin,
     pub(super) active: ActiveRoute,
     pub(super) secrets: Secrets,
@@ -163,10 +166,11 @@ impl Gate {
         }
         // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
         self.check_head(&search, &head, route, context)?;
+        let mut share = self.instance.bodies.share();
         let body = match search {
             IdentitySearch::NoKey => Body::Streaming(body),
             IdentitySearch::Found(_) | IdentitySearch::InBody => {
-                Body::whole(read_body::read_body(body, &head.headers, route.max_request_body).await?)
+                Body::whole(read_body::read_body(body, &head.headers, route.max_request_body, &mut share).await?)
             }
         };
         if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
@@ -182,6 +186,7 @@ impl Gate {
                     reserve_request,
                     head,
                     body,
+                    share,
                     origin,
                     active: active.clone(),
                     secrets,
@@ -324,12 +329,18 @@ fn is_same_request(
 /// A request that nothing guards, with the fields for the service.
 fn unguarded(
     mut head: request::Parts,
-    body: Body,
+    mut body: Body,
     origin: &RequestOrigin,
     upstream: &UpstreamClient,
     client: &ClientConnection,
     route: Option<&Route>,
 ) -> Admission {
+    // A gRPC client may keep a stream open without sending anything for hours.
+    if let (Body::Streaming(stream), true) =
+        (&mut body, fields::is_grpc(&head.headers) && upstream.shares_connections())
+    {
+        stream.limit_rate(None);
+    }
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::asks_for_websocket(&head.headers, head.version);
     let is_read = |name: &str| route.is_some_and(|route| route.reads_field(name));

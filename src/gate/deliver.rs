@@ -89,10 +89,14 @@ impl Gate {
                 return DeliveryProgress::Open;
             }
         };
+        // Accepted before, so it is not refused now.
+        let mut share = self.instance.bodies.share();
+        share.add(body.len());
         let guarded = Box::new(GuardedRequest {
             reserve_request: (*lease.reserve_request).clone(),
             head,
             body,
+            share,
             origin,
             active: active.clone(),
             secrets: live.config.secrets.clone(),
@@ -187,8 +191,8 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
                 Some(ResponseVerdict::Unknown) => Some(DeliveryResult::Unknown(answered(status))),
             }
         }
-        // Without a lease the attempt was not sent.
-        Outcome::Refused(Refusal::StoreUnavailable) => Some(DeliveryResult::Open),
+        // Without a lease or a connection the attempt was not sent.
+        Outcome::Refused(Refusal::Overloaded(_) | Refusal::StoreUnavailable) => Some(DeliveryResult::Open),
         Outcome::Refused(Refusal::UpstreamUnreachable) => Some(DeliveryResult::Retry("not sent".to_owned())),
         Outcome::Refused(refusal) => Some(DeliveryResult::Unknown(refusal.slug().to_owned())),
         // Forwarding a reserved request comes to none of these.

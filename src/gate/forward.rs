@@ -17,6 +17,7 @@ use super::routing::ActiveRoute;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use super::{Gate, deliver, forwarded_key, oversize};
 use crate::body::Body;
+use crate::body::body_budget::BudgetShare;
 use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveRequest, Settlement};
 use crate::domain::record::Record;
@@ -29,7 +30,7 @@ use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields::{self, RequestOrigin};
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::protocol::stored_response;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, SendCheck, UpstreamClient};
@@ -42,6 +43,8 @@ enum UpstreamOutcome {
     Broken,
     /// Not one byte of the request left this process, so trying again is safe.
     NeverSent,
+    /// Not one byte of the request left this process: all connections to the upstream were in use.
+    Overloaded,
     /// The response is larger than the route stores. Its beginning is here; the rest is still coming.
     Oversize(OversizeResponse),
     /// Bytes may have left, and the route's `upstream_timeout` is over.
@@ -77,7 +80,7 @@ impl Gate {
         context: &ResponseContext,
         may_send: SendCheck<'_>,
     ) -> Outcome {
-        let GuardedRequest { reserve_request, head, body, origin, active, .. } = *guarded;
+        let GuardedRequest { reserve_request, head, body, mut share, origin, active, .. } = *guarded;
         let ActiveRoute { route, upstream, latency, .. } = active;
         let (ttl, record, number) = (route.ttl, reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
@@ -89,7 +92,7 @@ impl Gate {
         attempt.note_sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
-        let outcome = call(&upstream, &mut request, deadline, &route, may_send).await;
+        let outcome = call(&upstream, &mut request, deadline, &route, may_send, &mut share).await;
         let took = sent.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
@@ -136,11 +139,17 @@ impl Gate {
                 self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::UpstreamUnreachable)
                     .await
             }
-            UpstreamOutcome::TooLate => {
+            UpstreamOutcome::Overloaded | UpstreamOutcome::TooLate => {
+                let refusal = match outcome {
+                    UpstreamOutcome::Overloaded => Refusal::Overloaded(ReachedLimit::UpstreamConnections),
+                    _ => Refusal::StoreUnavailable,
+                };
+                if let Refusal::Overloaded(limit) = refusal {
+                    self.count_overload(limit);
+                }
                 let (lease, entry) = attempt.into_parts();
                 let settlement = deliver::not_sent(&self.instance, lease, &route.retry, ttl);
-                self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::StoreUnavailable)
-                    .await
+                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
             }
             UpstreamOutcome::Broken | UpstreamOutcome::TimedOut => {
                 let refusal = match outcome {
@@ -215,6 +224,7 @@ async fn call(
     deadline: Instant,
     route: &Route,
     may_send: SendCheck<'_>,
+    share: &mut BudgetShare,
 ) -> UpstreamOutcome {
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) => return UpstreamOutcome::TimedOut,
@@ -224,6 +234,7 @@ async fn call(
             return match error {
                 CallError::NeverSent(_) => UpstreamOutcome::NeverSent,
                 CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
+                CallError::Overloaded => UpstreamOutcome::Overloaded,
                 CallError::TooLate => UpstreamOutcome::TooLate,
             };
         }
@@ -245,7 +256,10 @@ async fn call(
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
-            Ok(data) => buffer.push(data),
+            Ok(data) => {
+                share.add(data.len());
+                buffer.push(data);
+            }
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
         if buffer.len() > route.max_response_body {

@@ -177,6 +177,7 @@ impl From<Refusal> for MessageOutcome {
         match refusal {
             Refusal::Draining
             | Refusal::InFlight(_)
+            | Refusal::Overloaded(_)
             | Refusal::ResponseNotKept
             | Refusal::StoreUnavailable
             | Refusal::UpstreamUnreachable => Self::Again(reason),

@@ -12,9 +12,10 @@ use hyper_util::rt::TokioIo;
 
 use super::admit::read_body::BODY_BROKE_OFF;
 use crate::body::pooled::PooledBody;
+use crate::body::request_body::RequestBodyError;
 use crate::body::{Body, ConnectionGuard};
 use crate::protocol::fields;
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, UpstreamClient, announced_length};
 
@@ -79,6 +80,7 @@ pub async fn pass_and_inspect(
         tracing::warn!(cause = error_causes(&error), "{error}");
         match error {
             CallError::NeverSent(_) | CallError::TooLate => Refusal::UpstreamUnreachable,
+            CallError::Overloaded => Refusal::Overloaded(ReachedLimit::UpstreamConnections),
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,
         }
     })?;
@@ -105,12 +107,14 @@ pub async fn pass_and_inspect(
 /// The refusal of a request whose own body broke off or stalled on its way to the service; `None` for any other error.
 fn request_body_refusal(error: &CallError) -> Option<Refusal> {
     let chain = || successors(error.source(), |&error| error.source());
+    let too_slow = |error: &RequestBodyError| matches!(error, RequestBodyError::TooSlow);
     // hyper's client reports that the body ended, hyper's server reports why.
     if !chain().filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_user) {
         return None;
     }
     let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
-    let stalled = chain().filter_map(|error| error.downcast_ref()).any(timed_out);
+    let stalled = chain().filter_map(|error| error.downcast_ref()).any(timed_out)
+        || chain().filter_map(|error| error.downcast_ref()).any(too_slow);
     Some(if stalled { Refusal::RequestTimeout } else { BODY_BROKE_OFF })
 }
 

@@ -11,6 +11,7 @@ use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::upstream::UpstreamClient;
+use crate::upstream::connection_slots::UpstreamSlots;
 
 /// A route with the parts that one worker needs to serve it. Cheap to clone.
 #[derive(Clone)]
@@ -33,7 +34,7 @@ pub struct Router {
 
 impl Router {
     /// Builds the table. The configuration has made sure that no two routes have the same host, path and method.
-    pub fn new(config: &Config, latencies: &RouteLatencies, metrics: &Metrics) -> Self {
+    pub fn new(config: &Config, latencies: &RouteLatencies, metrics: &Metrics, slots: &UpstreamSlots) -> Self {
         let mut pools: HashMap<(Arc<config::UpstreamTarget>, Duration, Duration), UpstreamClient> = HashMap::new();
         let mut table = RouteTable::default();
         let mut names = HashMap::new();
@@ -42,7 +43,7 @@ impl Router {
             let upstream = pools
                 .entry(pool)
                 .or_insert_with_key(|(target, connect, idle)| {
-                    UpstreamClient::new(target, *connect, *idle, &config.trust)
+                    UpstreamClient::new(target, *connect, *idle, &config.trust, slots)
                 })
                 .clone();
             let active = ActiveRoute {

@@ -12,6 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::domain::state::StateKind;
+use crate::protocol::refusal::ReachedLimit;
 use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::logs;
@@ -37,6 +38,8 @@ pub struct Metrics {
     pub unguarded_keys: Counters<MethodLabel>,
     /// Records that were found without the store.
     pub cache_hits: Counters<CacheTier>,
+    /// Requests and connections that were refused because a limit was reached.
+    pub overloaded: Counters<ReachedLimit>,
     /// Keys that this instance's sweeper made unknown.
     pub zombies: Counter,
     /// Keys that this instance's reaper deleted.
@@ -47,6 +50,8 @@ pub struct Metrics {
     pub late_completions: Counters<LateCompletion>,
     /// Attempts that are registered here.
     pub in_flight: Gauge,
+    /// Bytes of bodies in memory.
+    pub held_body_bytes: Gauge,
     /// 1 while the breaker is open.
     pub breaker_open: Gauge,
     /// Keys in the store, by state.
@@ -84,11 +89,13 @@ impl Metrics {
             unguarded: Counters::default(),
             unguarded_keys: Counters::default(),
             cache_hits: Counters::default(),
+            overloaded: Counters::default(),
             zombies: Counter::default(),
             reaped: Counter::default(),
             reconcile: Counters::default(),
             late_completions: Counters::default(),
             in_flight: Gauge::default(),
+            held_body_bytes: Gauge::default(),
             breaker_open: Gauge::default(),
             keys: Gauges::default(),
             reload_successful: Gauge::default(),
@@ -122,6 +129,8 @@ impl Metrics {
         m.register(name("cache_hits"), "Records that were found without the store", self.cache_hits.clone());
         m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
+        m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
+        m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());
         m.register(name("config_last_reload_successful"), "1 if the newest configuration is in use", self.reload_successful.clone());
         m.register(name("config_last_reload_success_timestamp_seconds"), "Time of the last successful reload", self.reloaded_at.clone());
         m.register(name("config_reload_failures"), "Configurations that were refused", self.reload_failures.clone());
@@ -165,6 +174,15 @@ impl Collector for TelemetryCollector {
 impl Label for OncegateStatus {
     const NAME: &'static str = "status";
     const ALL: &'static [Self] = &OncegateStatus::ALL;
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Label for ReachedLimit {
+    const NAME: &'static str = "limit";
+    const ALL: &'static [Self] = &ReachedLimit::ALL;
 
     fn name(self) -> &'static str {
         self.name()

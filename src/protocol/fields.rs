@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, Entry, FORWARDED, HOST, HeaderName, HeaderValue,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, Entry, FORWARDED, HOST, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, Version};
@@ -194,6 +194,11 @@ pub fn prepare_pass_through(headers: &mut HeaderMap) {
 pub fn is_momentary(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "age" | "alt-svc" | "server-timing" | "traceparent") || name.starts_with("ratelimit")
+}
+
+/// Whether a request is a gRPC call, by its media type.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Whether the client accepts trailers (RFC 9110 section 6.5.1).

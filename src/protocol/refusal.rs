@@ -32,6 +32,8 @@ pub enum Refusal {
     LoopDetected,
     /// The attempt may have executed; its outcome is unknown.
     OutcomeUnknown(RetryAfter),
+    /// A limit of this instance is reached.
+    Overloaded(ReachedLimit),
     /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
     /// the route's path.
     PathAmbiguous(Cow<'static, str>),
@@ -57,6 +59,35 @@ pub enum Refusal {
     UpstreamTimeout,
     /// Nothing of the request was sent.
     UpstreamUnreachable,
+}
+
+/// A limit of an instance that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReachedLimit {
+    /// `limits.connections`, or the file descriptors.
+    Connections,
+    /// `limits.connections_per_peer`.
+    ConnectionsPerPeer,
+    /// `limits.held_bodies`.
+    HeldBodies,
+    /// `limits.upstream_connections`.
+    UpstreamConnections,
+}
+
+impl ReachedLimit {
+    /// All limits, each once.
+    pub const ALL: [Self; 4] =
+        [Self::Connections, Self::ConnectionsPerPeer, Self::HeldBodies, Self::UpstreamConnections];
+
+    /// The limit's name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::ConnectionsPerPeer => "connections_per_peer",
+            Self::HeldBodies => "held_bodies",
+            Self::UpstreamConnections => "upstream_connections",
+        }
+    }
 }
 
 /// The value of `Retry-After`: whole seconds, from 1 to 86 400 (RFC 9110 section 10.2.3).
@@ -122,7 +153,7 @@ struct RefusalRow<'a> {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
         Self::InFlight(RetryAfter(1)),
@@ -132,6 +163,7 @@ impl Refusal {
         Self::KeyReused,
         Self::LoopDetected,
         Self::OutcomeUnknown(RetryAfter(1)),
+        Self::Overloaded(ReachedLimit::HeldBodies),
         Self::PathAmbiguous(Cow::Borrowed("")),
         Self::RequestTimeout,
         Self::RequestTooLarge(0),
@@ -169,6 +201,8 @@ impl Refusal {
                 "The request has come back", "The request has been through this instance before: its upstream leads back to it. Nothing was executed.".into()),
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
                 "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else.".into()),
+            Self::Overloaded(_) => (503, "overloaded", SameKey, OncegateStatus::Rejected,
+                "This instance has too much work", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::PathAmbiguous(detail) => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
                 "The path is not spelled in the one way that is guarded", (&**detail).into()),
             Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
@@ -230,7 +264,7 @@ impl Refusal {
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(*wait),
-            Self::Draining | Self::StoreUnavailable => Some(RetryAfter(1)),
+            Self::Draining | Self::Overloaded(_) | Self::StoreUnavailable => Some(RetryAfter(1)),
             Self::BadRequest(..)
             | Self::KeyExpired
             | Self::KeyInvalid(_)
@@ -318,18 +352,19 @@ mod tests {
             Refusal::KeyReused => 6,
             Refusal::LoopDetected => 7,
             Refusal::OutcomeUnknown(_) => 8,
-            Refusal::PathAmbiguous(_) => 9,
-            Refusal::RequestTimeout => 10,
-            Refusal::RequestTooLarge(_) => 11,
-            Refusal::RequestTooOld => 12,
-            Refusal::ResponseCorrupt => 13,
-            Refusal::ResponseNotKept => 14,
-            Refusal::ScopeMissing(_) => 15,
-            Refusal::StoreUnavailable => 16,
-            Refusal::Unguarded => 17,
-            Refusal::UpstreamBroken => 18,
-            Refusal::UpstreamTimeout => 19,
-            Refusal::UpstreamUnreachable => 20,
+            Refusal::Overloaded(_) => 9,
+            Refusal::PathAmbiguous(_) => 10,
+            Refusal::RequestTimeout => 11,
+            Refusal::RequestTooLarge(_) => 12,
+            Refusal::RequestTooOld => 13,
+            Refusal::ResponseCorrupt => 14,
+            Refusal::ResponseNotKept => 15,
+            Refusal::ScopeMissing(_) => 16,
+            Refusal::StoreUnavailable => 17,
+            Refusal::Unguarded => 18,
+            Refusal::UpstreamBroken => 19,
+            Refusal::UpstreamTimeout => 20,
+            Refusal::UpstreamUnreachable => 21,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

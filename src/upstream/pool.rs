@@ -13,9 +13,11 @@ use http::header::UPGRADE;
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::handshake;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tower_service::Service as _;
 
+use super::connection_slots::{ConnectionSlot, ConnectionSlots};
 use super::connector::{ConnectionFailure, Connector};
 use super::{CallError, SendCheck, check_response};
 use crate::body::Body;
@@ -31,6 +33,12 @@ pub(super) struct UpstreamPool {
     /// The upstream's URI, for the connector.
     target: Uri,
     idle_max: Duration,
+    /// The slots that all pools for this upstream share.
+    slots: Arc<ConnectionSlots>,
+    /// The longest wait for a connection where all slots are taken.
+    wait_max: Duration,
+    /// Wakes a request that waits for a connection: one is idle.
+    returned: Notify,
     idle: Mutex<IdleConnections>,
 }
 
@@ -44,9 +52,17 @@ struct IdleConnections {
 }
 
 impl UpstreamPool {
-    /// Creates an empty pool. A connection that was idle for `idle_max` is not used again.
-    pub(super) fn new(connector: Connector, target: Uri, idle_max: Duration) -> Arc<Self> {
-        Arc::new(Self { connector, target, idle_max, idle: Mutex::default() })
+    /// Creates an empty pool. A connection that was idle for `idle_max` is not used again. `wait_max` limits the wait for a
+    /// connection where all of `slots` are taken.
+    pub(super) fn new(
+        connector: Connector,
+        target: Uri,
+        idle_max: Duration,
+        slots: Arc<ConnectionSlots>,
+        wait_max: Duration,
+    ) -> Arc<Self> {
+        let (returned, idle) = (Notify::new(), Mutex::default());
+        Arc::new(Self { connector, target, idle_max, slots, wait_max, returned, idle })
     }
 
     /// Sends a request in origin form, leaving an empty one in its place, and waits for the response's head.
@@ -62,7 +78,7 @@ impl UpstreamPool {
             let (mut connection, was_idle) = match idle {
                 Some(connection) => (connection, true),
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
-                None => (Box::pin(self.connect()).await.map_err(CallError::NeverSent)?, false),
+                None => Box::pin(self.wait_or_connect()).await?,
             };
             if !may_send() {
                 self.return_unused(connection);
@@ -95,12 +111,41 @@ impl UpstreamPool {
         pool.return_connection(connection);
     }
 
-    async fn connect(&self) -> Result<Box<PooledConnection>, ConnectionFailure> {
+    /// Makes a connection. Where all slots are taken, it waits for one, or for a connection that becomes idle here. Returns the
+    /// connection, and whether it was idle.
+    async fn wait_or_connect(&self) -> Result<(Box<PooledConnection>, bool), CallError> {
+        let deadline = Instant::now() + self.wait_max;
+        let slot = loop {
+            if let Some(slot) = self.slots.try_take() {
+                break slot;
+            }
+            tokio::select! {
+                slot = self.slots.take() => break slot,
+                () = self.returned.notified() => {
+                    if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await {
+                        return Ok((connection, true));
+                    }
+                }
+                () = sleep_until(deadline) => return Err(CallError::Overloaded),
+            }
+        };
+        // The wait and the connection have one time limit together: it is shorter than the whole attempt's.
+        match timeout_at(deadline, self.connect(slot)).await {
+            Ok(connected) => Ok((connected.map_err(CallError::NeverSent)?, false)),
+            Err(_) => Err(CallError::Overloaded),
+        }
+    }
+
+    async fn connect(&self, slot: ConnectionSlot) -> Result<Box<PooledConnection>, ConnectionFailure> {
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await?;
         let stream = connector.call(self.target.clone()).await?;
         let (sender, connection) = handshake(stream).await?;
-        Ok(Box::new(PooledConnection::new(sender, connection.with_upgrades())))
+        let driver = async move {
+            let _slot = slot;
+            connection.with_upgrades().await
+        };
+        Ok(Box::new(PooledConnection::new(sender, driver)))
     }
 
     /// Takes an idle connection that looks usable.
@@ -150,6 +195,7 @@ impl ReturnToPool for UpstreamPool {
     fn return_connection(self: Arc<Self>, connection: Box<PooledConnection>) {
         let mut idle = self.lock();
         idle.connections.push((connection, Instant::now()));
+        self.returned.notify_waiters();
         if !std::mem::replace(&mut idle.is_checked, true) {
             tokio::spawn(check_idle(Arc::downgrade(&self)));
         }
@@ -164,8 +210,11 @@ async fn check_idle(pool: Weak<UpstreamPool>) {
         let mut idle = pool.lock();
         // No wake-up is needed: a connection is polled again when it is taken.
         let mut no_wake = Context::from_waker(Waker::noop());
-        idle.connections
-            .retain_mut(|(connection, since)| since.elapsed() < pool.idle_max && connection.is_free(&mut no_wake));
+        // Requests of another worker may wait for a slot. Those of this one would have taken an idle connection.
+        let is_needed = pool.slots.has_waiting();
+        idle.connections.retain_mut(|(connection, since)| {
+            !is_needed && since.elapsed() < pool.idle_max && connection.is_free(&mut no_wake)
+        });
         if idle.connections.is_empty() {
             idle.is_checked = false;
             return;

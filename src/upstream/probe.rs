@@ -10,6 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::connection_slots::UpstreamSlots;
 use super::{CallError, UpstreamClient};
 use crate::body::Body;
 use crate::body::pooled::PooledBody;
@@ -54,10 +55,16 @@ pub struct ProbePools(HashMap<(Arc<config::UpstreamTarget>, Duration), UpstreamC
 
 impl ProbePools {
     /// Returns the connections for a route's probes.
-    pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, trust: &Trust) -> UpstreamClient {
+    pub fn client_for(
+        &mut self,
+        route: &Route,
+        lookup: &ReconcileUrl,
+        trust: &Trust,
+        slots: &UpstreamSlots,
+    ) -> UpstreamClient {
         let (target, connect) = (&lookup.upstream, route.connect_timeout);
         let pool = self.0.entry((Arc::clone(target), connect));
-        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, trust)).clone()
+        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, trust, slots)).clone()
     }
 }
 
@@ -104,7 +111,7 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
             let cause = error_causes(&error);
             tracing::debug!(route = %route.name, cause, "a probe for an attempt's outcome failed: {error}");
             return ProbeReply::no_answer(match error {
-                CallError::NeverSent(_) | CallError::TooLate => "no connection",
+                CallError::NeverSent(_) | CallError::Overloaded | CallError::TooLate => "no connection",
                 CallError::Broken(_) | CallError::Garbage(_) => "no usable answer",
             });
         }

@@ -33,6 +33,7 @@ mod disk_errors;
 mod operators;
 mod orders;
 mod orphans;
+mod overload;
 mod page;
 mod pod_end;
 mod service_reports;

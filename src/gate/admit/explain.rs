@@ -20,6 +20,7 @@ use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
 use crate::protocol::refusal::Refusal;
 use crate::store::metrics::StoreMetrics;
+use crate::upstream::connection_slots::UpstreamSlots;
 
 /// The route, key, scope and fingerprint of a request.
 pub struct Explained {
@@ -46,7 +47,12 @@ pub struct Explained {
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
 pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Explained, Refusal> {
-    let router = Router::new(config, &RouteLatencies::default(), &Metrics::new(&StoreMetrics::default()));
+    let router = Router::new(
+        config,
+        &RouteLatencies::default(),
+        &Metrics::new(&StoreMetrics::default()),
+        &UpstreamSlots::new(1),
+    );
     let origin =
         super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
     super::check_path(head.uri.path())?;

@@ -111,7 +111,12 @@ impl Gate {
             key: key_parsed,
         };
         let reserve_request = self.instance.reserve_request(&view, identity);
-        Ok(Box::new(GuardedRequest { reserve_request, head, body, origin, active, secrets, can_wait_for_store: true }))
+        // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
+        let mut share = self.instance.bodies.share();
+        share.add(body.len());
+        let guarded =
+            GuardedRequest { reserve_request, head, body, share, origin, active, secrets, can_wait_for_store: true };
+        Ok(Box::new(guarded))
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 21] = [
+pub(super) const PAGES: [ProblemPage; 22] = [
     ProblemPage {
         slug: "bad-request",
         means: "The request violates HTTP, or it is ambiguous about its end or its target. Two programs could read \
@@ -103,6 +103,14 @@ pub(super) const PAGES: [ProblemPage; 21] = [
         operator: "The log has a line for the attempt whose outcome is unknown. A late answer of the service still \
                    settles the key. If the service itself can safely be asked twice, `on_unknown` can make the retry \
                    the next attempt.",
+    },
+    ProblemPage {
+        slug: "overloaded",
+        means: "One of the limits of this proxy is reached: bodies in memory, connections, or connections to the service.",
+        executed: "No. Nothing of the request was forwarded.",
+        client: "Send the same request with the same key again, after `Retry-After`.",
+        operator: "`oncegate_overloaded_total` says which limit it was; `[limits]` sets them. Look for clients that send \
+                   slowly or hold many connections before you raise a limit.",
     },
     ProblemPage {
         slug: "path-ambiguous",

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use framing_guard::FramingTimeouts;
+use oncegate::body::body_budget::BodyBudget;
 use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::ids::InstanceId;
 use oncegate::downstream::balancer::ConnectionBalancer;
+use oncegate::downstream::connection_limits::ConnectionLimits;
 use oncegate::downstream::{self};
 use oncegate::gate::Gate;
 use oncegate::instance::Instance;
@@ -18,6 +20,7 @@ use oncegate::instance::metrics::Metrics;
 use oncegate::instance::observability::Observability;
 use oncegate::store::metrics::StoreMetrics;
 use oncegate::store::{self, Breaker, Store as _};
+use oncegate::upstream::connection_slots::UpstreamSlots;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -48,7 +51,8 @@ impl Impatient {
         let closing = door.closing.clone();
         let limits = FramingTimeouts { body: SOON, ..FramingTimeouts::default() };
         let inbox = ConnectionBalancer::create_inboxes(1).remove(0);
-        tokio::spawn(downstream::serve(listener, inbox, Arc::new(gate), limits, door));
+        let connections = ConnectionLimits::new(10, 0);
+        tokio::spawn(downstream::serve(listener, inbox, Arc::new(gate), connections, limits, door));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
 
@@ -84,6 +88,8 @@ async fn gate(setup: &Setup) -> Gate {
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
+        bodies: BodyBudget::new(config.limits.held_bodies),
+        upstream_slots: UpstreamSlots::new(config.limits.upstream_connections),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),

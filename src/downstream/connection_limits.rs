@@ -1,0 +1,110 @@
+//! The limits on clients' connections: in all, and of one peer address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::protocol::refusal::ReachedLimit;
+
+/// The open connections of clients, over all workers.
+#[derive(Debug)]
+pub struct ConnectionLimits {
+    connections_max: usize,
+    /// 0 for no limit.
+    per_peer_max: usize,
+    open: AtomicUsize,
+    /// The open connections of each peer; empty without a limit.
+    by_peer: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// The right to one open connection, until it is dropped.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
+    peer: IpAddr,
+}
+
+impl ConnectionLimits {
+    /// Limits of which nothing is used. `per_peer_max` is 0 for no limit.
+    pub fn new(connections_max: usize, per_peer_max: usize) -> Arc<Self> {
+        Arc::new(Self { connections_max, per_peer_max, open: AtomicUsize::new(0), by_peer: Mutex::default() })
+    }
+
+    /// Counts a connection of this peer.
+    ///
+    /// # Errors
+    /// The limit that is reached; the connection does not count then.
+    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<ConnectionPermit, ReachedLimit> {
+        let peer = peer_network(peer);
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(ReachedLimit::Connections);
+        }
+        if self.per_peer_max > 0 {
+            let mut by_peer = self.by_peer();
+            let open = by_peer.entry(peer).or_default();
+            if *open >= self.per_peer_max {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                return Err(ReachedLimit::ConnectionsPerPeer);
+            }
+            *open += 1;
+        }
+        Ok(ConnectionPermit { limits: Arc::clone(self), peer })
+    }
+
+    fn by_peer(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        // Consistent between any two statements, so a poisoned lock is usable.
+        self.by_peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.limits.open.fetch_sub(1, Ordering::Relaxed);
+        if self.limits.per_peer_max > 0 {
+            let mut by_peer = self.limits.by_peer();
+            match by_peer.get_mut(&self.peer) {
+                Some(open) if *open > 1 => *open -= 1,
+                _ => drop(by_peer.remove(&self.peer)),
+            }
+        }
+    }
+}
+
+/// The address that counts as one peer: an IPv6 host has a whole /64 network for itself (RFC 4291, section 2.5.4).
+pub fn peer_network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn connections_are_limited_in_all_and_for_each_peer() {
+        let limits = ConnectionLimits::new(3, 2);
+        let [a, b] = ["10.0.0.1", "10.0.0.2"].map(address);
+        let kept = [limits.admit(a).unwrap(), limits.admit(a).unwrap()];
+        assert_eq!(limits.admit(a).unwrap_err(), ReachedLimit::ConnectionsPerPeer);
+        let last = limits.admit(b).unwrap();
+        assert_eq!(limits.admit(b).unwrap_err(), ReachedLimit::Connections);
+        drop(kept);
+        assert!(limits.admit(a).is_ok() && limits.admit(b).is_ok());
+        drop(last);
+        assert_eq!((limits.open.load(Ordering::Relaxed), limits.by_peer().len()), (0, 0));
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_peer_and_a_mapped_address_is_its_ipv4_address() {
+        assert_eq!(peer_network(address("2001:db8:1:2:3:4:5:6")), address("2001:db8:1:2::"));
+        assert_eq!(peer_network(address("::ffff:10.0.0.1")), address("10.0.0.1"));
+    }
+}

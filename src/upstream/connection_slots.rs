@@ -1,0 +1,75 @@
+//! The number of connections to each upstream, over all workers and routes.
+//!
+//! A service has so many workers. Clients that never end their requests must not take all of them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::UpstreamTarget;
+
+/// The slots of all upstreams.
+#[derive(Debug)]
+pub struct UpstreamSlots {
+    /// The connections to each.
+    connections_max: usize,
+    targets: Mutex<HashMap<Arc<UpstreamTarget>, Arc<ConnectionSlots>>>,
+}
+
+/// The slots for connections to one upstream. The waiting requests are served in the order in which they came.
+#[derive(Debug)]
+pub struct ConnectionSlots {
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
+
+/// The right to one connection, until it is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionSlot(#[expect(dead_code, reason = "only its existence counts")] OwnedSemaphorePermit);
+
+/// Counts a waiting request until it is dropped.
+struct WaitingRequest<'a>(&'a AtomicUsize);
+
+impl UpstreamSlots {
+    /// Slots for so many connections to each upstream.
+    pub fn new(connections_max: usize) -> Self {
+        Self { connections_max, targets: Mutex::default() }
+    }
+
+    /// The slots of one upstream.
+    pub fn of(&self, target: &Arc<UpstreamTarget>) -> Arc<ConnectionSlots> {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = targets.entry(Arc::clone(target)).or_insert_with(|| {
+            let free = Arc::new(Semaphore::new(self.connections_max.min(Semaphore::MAX_PERMITS)));
+            Arc::new(ConnectionSlots { free, waiting: AtomicUsize::new(0) })
+        });
+        Arc::clone(slots)
+    }
+}
+
+impl ConnectionSlots {
+    /// Takes a free slot, if there is one.
+    pub(super) fn try_take(&self) -> Option<ConnectionSlot> {
+        Arc::clone(&self.free).try_acquire_owned().ok().map(ConnectionSlot)
+    }
+
+    /// Waits for a free slot.
+    pub(super) async fn take(&self) -> ConnectionSlot {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = WaitingRequest(&self.waiting);
+        ConnectionSlot(Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed"))
+    }
+
+    /// Whether requests wait for a slot, on any worker. Idle connections are closed for them.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,203 @@
+//! Clients that hold what they can: bodies in memory, connections, the service's workers, file descriptors. Each limit refuses
+//! new work, nothing that runs, and lets other clients through.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::harness::{
+    Answer, Client, Exchange, Hold, Request, Response, Store, TEST_TIMEOUT, World, eventually, h2, route,
+};
+
+fn admin(world: &World) -> Client {
+    Client { address: world.proxy.admin }
+}
+
+/// The number of times that a limit was reached.
+async fn reached(world: &World, limit: &str) -> u64 {
+    let scrape = admin(world).get("/metrics").send().await.text();
+    let name = format!("oncegate_overloaded_total{{limit=\"{limit}\"}} ");
+    scrape.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
+}
+
+/// Sends all of a request but its last byte.
+async fn open_unfinished(world: &World, request: &Request) -> Exchange {
+    let bytes = request.bytes();
+    world.proxy.client().raw(&bytes[..bytes.len() - 1]).await
+}
+
+fn is_overloaded(response: &Response) -> bool {
+    response.outcome() == (503, "overloaded".to_owned()) && response.field("retry-after") == Some("1")
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_refused_within_seconds() {
+    let world = World::start(Store::sqlite()).await;
+    let begun = Instant::now();
+    let trickle = |request: Request| {
+        let client = world.proxy.client();
+        async move {
+            let mut exchange = client.raw(&request.head()).await;
+            let refusal = timeout(Duration::from_secs(25), async {
+                loop {
+                    tokio::select! {
+                        response = exchange.response() => break response,
+                        () = sleep(Duration::from_secs(1)) => {}
+                    }
+                    exchange.write(b"x").await;
+                }
+            });
+            (refusal.await.expect("it is refused"), begun.elapsed())
+        }
+    };
+    let body = "x".repeat(1000);
+    let guarded = trickle(world.post("/pay").key("k-1").body(&*body));
+    let streamed = trickle(world.post("/upload").body(&*body));
+    for (refusal, took) in [tokio::join!(guarded, streamed)].into_iter().flat_map(<[_; 2]>::from) {
+        assert_eq!(refusal.outcome(), (408, "request-timeout".to_owned()));
+        assert!(took >= Duration::from_secs(9), "{took:?}");
+    }
+    assert_eq!(world.upstream.executed().len(), 0);
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+}
+
+#[tokio::test]
+async fn an_http_2_stream_that_is_silent_is_reset_and_frees_its_connection_to_the_service() {
+    let world = World::start(Store::sqlite()).await;
+    let mut client = h2::connect(&world).await;
+    let first = stream::once(async { Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))) });
+    let endless = StreamBody::new(Box::pin(first.chain(stream::pending())));
+    let request = http::Request::post("http://oncegate/upload").body(endless).unwrap();
+    let answer = timeout(Duration::from_secs(25), client.send_request(request)).await.expect("it ends");
+    assert!(answer.is_err() || answer.is_ok_and(|response| response.status() == 408));
+    world.upstream.wait_until(|seen| seen.closed >= 1).await;
+}
+
+#[tokio::test]
+async fn a_slow_service_does_not_make_its_client_slow() {
+    let world = World::start(Store::sqlite()).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    // More than all buffers on the way, so that the client has to wait for the service.
+    let upload = world.post("/upload").body("x".repeat(8 << 20)).spawn();
+    sleep(Duration::from_secs(12)).await;
+    hold.release();
+    assert_eq!(upload.await.unwrap().unwrap().status, 201);
+}
+
+#[tokio::test]
+async fn bodies_that_fill_the_memory_are_refused_and_small_requests_are_served() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let large = |key: &str| world.post("/pay").key(key).body("x".repeat(1 << 20));
+    let mut unfinished = Vec::new();
+    for number in 0..3 {
+        unfinished.push(open_unfinished(&world, &large(&format!("held-{number}"))).await);
+    }
+    let scrape = || async { admin(&world).get("/metrics").send().await.text() };
+    eventually(TEST_TIMEOUT, async || {
+        let held = "oncegate_held_body_bytes ";
+        let held: f64 = scrape().await.lines().find_map(|line| line.strip_prefix(held)?.parse().ok())?;
+        (held >= 3.0 * 1_048_575.0).then_some(())
+    })
+    .await;
+    let refusal = large("k-large").send().await;
+    assert!(is_overloaded(&refusal), "{refusal:?}");
+    assert_eq!(reached(&world, "held_bodies").await, 1);
+    let payment = world.pay("k-small").send().await;
+    assert_eq!(payment.oncegate_status(), Some("executed"));
+    assert_eq!(world.pay("k-small").send().await.comparable(), payment.replayed());
+    for exchange in &mut unfinished {
+        exchange.write(b"x").await;
+        assert_eq!(exchange.response().await.oncegate_status(), Some("executed"));
+    }
+    assert_eq!(large("k-large").send().await.oncegate_status(), Some("executed"));
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_is_refused_and_others_are_served() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { connections = 3 }")).await;
+    let mut served = world.pay("k-1").open().await.unwrap();
+    assert_eq!(served.response().await.status, 201);
+    let idle = [world.proxy.client().connect().await, world.proxy.client().connect().await];
+    eventually(TEST_TIMEOUT, async || {
+        let refusal = world.pay("k-2").try_send().await.ok()?;
+        is_overloaded(&refusal).then_some(())
+    })
+    .await;
+    assert!(reached(&world, "connections").await >= 1);
+    served.write(&world.pay("k-3").bytes()).await;
+    assert_eq!(served.response().await.status, 201, "an open connection is served");
+    drop(idle);
+    eventually(TEST_TIMEOUT, async || world.pay("k-4").try_send().await.ok().filter(|response| response.status == 201))
+        .await;
+}
+
+#[tokio::test]
+async fn a_peer_has_a_limit_of_its_own() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { connections_per_peer = 2 }")).await;
+    let _idle = [world.proxy.client().connect().await, world.proxy.client().connect().await];
+    eventually(TEST_TIMEOUT, async || {
+        let refusal = world.pay("k-1").try_send().await.ok()?;
+        is_overloaded(&refusal).then_some(())
+    })
+    .await;
+    assert!(reached(&world, "connections_per_peer").await >= 1);
+    assert_eq!(world.upstream.calls(), 0);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_services_connections_wait_and_are_then_refused() {
+    let lines = "connect_timeout = \"500ms\"";
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("limits = { upstream_connections = 2 }").route(&route("pay", lines))
+    })
+    .await;
+    let hold = Hold::new();
+    let held = || Answer::status(201).hold(&hold);
+    world.upstream.then(held()).then(held());
+    let running = [world.pay("k-1").spawn(), world.pay("k-2").spawn()];
+    world.upstream.wait_for_executed(2).await;
+    for request in [world.pay("k-3"), world.post("/upload").body("x")] {
+        let refusal = request.send().await;
+        assert!(is_overloaded(&refusal), "{refusal:?}");
+    }
+    assert_eq!(reached(&world, "upstream_connections").await, 2);
+    let waiting = world.pay("k-4").spawn();
+    sleep(Duration::from_millis(50)).await;
+    hold.release();
+    for answer in running.into_iter().chain([waiting]) {
+        assert_eq!(answer.await.unwrap().unwrap().oncegate_status(), Some("executed"));
+    }
+    assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"), "nothing was sent before");
+    assert_eq!(world.upstream.calls(), 4);
+}
+
+#[tokio::test]
+async fn probes_and_payments_are_served_while_idle_sockets_take_all_file_descriptors_of_clients() {
+    let prlimit = ["prlimit", "--nofile=300:300"].map(Into::into).to_vec();
+    let mut world = World::with(Store::sqlite(), |setup| setup.under(prlimit)).await;
+    let mut served = world.pay("k-1").open().await.unwrap();
+    assert_eq!(served.response().await.status, 201);
+    let mut idle = Vec::new();
+    for _ in 0..320 {
+        idle.push(world.proxy.client().connect().await);
+    }
+    eventually(TEST_TIMEOUT, async || (reached(&world, "connections").await > 0).then_some(())).await;
+    for path in ["/healthz", "/readyz"] {
+        let answer = timeout(Duration::from_secs(5), admin(&world).get(path).send()).await.unwrap();
+        assert_eq!(answer.status, 200, "{path}");
+    }
+    served.write(&world.pay("k-2").bytes()).await;
+    assert_eq!(served.response().await.oncegate_status(), Some("executed"));
+    // The ends of the idle sockets are seen before the next test's proxy starts.
+    for socket in &mut idle {
+        let _ = socket.shutdown().await;
+    }
+    world.crash_and_restart().await;
+}
