@@ -30,6 +30,7 @@ use crate::instance::latency::RouteLatencies;
 use crate::instance::lease::InstanceLease;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
+use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
 use crate::tasks;
 use crate::tasks::deferred_reports::DeferredReports;
@@ -120,7 +121,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let store = store::open(&(&config.store).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
-    let breaker = Breaker::new(store);
+    let store = EncryptedStore::new(store, Encryption::from(&*config));
+    let breaker = Breaker::new(Arc::<EncryptedStore>::clone(&store));
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| StartError::Machine(error.into()))?;
     let instance_lease = InstanceLease::new(
@@ -170,6 +172,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let stops = ShutdownSignals::default();
     let (sender, live) = watch::channel(Arc::clone(&config));
     let background = start_tasks(&instance, &live, &stops);
+    background.spawn(reload_encryption(live.clone(), store, stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
     let admin = AdminListener::new(Arc::clone(&instance), live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
@@ -330,6 +333,17 @@ fn start_consumers(
             }
         });
     })
+}
+
+/// Passes the secrets of each new configuration to the store, until `stop`.
+async fn reload_encryption(
+    mut live: watch::Receiver<Arc<Config>>,
+    store: Arc<EncryptedStore>,
+    stop: CancellationToken,
+) {
+    while let Some(Ok(())) = stop.run_until_cancelled(live.changed()).await {
+        store.reload(Encryption::from(&**live.borrow_and_update()));
+    }
 }
 
 /// Passes each new configuration to one worker's gate.

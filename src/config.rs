@@ -240,6 +240,8 @@ pub struct StoreConfig {
     pub timeout: Duration,
     /// Bring an old schema up to date at start, rather than refuse it.
     pub migrate: bool,
+    /// Whether stored responses are encrypted with the current secret.
+    pub encrypt: bool,
     /// The time between two renewals of an instance's lease.
     pub heartbeat: Duration,
     /// The time for which a lease is valid without a renewal; twice a heartbeat at least.

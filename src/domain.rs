@@ -28,6 +28,7 @@ pub mod rfc3339;
 pub mod route_table;
 pub mod scope;
 pub mod sealed;
+pub mod sealed_response;
 pub mod service_report;
 pub mod space;
 pub mod state;

@@ -29,6 +29,7 @@ pub mod admin;
 mod batch;
 pub mod breaker;
 mod deliveries;
+pub mod encrypted;
 pub mod error;
 pub mod metrics;
 mod migrate;

@@ -191,7 +191,7 @@ fn read_config<'a>(
     let tls = tls::read(&top.table("tls"));
     let limits = limits::read(&top.table("limits"));
     let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
-    let store = read_store(&top.table("store").with_external(external));
+    let store = read_store(&top.table("store").with_external(external), &secrets);
     let cache_memory = top.table("cache").parsed("memory", units::parse_size);
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
@@ -248,7 +248,7 @@ fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
     })
 }
 
-fn read_store(section: &Section<'_>) -> Option<StoreConfig> {
+fn read_store(section: &Section<'_>, secrets: &Option<Secrets>) -> Option<StoreConfig> {
     let url = section.text("url").and_then(|text| match StoreLocation::parse(&text.value) {
         Ok(location) => Some(location),
         // The problem does not show the text, which may hold a password.
@@ -261,6 +261,13 @@ fn read_store(section: &Section<'_>) -> Option<StoreConfig> {
     let max_connections = section.integer("max_connections", STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, why);
     let timeout = section.duration_above_zero("timeout");
     let migrate = section.boolean("migrate");
+    let encrypt = section.boolean("encrypt");
+    if let (Some(encrypt), Some(secrets)) = (&encrypt, secrets)
+        && encrypt.value
+        && secrets.current().is_none()
+    {
+        section.reader().problem(&encrypt.position, "needs a `secret` to encrypt with");
+    }
     let lease = section.table("lease");
     let heartbeat = lease.duration_above_zero("heartbeat");
     let expiry = lease.duration_above_zero("expiry");
@@ -277,6 +284,7 @@ fn read_store(section: &Section<'_>) -> Option<StoreConfig> {
         max_connections: max_connections?.value,
         timeout: timeout?.value,
         migrate: migrate?.value,
+        encrypt: encrypt?.value,
         heartbeat: heartbeat?.value,
         expiry: expiry?.value,
         sweep_every: sweep_every?.value,

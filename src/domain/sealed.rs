@@ -8,13 +8,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::fingerprint::{Secret, Secrets};
-use super::ids::RecordId;
 
 /// Bytes under AES-256-GCM (NIST SP 800-38D), in their stored form.
 ///
 /// Each text has a key of its own: HMAC-SHA-256, under a key derived from the secret, over 32 random bytes that precede
 /// the text. So no key encrypts a second text, and the nonce is always zero; with one key for all, random nonces would
-/// collide after some billion texts. The record's id is authenticated too: a text opens under its record and no other.
+/// collide after some billion texts. The place of the text is authenticated too: it opens there and nowhere else.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedBytes {
     /// The name of the secret that opens it.
@@ -44,13 +43,13 @@ impl fmt::Display for UnsealError {
 const SALT_BYTES: usize = 32;
 
 impl SealedBytes {
-    /// Seals a text for a record, with 32 bytes from the operating system's generator.
-    pub fn seal(secret: &Secret, id: &RecordId, salt: [u8; SALT_BYTES], text: &[u8]) -> Self {
+    /// Seals a text, with 32 bytes from the operating system's generator. `bound_to` names its place: a record's id, for example.
+    pub fn seal(secret: &Secret, bound_to: &[u8], salt: [u8; SALT_BYTES], text: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(SALT_BYTES + text.len() + AES_256_GCM.tag_len());
         bytes.extend_from_slice(text);
         key(secret, &salt)
-            .seal_in_place_append_tag(nonce(), Aad::from(id.as_bytes()), &mut bytes)
-            .expect("a request is far below the limit of AES-GCM");
+            .seal_in_place_append_tag(nonce(), Aad::from(bound_to), &mut bytes)
+            .expect("a request or response is far below the limit of AES-GCM");
         bytes.splice(0..0, salt);
         Self { secret: secret.name(), bytes: bytes.into() }
     }
@@ -59,11 +58,11 @@ impl SealedBytes {
     ///
     /// # Errors
     /// [`UnsealError`]; nothing of the text is returned then.
-    pub fn open(&self, secrets: &Secrets, id: &RecordId) -> Result<Vec<u8>, UnsealError> {
+    pub fn open(&self, secrets: &Secrets, bound_to: &[u8]) -> Result<Vec<u8>, UnsealError> {
         let secret = secrets.named(&self.secret).ok_or(UnsealError::SecretGone)?;
         let (salt, text) = self.bytes.split_first_chunk::<SALT_BYTES>().ok_or(UnsealError::Broken)?;
         let mut text = text.to_vec();
-        let opened = key(secret, salt).open_in_place(nonce(), Aad::from(id.as_bytes()), &mut text);
+        let opened = key(secret, salt).open_in_place(nonce(), Aad::from(bound_to), &mut text);
         let length = opened.map_err(|_| UnsealError::Broken)?.len();
         text.truncate(length);
         Ok(text)
@@ -92,8 +91,9 @@ fn nonce() -> Nonce {
 mod tests {
     use super::*;
 
-    fn id(byte: u8) -> RecordId {
-        RecordId::from_stored(&[byte; 32]).unwrap()
+    /// A record's id, as a place.
+    fn id(byte: u8) -> [u8; 32] {
+        [byte; 32]
     }
 
     #[test]

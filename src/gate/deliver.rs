@@ -68,7 +68,7 @@ impl Gate {
             return DeliveryProgress::Open;
         };
         let route = Arc::clone(&active.route);
-        let request = match sealed.open(&live.config.secrets, &id) {
+        let request = match sealed.open(&live.config.secrets, id.as_bytes()) {
             Ok(encoded) => request_codec::decode(encoded).ok_or_else(|| "it is not an encoded request".to_owned()),
             Err(UnsealError::SecretGone) => {
                 // While the secret is being rotated, another instance has it already, and this one will have it.

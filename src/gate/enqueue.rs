@@ -35,7 +35,7 @@ impl GuardedRequest {
         let encoded = request_codec::encode(&self.head, &self.body, &self.origin);
         EnqueueRequest {
             reserve_request: self.reserve_request.clone(),
-            sealed: SealedBytes::seal(secret, &self.reserve_request.id, salt, &encoded),
+            sealed: SealedBytes::seal(secret, self.reserve_request.id.as_bytes(), salt, &encoded),
         }
     }
 }

@@ -10,6 +10,7 @@ use http::header::{
 use http::{HeaderMap, Version};
 
 use super::via;
+use crate::domain::sealed_response::SEALED;
 
 /// The field that marks a replay; no other answer has it.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -92,11 +93,12 @@ const OWN_NAMES: [&str; 17] = [
 const TO_SERVICE: [HeaderName; 3] = [RESERVATION, ATTEMPT, RECOVERY_POINT];
 
 /// The fields that only Oncegate may send to the client, and the service's directives, which are for Oncegate alone.
-const TO_CLIENT: [HeaderName; 6] = [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
+const TO_CLIENT: [HeaderName; 7] =
+    [IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
 
 /// The fields to remove from a stored response. Its length is set from the body that is sent.
-const TO_KEEP: [HeaderName; 7] =
-    [CONTENT_LENGTH, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL];
+const TO_KEEP: [HeaderName; 8] =
+    [CONTENT_LENGTH, IDEMPOTENT_REPLAYED, ONCEGATE_STATUS, KEY_EXPIRES, ORIGINAL_DATE, DECISION, TTL, SEALED];
 
 /// Returns the field names that `Connection` lists.
 pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {

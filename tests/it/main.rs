@@ -30,6 +30,7 @@ mod crash;
 mod crash_at_start;
 mod crash_points;
 mod disk_errors;
+mod encryption;
 mod operators;
 mod orders;
 mod orphans;

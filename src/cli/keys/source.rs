@@ -17,6 +17,7 @@ use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin, render_
 use crate::cli::CommandError;
 use crate::cli::client::{ConnectError, Connected};
 use crate::config::StoreLocation;
+use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::{self, OpenError, StoreSettings};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
@@ -71,6 +72,7 @@ impl KeyAdminSource {
             }
             CommandError::Store(location.clone(), error)
         })?;
+        let store = EncryptedStore::new(store, Encryption::from(&config));
         let (_, config) = watch::channel(Arc::new(config));
         Ok(Self::Store(Box::new(KeyAdmin::new(store, config)), location))
     }

@@ -46,6 +46,24 @@ impl Store {
         }
     }
 
+    /// The fields and the body of each stored response. No process may have the embedded store open at that moment.
+    pub async fn responses(&self) -> Vec<Vec<u8>> {
+        let sql = "select coalesce(fields, x''), coalesce(body, x'') from keys where status is not null";
+        match self {
+            Self::Postgres(database) => {
+                let sql = sql.replace("keys", "oncegate.keys").replace("x''", "''::bytea");
+                let rows = database.client().await.query(&sql, &[]).await.unwrap();
+                rows.iter().map(|row| [row.get::<_, Vec<u8>>(0), row.get(1)].concat()).collect()
+            }
+            Self::Sqlite(folder) => {
+                let store = rusqlite::Connection::open(file(folder)).unwrap();
+                let mut rows = store.prepare(sql).unwrap();
+                let whole = |row: &rusqlite::Row<'_>| Ok([row.get::<_, Vec<u8>>(0)?, row.get(1)?].concat());
+                rows.query_map([], whole).unwrap().map(Result::unwrap).collect()
+            }
+        }
+    }
+
     /// The state of one key after its proxy's death. The recovery of the embedded store's files is left to the next
     /// proxy, so this reads copies of them.
     pub async fn state_after_death(&self, key: &str) -> Option<String> {

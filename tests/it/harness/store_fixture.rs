@@ -281,7 +281,7 @@ pub fn new_enqueue_request(reserve_request: &ReserveRequest) -> EnqueueRequest {
     let secret = Secret::new("a secret of some length");
     EnqueueRequest {
         reserve_request: reserve_request.clone(),
-        sealed: SealedBytes::seal(&secret, &reserve_request.id, [7; 32], b"a request"),
+        sealed: SealedBytes::seal(&secret, reserve_request.id.as_bytes(), [7; 32], b"a request"),
     }
 }
 
