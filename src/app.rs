@@ -26,6 +26,7 @@ use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
+use crate::instance::key_limits::NewKeyLimits;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::lease::InstanceLease;
 use crate::instance::metrics::Metrics;
@@ -148,6 +149,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache,
+        key_limits: NewKeyLimits::default(),
         upstream_slots: UpstreamSlots::new(shares.each_upstream),
         bodies: BodyBudget::new(config.limits.held_bodies),
         tracker: TaskTracker::new(),

@@ -30,7 +30,6 @@ use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
 use admit::{Admission, GuardedRequest};
-use bypass::ReserveFailure;
 use client::ClientConnection;
 use decide::Decision;
 use outcome::Outcome;
@@ -53,6 +52,7 @@ pub mod outcome;
 mod oversize;
 pub mod pass;
 mod render;
+mod reserve;
 mod response_context;
 pub mod routing;
 pub mod settle;
@@ -243,18 +243,7 @@ impl Gate {
         let mut entry = in_flight.register(guarded.reserve_request.token);
         let mut reserving_since = BootInstant::now();
         let may_start = instance_lease.may_start() && !self.instance.drain_expired.is_cancelled();
-        let reserved = match may_start {
-            true => {
-                let reserving = store.reserve(guarded.reserve_request.clone());
-                context.timed(TraceStage::Reserve, pin!(reserving)).await.map_err(ReserveFailure::Store)
-            }
-            // Without a lease this instance starts no attempt. It can still answer for the attempts of others.
-            false => match context.timed(TraceStage::Reserve, pin!(store.find(guarded.reserve_request.id))).await {
-                Ok(Some(record)) => Ok(ReserveResult::Taken(record)),
-                none => Err(ReserveFailure::NoLease(none.err())),
-            },
-        };
-        let mut result = match reserved {
+        let mut result = match self.reserve(&guarded, may_start, context).await {
             Ok(result) => result,
             Err(failure) => return Box::pin(self.without_reservation(guarded, failure, entry, context)).await,
         };

@@ -17,6 +17,7 @@ use crate::domain::scope::Salt;
 use crate::store::{Breaker, Store, StoreError};
 use crate::upstream::connection_slots::UpstreamSlots;
 use in_flight::InFlightRegistry;
+use key_limits::NewKeyLimits;
 use latency::RouteLatencies;
 use lease::InstanceLease;
 use metrics::CacheTier;
@@ -25,6 +26,7 @@ use wait_groups::WaitGroups;
 
 pub mod boot_time;
 pub mod in_flight;
+pub mod key_limits;
 pub mod latency;
 pub mod lease;
 pub mod metrics;
@@ -62,6 +64,8 @@ pub struct Instance {
     pub cache: Cache,
     /// The bytes of bodies in memory.
     pub bodies: Arc<BodyBudget>,
+    /// The new keys of callers and addresses, for routes that limit them.
+    pub key_limits: NewKeyLimits,
     /// The connections to each upstream.
     pub upstream_slots: UpstreamSlots,
     /// The work that must end before the process does: attempts and their settlements.

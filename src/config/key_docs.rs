@@ -237,6 +237,7 @@ pub const ROUTE: &[KeyDoc] = &[
         "answer at once, or accept with 202 and deliver later: always, or for clients that send `Prefer: respond-async`",
     ),
     KeyDoc::new("retry", Table(RETRY), "{}", "how often, and how long, an accepted request is tried"),
+    KeyDoc::new("limits", Table(KEY_LIMITS), "{}", "the new keys of each caller"),
     KeyDoc::new("replay", Table(REPLAY), "{}", "the content of a replay"),
     KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read refusals and replays"),
     KeyDoc::new("reconcile", Table(RECONCILE), "{}", "how the service is asked about an unknown outcome"),
@@ -279,6 +280,12 @@ pub const FINGERPRINT: &[KeyDoc] = &[
 /// The keys of a route's `replay`.
 pub const REPLAY: &[KeyDoc] =
     &[KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays")];
+
+/// The keys of a route's `limits`.
+pub const KEY_LIMITS: &[KeyDoc] = &[
+    KeyDoc::new("new_keys_per_second", Integer, "0", "new keys of one caller; 0 for no limit"),
+    KeyDoc::new("burst", Integer, "0", "new keys of one caller at once; 0 for those of one second"),
+];
 
 /// The keys of a route's `retry`.
 pub const RETRY: &[KeyDoc] = &[
@@ -372,6 +379,7 @@ pub(super) fn table_with(name: &str) -> Option<&'static str> {
         ("in a route's `reconcile`", RECONCILE),
         ("in `[[consumers]]`", CONSUMER),
         ("in a route's `retry`", RETRY),
+        ("in a route's `limits`", KEY_LIMITS),
     ];
     tables.into_iter().find(|(_, keys)| keys.iter().any(|key| key.name == name)).map(|(table, _)| table)
 }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use super::LimitsConfig;
 use super::reader::Section;
 use super::units;
+use crate::domain::key_rate::KeyRate;
 
 /// More connections than one process serves on any machine.
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -14,6 +15,9 @@ const HELD_BODIES_MIN: u64 = 4 << 20;
 
 /// A higher rate would refuse people with slow phones.
 const BODY_RATE: RangeInclusive<u64> = 1..=64 << 10;
+
+/// A caller that needs more at once needs a higher rate.
+const BURST_MAX: usize = 100_000;
 
 /// Reads the whole table.
 pub(super) fn read(section: &Section<'_>) -> Option<LimitsConfig> {
@@ -35,4 +39,19 @@ pub(super) fn read(section: &Section<'_>) -> Option<LimitsConfig> {
         body_rate: body_rate?.value,
         upstream_connections: upstream?.value,
     })
+}
+
+/// Reads a route's `limits`. `Some(None)` for a route without a limit.
+pub(super) fn read_key_rate(section: &Section<'_>) -> Option<Option<KeyRate>> {
+    let max = KeyRate::PER_SECOND_MAX as usize;
+    let per_second = section.integer("new_keys_per_second", 0..=max, "0 is no limit, and 1000 the highest");
+    let burst = section.integer("burst", 0..=BURST_MAX, "0 is as many as a second");
+    let (per_second, burst) = (per_second?, burst?);
+    if per_second.value == 0 && burst.value > 0 {
+        section.reader().problem(&burst.position, "needs `new_keys_per_second`");
+        return None;
+    }
+    let burst = if burst.value == 0 { per_second.value } else { burst.value };
+    let small = |number: usize| u32::try_from(number).expect("its bound is far below");
+    Some((per_second.value > 0).then(|| KeyRate::new(small(per_second.value), small(burst))))
 }

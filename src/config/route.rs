@@ -12,6 +12,7 @@ use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key::{KeyLimits, KeySyntax};
+use crate::domain::key_rate::KeyRate;
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::{OnUnknown, StatusTable};
 use crate::domain::retry::RetryPolicy;
@@ -78,6 +79,8 @@ pub struct Route {
     pub retry: RetryPolicy,
     /// The key as the service sees it.
     pub forward_key: ForwardKey,
+    /// The rate of new keys for each caller; `None` for no limit.
+    pub key_rate: Option<KeyRate>,
     /// The largest request body, in bytes; a larger one is refused.
     pub max_request_body: usize,
     /// The largest response body that is kept, in bytes.

@@ -13,7 +13,7 @@ use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
 use super::route_context::RouteContext;
 use super::upstream::UpstreamTarget;
 use super::value_parsers::{header_name, upstream_target};
-use super::{PassThroughConfig, cors, delivery, fingerprint, key, reconcile, scope, statuses, units};
+use super::{PassThroughConfig, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::route_table::Spelling;
@@ -210,6 +210,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
         _ => None,
     });
     let ttl = section.parsed("ttl", parse_ttl);
+    let key_rate = limits::read_key_rate(&section.table("limits"));
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
     let cors = cors::read(&section.table("cors").with_fallback(top_cors));
@@ -249,6 +250,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
         delivery,
         retry,
         forward_key: forward_key?.value,
+        key_rate: key_rate?,
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,
         cors: Arc::new(cors?),

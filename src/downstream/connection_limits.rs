@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::domain::peer_network::peer_network;
 use crate::protocol::refusal::ReachedLimit;
 
 /// The open connections of clients, over all workers.
@@ -72,14 +73,6 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The address that counts as one peer: an IPv6 host has a whole /64 network for itself (RFC 4291, section 2.5.4).
-pub fn peer_network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,11 +93,5 @@ mod tests {
         assert!(limits.admit(a).is_ok() && limits.admit(b).is_ok());
         drop(last);
         assert_eq!((limits.open.load(Ordering::Relaxed), limits.by_peer().len()), (0, 0));
-    }
-
-    #[test]
-    fn an_ipv6_network_is_one_peer_and_a_mapped_address_is_its_ipv4_address() {
-        assert_eq!(peer_network(address("2001:db8:1:2:3:4:5:6")), address("2001:db8:1:2::"));
-        assert_eq!(peer_network(address("::ffff:10.0.0.1")), address("10.0.0.1"));
     }
 }

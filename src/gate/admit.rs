@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -23,12 +24,14 @@ use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{FingerprintInput, Secrets};
 use crate::domain::ids::Token;
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
+use crate::domain::peer_network::peer_network;
 use crate::domain::record::Record;
 use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
+use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::protocol::fields::{self, RequestOrigin};
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::upstream::UpstreamClient;
 
 use identity::{IdentityInput, IdentitySearch, RequestIdentity};
@@ -77,6 +80,8 @@ pub struct GuardedRequest {
     /// The part of the memory for bodies that this request's body and its response take.
     pub(super) share: BudgetShare,
     pub(super) origin: RequestOrigin,
+    /// The address that the request comes from, where its route limits new keys.
+    pub(super) client_address: Option<IpAddr>,
     pub(super) active: ActiveRoute,
     pub(super) secrets: Secrets,
     /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
@@ -102,6 +107,23 @@ impl GuardedRequest {
         let input = fingerprint_input(&self.head, &path, &self.body);
         let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
         decide(record, is_same, &self.rules())
+    }
+
+    /// Counts a new key of this request's caller, where the route limits them.
+    ///
+    /// # Errors
+    /// The time after which the caller may use a new key.
+    pub(super) fn use_new_key(&self, instance: &Instance) -> Result<Option<NewKeyAllowance>, RetryAfter> {
+        let Some(rate) = self.route().key_rate else { return Ok(None) };
+        let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
+        let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
+        used.map(Some).map_err(RetryAfter::new)
+    }
+
+    /// Refuses a new key, and counts that.
+    pub(super) fn refuse_new_key(&self, wait: RetryAfter) -> Refusal {
+        self.active.metrics.rate_limited.inc();
+        Refusal::TooManyKeys(wait)
     }
 
     /// Counts the result of this request's reservation.
@@ -182,12 +204,14 @@ impl Gate {
                 let secrets = live.config.secrets.clone();
                 let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
                 let reserve_request = self.instance.reserve_request(&view, identity);
+                let client_address = route.key_rate.map(|_| client_address(&head, &origin, &live.config));
                 let guarded = GuardedRequest {
                     reserve_request,
                     head,
                     body,
                     share,
                     origin,
+                    client_address,
                     active: active.clone(),
                     secrets,
                     can_wait_for_store: false,
@@ -238,11 +262,20 @@ pub(super) fn request_origin(head: &request::Parts, client: &ClientConnection, c
     let peer = client.peer.to_canonical();
     RequestOrigin {
         peer,
-        trusted: config.trusted_proxies.iter().any(|net| net.contains(&peer)),
+        trusted: is_trusted(&peer, config),
         host: effective_host(head),
         version: head.version,
         secure: client.secure,
     }
+}
+
+fn is_trusted(address: &IpAddr, config: &Config) -> bool {
+    config.trusted_proxies.iter().any(|network| network.contains(address))
+}
+
+/// The address that a request comes from, as far as it is one subject of a limit.
+fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
+    peer_network(origin.client_address(&head.headers, |address| is_trusted(&address.to_canonical(), config)))
 }
 
 impl Instance {

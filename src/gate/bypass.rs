@@ -10,7 +10,7 @@ use super::{Gate, log_and_refuse};
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
-use crate::protocol::refusal::Refusal;
+use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::store::StoreError;
 use crate::telemetry::logs::error_causes;
 
@@ -20,6 +20,8 @@ pub(super) enum ReserveFailure {
     NoLease(Option<StoreError>),
     /// The store failed, or could not be asked.
     Store(StoreError),
+    /// The caller may use no new key for so long, and the store has no record of this one.
+    TooManyKeys(RetryAfter),
 }
 
 impl ReserveFailure {
@@ -31,14 +33,15 @@ impl ReserveFailure {
                 StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::NoLease(None) => None,
+            Self::NoLease(None) | Self::TooManyKeys(_) => None,
         }
     }
 
-    fn into_refusal(self) -> Refusal {
+    fn into_refusal(self, guarded: &GuardedRequest) -> Refusal {
         match self {
             Self::NoLease(Some(error)) | Self::Store(error) => log_and_refuse(error),
             Self::NoLease(None) => Refusal::StoreUnavailable,
+            Self::TooManyKeys(wait) => guarded.refuse_new_key(wait),
         }
     }
 }
@@ -61,7 +64,7 @@ impl Gate {
         let is_draining = self.instance.draining.is_cancelled();
         let may_bypass = guarded.route().store_down == StoreDownPolicy::Bypass && !guarded.can_wait_for_store;
         let Some(outage) = failure.outage().filter(|_| may_bypass && !is_draining) else {
-            return Outcome::Refused(failure.into_refusal());
+            return Outcome::Refused(failure.into_refusal(&guarded));
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {
             tracing::warn!(route = %guarded.route().name,

@@ -98,6 +98,7 @@ impl Gate {
             body,
             share,
             origin,
+            client_address: None,
             active: active.clone(),
             secrets: live.config.secrets.clone(),
             can_wait_for_store: true,
@@ -229,10 +230,12 @@ pub(super) fn release(
 /// The time for which a key is remembered that a response with this status has released. A key that its service has refused to
 /// the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys.
 pub(super) fn released_ttl(status: StatusCode, ttl: Duration) -> Duration {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Duration::ZERO,
-        _ => ttl,
-    }
+    if refuses_caller(status) { Duration::ZERO } else { ttl }
+}
+
+/// Whether the service refuses the caller, and not the request.
+pub(super) fn refuses_caller(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again

@@ -44,11 +44,21 @@ impl Gate {
     /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
     /// no lease.
     pub(super) async fn enqueue(&self, guarded: &GuardedRequest) -> Outcome {
+        let mut may_use_key = guarded.use_new_key(&self.instance);
         let request = guarded.enqueue_request();
         let epoch = self.instance.cache.current_epoch();
         let mut replaces = None;
         for _ in 0..=TAKE_OVERS_MAX {
-            let record = match self.instance.store.enqueue(request.clone(), replaces).await {
+            let enqueued = match (&may_use_key, replaces) {
+                // The caller's earlier requests are answered as ever.
+                (Err(wait), None) => match self.instance.store.find(request.reserve_request.id).await {
+                    Ok(Some(record)) => Ok(EnqueueResult::Taken(record)),
+                    Ok(None) => return Outcome::Refused(guarded.refuse_new_key(*wait)),
+                    Err(error) => Err(error),
+                },
+                _ => self.instance.store.enqueue(request.clone(), replaces).await,
+            };
+            let record = match enqueued {
                 Ok(EnqueueResult::Accepted) => {
                     let is_new = replaces.is_none();
                     guarded.count(
@@ -62,6 +72,9 @@ impl Gate {
                 Ok(EnqueueResult::Taken(record)) => record,
                 Err(error) => return Outcome::Refused(log_and_refuse(error)),
             };
+            if let Ok(Some(allowance)) = std::mem::replace(&mut may_use_key, Ok(None)) {
+                allowance.give_back();
+            }
             self.instance.cache.insert_if_current(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(found) => replaces = Some(found),

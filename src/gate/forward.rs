@@ -100,6 +100,9 @@ impl Gate {
         match outcome {
             UpstreamOutcome::Answered(response, directives) => {
                 let (verdict, ttl) = directives.apply(&route, response.status, &response.headers);
+                if route.key_rate.is_some() && !deliver::refuses_caller(response.status) {
+                    self.instance.key_limits.note_accepted(&reserve_request.scope);
+                }
                 // Anything that may panic comes before the lease leaves the attempt's care.
                 let storable =
                     (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, &route));

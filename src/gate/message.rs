@@ -180,6 +180,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::Overloaded(_)
             | Refusal::ResponseNotKept
             | Refusal::StoreUnavailable
+            | Refusal::TooManyKeys(_)
             | Refusal::UpstreamUnreachable => Self::Again(reason),
             Refusal::OutcomeUnknown(_) => Self::StillUnknown(reason),
             Refusal::UpstreamBroken | Refusal::UpstreamTimeout => Self::Unknown(reason),

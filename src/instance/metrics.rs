@@ -17,8 +17,8 @@ use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
 use crate::telemetry::logs;
 use crate::telemetry::metrics::{
-    BuildInfo, ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, ScrapeFormat, label,
-    text,
+    BuildInfo, ByRoute, Collector, Counter, Counters, Gauge, Gauges, Histogram, Label, Registry, RouteCounters,
+    ScrapeFormat, label, text,
 };
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
@@ -28,6 +28,7 @@ pub struct Metrics {
     registry: Registry,
     requests: ByRoute<OncegateStatus>,
     reservations: ByRoute<ReservationResult>,
+    rate_limited: RouteCounters,
     /// The time from a guarded request's head to the head of its response.
     pub request_duration: Histogram,
     /// The time that services took for attempts.
@@ -75,6 +76,8 @@ pub struct RouteMetrics {
     pub requests: Counters<OncegateStatus>,
     /// Results of reservations.
     pub reservations: Counters<ReservationResult>,
+    /// Requests that were refused because of the route's limits on new keys.
+    pub rate_limited: Counter,
 }
 
 impl Metrics {
@@ -84,6 +87,7 @@ impl Metrics {
             registry: Registry::default(),
             requests: ByRoute::default(),
             reservations: ByRoute::default(),
+            rate_limited: RouteCounters::default(),
             request_duration: Histogram::default(),
             upstream_duration: Histogram::default(),
             unguarded: Counters::default(),
@@ -114,6 +118,7 @@ impl Metrics {
         let name = |name: &str| format!("oncegate_{name}");
         m.register(name("requests"), "Responses to guarded requests, by Oncegate-Status", self.requests.clone());
         m.register(name("reservations"), "Results of reservations of keyed requests", self.reservations.clone());
+        m.register(name("rate_limited"), "Requests that were refused because of their route's limits on new keys", self.rate_limited.clone());
         m.register(name("request_duration_seconds"), "Time from a guarded request's head to the head of its response", self.request_duration.clone());
         m.register(name("upstream_duration_seconds"), "Time that services took for attempts", self.upstream_duration.clone());
         m.register(name("store_duration_seconds"), "Time that calls of the store took", store.durations.clone());
@@ -142,7 +147,8 @@ impl Metrics {
     /// The counters of a route. The same name has the same counters after a reload.
     pub fn route_metrics(&self, route: &Arc<str>) -> Arc<RouteMetrics> {
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
-        Arc::new(RouteMetrics { name: Arc::clone(route), requests, reservations })
+        let rate_limited = self.rate_limited.of(route);
+        Arc::new(RouteMetrics { name: Arc::clone(route), requests, reservations, rate_limited })
     }
 
     /// All metrics in the format of a scrape.

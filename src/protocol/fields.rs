@@ -230,6 +230,23 @@ impl RequestOrigin {
         (!self.trusted).then_some(self.peer)
     }
 
+    /// The address that the request comes from: what the trusted gateways before Oncegate say (`X-Forwarded-For`, read from the
+    /// right), else the peer's.
+    pub fn client_address(&self, headers: &HeaderMap, is_trusted: impl Fn(&IpAddr) -> bool) -> IpAddr {
+        if !self.trusted {
+            return self.peer;
+        }
+        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        let mut members = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        // A member that is no address was written by a stranger, and so was everything left of it.
+        let address = |member: &[u8]| std::str::from_utf8(member.trim_ascii()).ok()?.parse().ok();
+        let first_untrusted = members.find_map(|member| match address(member) {
+            Some(address) if is_trusted(&address) => None,
+            found => Some(found),
+        });
+        first_untrusted.flatten().unwrap_or(self.peer)
+    }
+
     fn scheme(&self) -> &'static str {
         if self.secure { "https" } else { "http" }
     }

@@ -51,6 +51,8 @@ pub enum Refusal {
     ScopeMissing(Cow<'static, str>),
     /// The store cannot reserve the key.
     StoreUnavailable,
+    /// The caller, or the address it comes from, uses more new keys than the route allows.
+    TooManyKeys(RetryAfter),
     /// The operation may change state, and no route guards it.
     Unguarded,
     /// The upstream closed the connection after the request was sent.
@@ -153,7 +155,7 @@ struct RefusalRow<'a> {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
         Self::InFlight(RetryAfter(1)),
@@ -172,6 +174,7 @@ impl Refusal {
         Self::ResponseNotKept,
         Self::ScopeMissing(Cow::Borrowed("")),
         Self::StoreUnavailable,
+        Self::TooManyKeys(RetryAfter(1)),
         Self::Unguarded,
         Self::UpstreamBroken,
         Self::UpstreamTimeout,
@@ -219,6 +222,8 @@ impl Refusal {
                 "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
                 "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+            Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,
+                "Too many new keys", "This caller, or the address it comes from, has used more new keys than this route allows. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
                 "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed.".into()),
             Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,
@@ -263,7 +268,7 @@ impl Refusal {
 
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
-            Self::InFlight(wait) | Self::OutcomeUnknown(wait) => Some(*wait),
+            Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
             Self::Draining | Self::Overloaded(_) | Self::StoreUnavailable => Some(RetryAfter(1)),
             Self::BadRequest(..)
             | Self::KeyExpired
@@ -361,10 +366,11 @@ mod tests {
             Refusal::ResponseNotKept => 15,
             Refusal::ScopeMissing(_) => 16,
             Refusal::StoreUnavailable => 17,
-            Refusal::Unguarded => 18,
-            Refusal::UpstreamBroken => 19,
-            Refusal::UpstreamTimeout => 20,
-            Refusal::UpstreamUnreachable => 21,
+            Refusal::TooManyKeys(_) => 18,
+            Refusal::Unguarded => 19,
+            Refusal::UpstreamBroken => 20,
+            Refusal::UpstreamTimeout => 21,
+            Refusal::UpstreamUnreachable => 22,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

@@ -217,6 +217,31 @@ impl<L: Label> EncodeMetric for ByRoute<L> {
     }
 }
 
+/// A counter by route. Like those of [`ByRoute`], it survives the reload that removes its route.
+#[derive(Clone, Debug, Default)]
+pub struct RouteCounters(Arc<RwLock<BTreeMap<Arc<str>, Counter>>>);
+
+impl RouteCounters {
+    /// Returns the counter of a route, for the code that counts to hold.
+    pub fn of(&self, route: &Arc<str>) -> Counter {
+        let mut routes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        routes.entry(Arc::clone(route)).or_default().clone()
+    }
+}
+
+impl EncodeMetric for RouteCounters {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (route, counter) in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            encoder.encode_family(&[("route", &**route)])?.encode_counter(&counter.get(), NO_EXEMPLAR)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
 /// The upper bounds of a histogram's buckets, in microseconds.
 ///
 /// There are fifteen, from 1 ms (a durable reservation on a good disk) to 60 s (few clients wait longer): three in each

@@ -7,6 +7,7 @@ mod every_key;
 mod explain;
 mod fingerprints;
 mod forwarded_key;
+mod key_limits;
 mod keys;
 mod late_retries;
 mod loops;

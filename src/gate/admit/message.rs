@@ -114,9 +114,17 @@ impl Gate {
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let mut share = self.instance.bodies.share();
         share.add(body.len());
-        let guarded =
-            GuardedRequest { reserve_request, head, body, share, origin, active, secrets, can_wait_for_store: true };
-        Ok(Box::new(guarded))
+        Ok(Box::new(GuardedRequest {
+            reserve_request,
+            head,
+            body,
+            share,
+            origin,
+            client_address: None,
+            active,
+            secrets,
+            can_wait_for_store: true,
+        }))
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 22] = [
+pub(super) const PAGES: [ProblemPage; 23] = [
     ProblemPage {
         slug: "bad-request",
         means: "The request violates HTTP, or it is ambiguous about its end or its target. Two programs could read \
@@ -182,6 +182,14 @@ pub(super) const PAGES: [ProblemPage; 22] = [
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`/readyz` on the admin listener says what is wrong with the store. Check the database, the network \
                    to it, and the settings `store.timeout` and `store.max_connections`.",
+    },
+    ProblemPage {
+        slug: "too-many-keys",
+        means: "The caller uses new keys faster than the route's `limits` allow. A caller whom the service has not accepted yet \
+                shares the limit of the address that it comes from.",
+        executed: "No. Nothing of the request was forwarded. Retries of keys that are known are answered as ever.",
+        client: "Send the same request with the same key again, after `Retry-After`.",
+        operator: "`oncegate_rate_limited_total` counts by route. `/api/v1/stats` lists the callers, as hashes, that repeat most.",
     },
     ProblemPage {
         slug: "unguarded",

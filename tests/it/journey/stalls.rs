@@ -89,6 +89,7 @@ async fn gate(setup: &Setup) -> Gate {
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
         bodies: BodyBudget::new(config.limits.held_bodies),
+        key_limits: Default::default(),
         upstream_slots: UpstreamSlots::new(config.limits.upstream_connections),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),

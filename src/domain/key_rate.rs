@@ -1,0 +1,38 @@
+//! The rate of new keys that a route allows.
+
+/// A number of new keys a second, and how many may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRate {
+    per_second: u32,
+    burst: u32,
+}
+
+impl KeyRate {
+    /// The highest rate: one key for each millisecond.
+    pub const PER_SECOND_MAX: u32 = 1_000;
+
+    /// A rate of 1 to 1000 keys a second; `burst` of at least 1 may come at once.
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        Self { per_second: per_second.clamp(1, Self::PER_SECOND_MAX), burst: burst.max(1) }
+    }
+
+    /// Keys a second.
+    pub fn per_second(self) -> u32 {
+        self.per_second
+    }
+
+    /// Keys at once.
+    pub fn burst(self) -> u32 {
+        self.burst
+    }
+
+    /// The time between two keys at the even rate, in milliseconds.
+    pub fn interval_ms(self) -> u64 {
+        u64::from(1_000 / self.per_second)
+    }
+
+    /// The time in which a whole burst comes back, in milliseconds.
+    pub fn burst_ms(self) -> u64 {
+        self.interval_ms() * u64::from(self.burst)
+    }
+}

@@ -1,0 +1,42 @@
+//! Reserves the key of a request, or finds its record where the request may start no attempt.
+
+use std::pin::pin;
+
+use super::Gate;
+use super::admit::GuardedRequest;
+use super::bypass::ReserveFailure;
+use super::response_context::ResponseContext;
+use crate::domain::attempt::ReserveResult;
+use crate::instance::request_trace::TraceStage;
+
+impl Gate {
+    /// Reserves the key. Without a lease (`may_start`) this instance starts no attempt, and a caller over its route's limit uses no
+    /// new key. Both can still get answers about attempts of others, and about the caller's earlier ones.
+    pub(super) async fn reserve(
+        &self,
+        guarded: &GuardedRequest,
+        may_start: bool,
+        context: &ResponseContext,
+    ) -> Result<ReserveResult, ReserveFailure> {
+        let store = &self.instance.store;
+        let hindrance = match may_start {
+            true => match guarded.use_new_key(&self.instance) {
+                Ok(allowance) => {
+                    let reserving = store.reserve(guarded.reserve_request.clone());
+                    let reserved = context.timed(TraceStage::Reserve, pin!(reserving)).await;
+                    if let (Ok(ReserveResult::Taken(_)), Some(allowance)) = (&reserved, allowance) {
+                        allowance.give_back();
+                    }
+                    return reserved.map_err(ReserveFailure::Store);
+                }
+                Err(wait) => ReserveFailure::TooManyKeys(wait),
+            },
+            false => ReserveFailure::NoLease(None),
+        };
+        match context.timed(TraceStage::Reserve, pin!(store.find(guarded.reserve_request.id))).await {
+            Ok(Some(record)) => Ok(ReserveResult::Taken(record)),
+            Ok(None) => Err(hindrance),
+            Err(error) => Err(ReserveFailure::NoLease(Some(error))),
+        }
+    }
+}
