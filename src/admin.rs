@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::server::conn::http1;
@@ -27,21 +27,29 @@ use crate::body::early_response::{can_keep_connection, split_unread};
 use crate::body::request_body::RequestBody;
 use crate::config::Config;
 use crate::instance::Instance;
+use crate::telemetry::log_limiter::LogLimiter;
 use auth::{Access, AccessDenied};
+use guesses::TokenGuesses;
 use key_admin::dto::AdminResponse;
 use key_admin::problem::{ApiProblem, ProblemCode};
 use key_admin::{AdminMethod, AdminRequest, BODY_BYTES_MAX, KeyAdmin, render_json};
 use metrics::KeyCountCache;
 use services::{ServiceApi, ServiceMethod};
+use tokens::AdminTokens;
 
 pub mod auth;
 mod drain;
+mod guesses;
 mod health;
 pub(crate) mod key_admin;
 mod metrics;
 mod page;
 mod services;
+pub mod tokens;
 
+/// The addresses that have a log line about denied requests within a period, and the period.
+const DENIALS_LOGGED: usize = 100;
+const DENIALS_PERIOD: Duration = Duration::from_secs(60);
 /// The time for a request's head. A probe's head comes in one packet.
 const HEAD_MAX: Duration = Duration::from_secs(10);
 /// The time for a request's body.
@@ -107,17 +115,35 @@ pub struct AdminListener {
     key_admin: KeyAdmin,
     service_api: ServiceApi,
     sessions: page::Sessions,
+    tokens: AdminTokens,
+    guesses: TokenGuesses,
+    denials: LogLimiter,
     leaving: CancellationToken,
     key_counts: KeyCountCache,
 }
 
 impl AdminListener {
     /// `leaving` is cancelled first by everything that begins a drain; this listener may cancel it too.
-    pub fn new(instance: Arc<Instance>, config: watch::Receiver<Arc<Config>>, leaving: CancellationToken) -> Self {
+    pub fn new(
+        instance: Arc<Instance>,
+        tokens: AdminTokens,
+        config: watch::Receiver<Arc<Config>>,
+        leaving: CancellationToken,
+    ) -> Self {
         let service_api = ServiceApi::new(Arc::clone(&instance), config.clone());
         let key_admin = KeyAdmin::new(Arc::clone(&instance.store), config);
         let key_counts = KeyCountCache::default();
-        Self { instance, key_admin, service_api, sessions: page::Sessions::new(), leaving, key_counts }
+        Self {
+            instance,
+            key_admin,
+            service_api,
+            sessions: page::Sessions::new(),
+            tokens,
+            guesses: TokenGuesses::default(),
+            denials: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
+            leaving,
+            key_counts,
+        }
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
@@ -171,6 +197,14 @@ impl AdminListener {
         Some(String::from_utf8_lossy(other.as_bytes()).into_owned())
     }
 
+    /// Counts a denied request, and logs it: a line a minute for each address, without anything that the request has shown.
+    fn note_denied(&self, peer: IpAddr, denied: AccessDenied) {
+        self.instance.observability.metrics.admin_denied.inc();
+        if let Some(requests) = self.denials.count(&peer.to_string()) {
+            tracing::warn!(%peer, requests, "the admin listener has denied a request: {denied}");
+        }
+    }
+
     async fn answer(&self, request: Request<RequestBody>, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
         if page::is_page(request.uri().path()) {
             return self.answer_page(request, listener, peer).await;
@@ -179,10 +213,15 @@ impl AdminListener {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(pattern, ..)| is_path_of(path, pattern)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        match access.check(&request, listener, self.instance.config.admin.token.as_ref()) {
-            Ok(()) => {}
-            Err(AccessDenied::Token) => return respond_unauthorized(),
-            Err(denied) => return respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() })),
+        if let Err(denied) = access.check(&request, listener, peer, &self.tokens, &self.guesses) {
+            self.note_denied(peer, denied);
+            return match denied {
+                AccessDenied::NoToken | AccessDenied::WrongToken => respond_unauthorized(denied),
+                AccessDenied::Slowed(wait) => respond_slowed(denied, wait),
+                AccessDenied::Host | AccessDenied::Origin | AccessDenied::ReadOnly => {
+                    respond(StatusCode::FORBIDDEN, &json!({ "error": denied.to_string() }))
+                }
+            };
         }
         if access == Access::Operators
             && let Some(named) = self.another_service(&request)
@@ -238,18 +277,23 @@ fn respond(status: StatusCode, body: &Value) -> Response<Body> {
     response
 }
 
-fn respond_unauthorized() -> Response<Body> {
-    let status = StatusCode::UNAUTHORIZED;
-    let problem = json!({
-        "type": "about:blank",
-        "title": "Unauthorized",
-        "status": status.as_u16(),
-        "detail": AccessDenied::Token.to_string(),
-    });
+fn respond_unauthorized(denied: AccessDenied) -> Response<Body> {
+    let mut response = respond_denied(StatusCode::UNAUTHORIZED, "Unauthorized", denied);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
+    response
+}
+
+fn respond_slowed(denied: AccessDenied, wait: Duration) -> Response<Body> {
+    let mut response = respond_denied(StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens", denied);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
+    response
+}
+
+fn respond_denied(status: StatusCode, title: &str, denied: AccessDenied) -> Response<Body> {
+    let detail = denied.to_string();
+    let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
     let mut response = respond(status, &problem);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
 }
 

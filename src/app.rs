@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
 use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
@@ -64,6 +65,8 @@ pub enum StartError {
     Machine(std::io::Error),
     /// The store is missing or unusable.
     Store(StoreLocation, OpenError),
+    /// The admin listener has no token.
+    AdminToken(TokenFileError),
     /// The store gave no lease.
     Lease(store::StoreError),
     /// The store's file failed while the process ran. Only a new process can open it again.
@@ -76,6 +79,7 @@ impl fmt::Display for StartError {
             Self::Listen(address, _) => write!(f, "cannot listen on {address}"),
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
+            Self::AdminToken(error) => error.fmt(f),
             Self::Lease(_) => f.write_str("the store gave no lease"),
             Self::StoreFailed => {
                 f.write_str("the store's file failed; the attempts that ran are unknown at the next start")
@@ -89,6 +93,7 @@ impl std::error::Error for StartError {
         match self {
             Self::Listen(_, source) | Self::Machine(source) => Some(source),
             Self::Store(_, error) => error.source(),
+            Self::AdminToken(error) => error.source(),
             Self::Lease(source) => Some(source),
             Self::StoreFailed => None,
         }
@@ -122,6 +127,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let store = store::open(&(&config.store).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
+    // After the store: the token's file may be in the store's folder.
+    let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let store = EncryptedStore::new(store, Encryption::from(&*config));
     let breaker = Breaker::new(Arc::<EncryptedStore>::clone(&store));
     let mut random = [0; 8];
@@ -176,7 +183,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let background = start_tasks(&instance, &live, &stops);
     background.spawn(reload_encryption(live.clone(), store, stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
-    let admin = AdminListener::new(Arc::clone(&instance), live.clone(), leaving.clone());
+    let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(retention::publish_changes(Arc::clone(&instance), live.clone(), stops.tasks.clone()));
     background.spawn(reload::reload_on_changes(

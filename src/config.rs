@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use crate::domain::fingerprint::Secrets;
 use crate::tls::Trust;
 
-pub use admin::AdminToken;
+pub use admin_token::AdminToken;
 pub use broker::Broker;
 pub use consumers::{Consumer, MessageKey};
 pub use cors::CorsPolicy;
@@ -37,6 +37,7 @@ pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
 
 mod admin;
+mod admin_token;
 mod broker;
 mod consumers;
 mod cors;
@@ -206,8 +207,14 @@ pub struct PassThroughConfig {
 pub struct AdminConfig {
     /// The address; a loopback address where there is no token.
     pub listen: SocketAddr,
-    /// The token that operators must present.
+    /// The token that operators must present. Without one, that of `token_file` counts.
     pub token: Option<AdminToken>,
+    /// The token of those who may look and not change.
+    pub read_token: Option<AdminToken>,
+    /// The file with the token that the first start draws; `None` where no place for it is known.
+    pub token_file: Option<PathBuf>,
+    /// Whether everybody on this machine is an operator.
+    pub open: bool,
 }
 
 /// The fewest connections to PostgreSQL: one each for the lease, the sweep, upkeep and reservations, and two for settlements.

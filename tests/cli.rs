@@ -16,6 +16,9 @@ use tempfile::TempDir;
 /// Longer than any step here takes on a slow machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The token of the instances here, and of the commands that ask them.
+const ADMIN_TOKEN: &str = "a-token-of-these-tests";
+
 /// The binary, without the environment variables of the test run.
 fn oncegate(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
@@ -23,6 +26,7 @@ fn oncegate(arguments: &[&str]) -> Command {
     for variable in ["CONFIG", "LISTEN", "UPSTREAM", "STORE_URL", "ADMIN_LISTEN", "LOG", "SECRET"] {
         command.env_remove(format!("ONCEGATE_{variable}"));
     }
+    command.env("ONCEGATE_ADMIN_TOKEN", ADMIN_TOKEN);
     command
 }
 
@@ -351,6 +355,7 @@ fn a_second_signal_still_ends_at_once() {
 fn other_sites_cannot_reach_the_admin_listener_through_a_browser() {
     let instance = Instance::start("127.0.0.1:1".parse().unwrap());
     let (admin, port) = (instance.admin, instance.admin.port());
+    let token = format!("Authorization: Bearer {ADMIN_TOKEN}\r\n");
     for fields in [
         "Host: evil.example\r\n".to_owned(),
         format!("Host: evil.example:{port}\r\n"),
@@ -359,21 +364,21 @@ fn other_sites_cannot_reach_the_admin_listener_through_a_browser() {
         "Origin: null\r\n".to_owned(),
     ] {
         for (method, path) in [("POST", "/api/v1/drain"), ("GET", "/api/v1/drain"), ("GET", "/other")] {
-            assert_eq!(send(admin, method, path, &fields).status, 403, "{method} {path} {fields}");
+            assert_eq!(send(admin, method, path, &format!("{fields}{token}")).status, 403, "{method} {path} {fields}");
         }
         // Orchestrators probe under any host name.
         assert_eq!(send(admin, "GET", "/readyz", &fields).status, 200, "{fields}");
     }
     for host in ["localhost", "127.0.0.1", "[::1]"] {
-        let state = send(admin, "GET", "/api/v1/drain", &format!("Host: {host}:{port}\r\n"));
+        let state = send(admin, "GET", "/api/v1/drain", &format!("Host: {host}:{port}\r\n{token}"));
         assert_eq!(state.status, 200, "{host}");
         assert!(state.body.contains(r#""state":"serving""#), "{}", state.body);
     }
-    let refused = send(admin, "DELETE", "/api/v1/drain", "");
+    let refused = send(admin, "DELETE", "/api/v1/drain", &token);
     assert!(refused.status == 405 && refused.head.contains("allow: get, post"), "{}", refused.head);
     assert_eq!(send(admin, "POST", "/healthz", "").status, 405);
     assert_eq!(send(admin, "HEAD", "/healthz", "").status, 200);
-    assert_eq!(send(admin, "GET", "/other", "").status, 404);
+    assert_eq!(send(admin, "GET", "/other", &token).status, 404);
 }
 
 #[test]

@@ -7,12 +7,14 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use http::header::{AUTHORIZATION, HOST, HeaderValue, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Method, Request};
 
-use crate::config::AdminToken;
+use super::guesses::TokenGuesses;
+use super::tokens::AdminTokens;
 
 /// The clients that an endpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +28,26 @@ pub enum Access {
     Services,
 }
 
+/// The rights of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Looks and changes.
+    Operator,
+    /// Looks only.
+    Reader,
+}
+
 /// The reason why a request is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessDenied {
-    /// The token is missing or wrong.
-    Token,
+    /// There is no token.
+    NoToken,
+    /// The token is wrong.
+    WrongToken,
+    /// Too many wrong tokens have come from this address; none is looked at for so long.
+    Slowed(Duration),
+    /// The token may look and not change.
+    ReadOnly,
     /// There is not exactly one `Host`, or it is foreign.
     Host,
     /// A page of another site sends the request.
@@ -40,7 +57,9 @@ pub enum AccessDenied {
 impl fmt::Display for AccessDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Token => "this needs the listener's token, and the request does not have it: send `Authorization: Bearer TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN or the file's `admin.token`",
+            Self::Slowed(_) => "too many wrong tokens have come from this address: none is looked at for a minute",
+            Self::ReadOnly => "this token may look and not change",
+            Self::NoToken | Self::WrongToken => "this needs the listener's token, and the request does not have it: send `Authorization: Bearer TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN, from the file's `admin.token`, or from the file that the instance's log names at its start",
             Self::Host => "the Host is not this listener: use its address, or localhost, with its port",
             Self::Origin => "the Origin is not this listener: other sites' pages may not ask here",
         })
@@ -48,7 +67,7 @@ impl fmt::Display for AccessDenied {
 }
 
 impl Access {
-    /// Whether a request to the listener at this address, with this token, may go on.
+    /// Whether a request to the listener at this address may go on. It is made by `peer`.
     ///
     /// # Errors
     /// [`AccessDenied`] has the reason.
@@ -56,17 +75,51 @@ impl Access {
         self,
         request: &Request<B>,
         listener: SocketAddr,
-        token: Option<&AdminToken>,
+        peer: IpAddr,
+        tokens: &AdminTokens,
+        guesses: &TokenGuesses,
     ) -> Result<(), AccessDenied> {
         if self == Self::Anybody {
             return Ok(());
         }
         check_origin(request, listener)?;
-        match self == Self::Services || token.is_none_or(|token| has_token(request.headers(), token)) {
+        if self == Self::Services {
+            return Ok(());
+        }
+        let role = find_role(request.headers(), peer, tokens, guesses)?;
+        match role == Role::Operator || matches!(*request.method(), Method::GET | Method::HEAD) {
             true => Ok(()),
-            false => Err(AccessDenied::Token),
+            false => Err(AccessDenied::ReadOnly),
         }
     }
+}
+
+/// The role of a request by its token. A wrong token is counted.
+///
+/// # Errors
+/// [`AccessDenied::NoToken`], [`AccessDenied::WrongToken`] or [`AccessDenied::Slowed`].
+pub fn find_role(
+    headers: &HeaderMap,
+    peer: IpAddr,
+    tokens: &AdminTokens,
+    guesses: &TokenGuesses,
+) -> Result<Role, AccessDenied> {
+    let Some(operator) = &tokens.operator else { return Ok(Role::Operator) };
+    if !headers.contains_key(AUTHORIZATION) {
+        return Err(AccessDenied::NoToken);
+    }
+    if let Some(wait) = guesses.wait_before_token(peer) {
+        return Err(AccessDenied::Slowed(wait));
+    }
+    let shown = shown_token(headers);
+    if shown.is_some_and(|shown| operator.matches(shown)) {
+        return Ok(Role::Operator);
+    }
+    if shown.zip(tokens.reader.as_ref()).is_some_and(|(shown, reader)| reader.matches(shown)) {
+        return Ok(Role::Reader);
+    }
+    guesses.count_wrong_token(peer);
+    Err(AccessDenied::WrongToken)
 }
 
 /// Checks that a request names the listener at this address by one of its own names, and is not sent by another site's
@@ -88,13 +141,13 @@ pub fn check_origin<B>(request: &Request<B>, listener: SocketAddr) -> Result<(),
     Ok(())
 }
 
-/// Whether the one `Authorization` field has the token (RFC 6750 section 2.1).
-pub fn has_token(headers: &HeaderMap, token: &AdminToken) -> bool {
+/// The token in the one `Authorization` field (RFC 6750 section 2.1).
+fn shown_token(headers: &HeaderMap) -> Option<&[u8]> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
-    let (Some(field), None) = (fields.next(), fields.next()) else { return false };
+    let (Some(field), None) = (fields.next(), fields.next()) else { return None };
     // The scheme is case-insensitive (RFC 9110 section 11.1).
-    let shown = field.as_bytes().split_at_checked(BEARER.len());
-    shown.is_some_and(|(scheme, shown)| scheme.eq_ignore_ascii_case(BEARER) && token.matches(shown.trim_ascii()))
+    let (scheme, shown) = field.as_bytes().split_at_checked(BEARER.len())?;
+    scheme.eq_ignore_ascii_case(BEARER).then(|| shown.trim_ascii())
 }
 
 const BEARER: &[u8] = b"Bearer ";
@@ -137,7 +190,9 @@ mod tests {
             request = request.header(*name, *value);
         }
         let request = request.body(()).expect("it is a request");
-        Access::Operators.check(&request, listener.parse().expect("it is an address"), None)
+        let (open, guesses) = (AdminTokens::default(), TokenGuesses::default());
+        let listener = listener.parse().expect("it is an address");
+        Access::Operators.check(&request, listener, Ipv4Addr::LOCALHOST.into(), &open, &guesses)
     }
 
     #[test]

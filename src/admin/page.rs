@@ -18,7 +18,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 
-use super::auth::{self, AccessDenied};
+use super::auth::{self, AccessDenied, Role};
 use super::key_admin::problem::{ApiProblem, ProblemCode};
 use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
 use super::{AdminListener, BODY_MAX};
@@ -192,9 +192,22 @@ impl AdminListener {
                 None => self.show_sign_in(&query),
             };
         }
-        let Some(visitor) = self.find_visitor(&request.headers, cookie, peer) else {
-            return ask_to_sign_in(&request, is_form);
+        let visitor = match self.find_visitor(&request.headers, cookie, peer) {
+            Ok(visitor) => visitor,
+            Err(denied) => {
+                if denied != AccessDenied::NoToken {
+                    self.note_denied(peer, denied);
+                }
+                return match denied {
+                    AccessDenied::Slowed(wait) => sign_in_pages::slowed_response(wait),
+                    _ => ask_to_sign_in(&request, is_form),
+                };
+            }
         };
+        if is_form && visitor.role == Role::Reader && !matches!(path, PagePath::Find | PagePath::SignOut) {
+            let why = "You have signed in with the token that may look and not change.";
+            return render_message(StatusCode::FORBIDDEN, "Nothing was changed", why);
+        }
         if let Some(form) = &form
             && !visitor.form.is(form.get(FORM).as_bytes())
         {
@@ -226,13 +239,16 @@ impl AdminListener {
         }
     }
 
-    /// Returns the visitor; `None` where they have to sign in first.
-    fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Option<Visitor> {
-        let Some(token) = &self.instance.config.admin.token else { return Some(self.sessions.anonymous_visitor()) };
-        match cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
-            Some(visitor) => Some(visitor),
-            None => auth::has_token(headers, token).then(|| self.sessions.anonymous_visitor()),
+    /// Returns the visitor.
+    ///
+    /// # Errors
+    /// They have to sign in first, or have shown wrong tokens.
+    fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Result<Visitor, AccessDenied> {
+        if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
+            return Ok(visitor);
         }
+        let role = auth::find_role(headers, peer, &self.tokens, &self.guesses)?;
+        Ok(self.sessions.anonymous_visitor(role))
     }
 }
 
@@ -331,7 +347,8 @@ fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
         let next = request.uri.path_and_query().map_or("/", |next| next.as_str());
         return redirect_to(&format!("/sign-in?next={}", form::escape(next.as_bytes())));
     }
-    let why = format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", AccessDenied::Token);
+    let why =
+        format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", AccessDenied::NoToken);
     let mut response = render_message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
     response

@@ -1,44 +1,20 @@
 //! Reads and checks `[admin]`.
 
-use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
-
-use super::AdminConfig;
-use super::reader::{Located, Section, Text};
+use super::environment::Environment;
+use super::reader::{Located, Section};
 use super::value_parsers::socket_address;
+use super::{AdminConfig, AdminToken, StoreLocation, admin_token};
 
-/// 96 bits, if they are random and in base64: nobody guesses them over a network.
-const TOKEN_LENGTH_MIN: usize = 16;
-
-/// The token that operators present. Never printed, and compared in constant time.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AdminToken(Box<str>);
-
-impl AdminToken {
-    /// The token itself, for a client that presents it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether a presented token is this one. The digests are compared to their ends: the time does not depend on where
-    /// they begin to differ.
-    pub fn matches(&self, presented: &[u8]) -> bool {
-        let (own, presented) = (Sha256::digest(self.0.as_bytes()), Sha256::digest(presented));
-        own.as_slice().ct_eq(presented.as_slice()).into()
-    }
-}
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AdminToken(..)")
-    }
-}
-
-/// Reads the whole table.
-pub(super) fn read(section: &Section<'_>, listen: &Option<Located<SocketAddr>>) -> Option<AdminConfig> {
+/// Reads the whole table. `store` is where the store is, if that is known.
+pub(super) fn read(
+    section: &Section<'_>,
+    listen: &Option<Located<SocketAddr>>,
+    store: Option<&StoreLocation>,
+    environment: &dyn Environment,
+) -> Option<AdminConfig> {
     let found = read_address(section)?;
     if let Some(listen) = listen
         && listen.value == found.value
@@ -48,7 +24,9 @@ pub(super) fn read(section: &Section<'_>, listen: &Option<Located<SocketAddr>>) 
             .reader()
             .problem((&listen.position).max(&found.position), "`listen` and `admin.listen` are the same address");
     }
-    let token = read_token(section)?;
+    let (token, read_token) = (read_token(section, "token"), read_token(section, "read_token"));
+    let (file, open) = (read_file(section, store, environment), section.boolean("open"));
+    let (token, read_token, token_file, open) = (token?, read_token?, file?, open?);
     if token.is_none() && !found.value.ip().is_loopback() {
         let message = format!(
             "`{}` is no loopback address, and there is no `admin.token`: anybody who reaches this listener could do \
@@ -59,7 +37,11 @@ pub(super) fn read(section: &Section<'_>, listen: &Option<Located<SocketAddr>>) 
         section.reader().problem(&found.position, message);
         return None;
     }
-    Some(AdminConfig { listen: found.value, token })
+    if open.value && token.is_some() {
+        section.reader().problem(&open.position, "contradicts `token`: an open listener asks for none");
+        return None;
+    }
+    Some(AdminConfig { listen: found.value, token, read_token, token_file, open: open.value })
 }
 
 /// Reads the address alone.
@@ -67,22 +49,41 @@ pub(super) fn read_address(section: &Section<'_>) -> Option<Located<SocketAddr>>
     section.parsed("listen", socket_address)
 }
 
-/// Reads the token alone; `Some(None)` where there is none: an unset variable leaves an empty text. Problems never show
-/// it.
-pub(super) fn read_token(section: &Section<'_>) -> Option<Option<AdminToken>> {
-    let Text { value, position, .. } = section.text("token")?;
-    // The characters of RFC 6750, section 2.1, which a field carries as they are.
-    let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-    let problem = match value.len() {
-        0 => return Some(None),
-        _ if !value.bytes().all(is_sendable) => {
-            "has characters that cannot be sent: write letters, digits, `-`, `.`, `_`, `~`, `+`, `/` and `=`"
+/// The token that a client of the instance sends: the configured one, else that of the file, if there is one.
+pub(super) fn read_client_token(
+    section: &Section<'_>,
+    store: Option<&StoreLocation>,
+    environment: &dyn Environment,
+) -> Option<Option<AdminToken>> {
+    let (token, file, open) =
+        (read_token(section, "token")?, read_file(section, store, environment)?, section.boolean("open")?);
+    let from_file = || AdminToken::parse(environment.read(file.as_deref()?).ok()?.trim_end()).ok();
+    Some(token.or_else(|| if open.value { None } else { from_file() }))
+}
+
+/// Reads a token; `Some(None)` where there is none: an unset variable leaves an empty text. Problems never show it.
+fn read_token(section: &Section<'_>, name: &str) -> Option<Option<AdminToken>> {
+    let text = section.text(name)?;
+    if text.value.is_empty() {
+        return Some(None);
+    }
+    match AdminToken::parse(&text.value) {
+        Ok(token) => Some(Some(token)),
+        Err(problem) => {
+            section.reader().problem(&text.position, problem);
+            None
         }
-        1..TOKEN_LENGTH_MIN => {
-            "is too short to be secret: 16 characters at least, such as `openssl rand -base64 32` prints"
-        }
-        _ => return Some(Some(AdminToken(value.into()))),
-    };
-    section.reader().problem(&position, problem);
-    None
+    }
+}
+
+fn read_file(
+    section: &Section<'_>,
+    store: Option<&StoreLocation>,
+    environment: &dyn Environment,
+) -> Option<Option<PathBuf>> {
+    let written = section.text("token_file")?.value;
+    Some(match written.is_empty() {
+        true => store.and_then(|store| admin_token::default_file(store, environment)),
+        false => Some(PathBuf::from(&*written)),
+    })
 }

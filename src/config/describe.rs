@@ -17,7 +17,12 @@ use crate::domain::retry::RetryPolicy;
 pub fn describe(config: &Config) -> String {
     let mut lines = DescriptionTable::default();
     let tls = config.tls.as_ref().map(|tls| format!(" with TLS ({})", tls.certificate.display())).unwrap_or_default();
-    let token = if config.admin.token.is_some() { " with a token" } else { "" };
+    let token = match (&config.admin.token, config.admin.open, &config.admin.token_file) {
+        (Some(_), ..) => " with a token".to_owned(),
+        (None, true, _) => ", open to everybody on this machine".to_owned(),
+        (None, false, Some(file)) => format!(" with the token in {}", file.display()),
+        (None, false, None) => ", without a place for its token".to_owned(),
+    };
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
     lines.row("store", &config.store.location.to_string());

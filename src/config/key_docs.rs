@@ -114,6 +114,9 @@ pub const LIMITS: &[KeyDoc] = &[
 pub const ADMIN: &[KeyDoc] = &[
     KeyDoc::new("listen", Text, r#""127.0.0.1:8081""#, "address and port for operators and probes"),
     KeyDoc::new("token", Text, r#""""#, "the token that operators present; needed unless the listener is loopback"),
+    KeyDoc::new("read_token", Text, r#""""#, "a token that may look and not change"),
+    KeyDoc::new("token_file", Text, r#""""#, "the file for a token that the first start draws, if there is no `token`"),
+    KeyDoc::new("open", Boolean, "false", "ask for no token: everybody on this machine is an operator"),
 ];
 
 /// The keys of `[store]`.

@@ -67,9 +67,11 @@ pub(super) fn admin_token(
     environment: &dyn Environment,
 ) -> Result<Option<AdminToken>, ConfigProblems> {
     read_part(file, environment, |top| {
-        let section = top.table("admin");
         let external_values = ExternalValues { overrides: &Overrides::default(), environment };
-        admin::read_token(&section.with_external(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN")))
+        let section = top.table("admin").with_external(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
+        let store = top.table("store").with_external(external_values.variable("url", "ONCEGATE_STORE_URL"));
+        let store = store.text("url").and_then(|url| StoreLocation::parse(&url.value).ok());
+        admin::read_client_token(&section, store.as_ref(), environment)
     })
 }
 
@@ -169,7 +171,11 @@ fn read_config<'a>(
     let listen = top.parsed("listen", socket_address);
     let mut external = external_values.flag("listen", "--admin", &flags.admin, "ONCEGATE_ADMIN_LISTEN");
     external.extend(external_values.variable("token", "ONCEGATE_ADMIN_TOKEN"));
-    let admin = admin::read(&top.table("admin").with_external(external), &listen);
+    let admin_section = top.table("admin").with_external(external);
+    let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
+    let store_section = top.table("store").with_external(external);
+    let location = store_section.text("url").and_then(|url| StoreLocation::parse(&url.value).ok());
+    let admin = admin::read(&admin_section, &listen, location.as_ref(), external_values.environment);
     let addresses = [
         ("listen", listen.as_ref().map(|found| found.value)),
         ("admin.listen", admin.as_ref().map(|admin| admin.listen)),
@@ -190,8 +196,7 @@ fn read_config<'a>(
     let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
     let limits = limits::read(&top.table("limits"));
-    let external = external_values.flag("url", "--store", &flags.store, "ONCEGATE_STORE_URL");
-    let store = read_store(&top.table("store").with_external(external), &secrets);
+    let store = read_store(&store_section, &secrets);
     let cache_memory = top.table("cache").parsed("memory", units::parse_size);
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));

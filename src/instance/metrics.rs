@@ -41,6 +41,8 @@ pub struct Metrics {
     pub cache_hits: Counters<CacheTier>,
     /// Requests and connections that were refused because a limit was reached.
     pub overloaded: Counters<ReachedLimit>,
+    /// Requests that the admin listener denied.
+    pub admin_denied: Counter,
     /// Keys that this instance's sweeper made unknown.
     pub zombies: Counter,
     /// Keys that this instance's reaper deleted.
@@ -94,6 +96,7 @@ impl Metrics {
             unguarded_keys: Counters::default(),
             cache_hits: Counters::default(),
             overloaded: Counters::default(),
+            admin_denied: Counter::default(),
             zombies: Counter::default(),
             reaped: Counter::default(),
             reconcile: Counters::default(),
@@ -136,6 +139,7 @@ impl Metrics {
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
         m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
         m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());
+        m.register(name("admin_denied"), "Requests that the admin listener denied", self.admin_denied.clone());
         m.register(name("config_last_reload_successful"), "1 if the newest configuration is in use", self.reload_successful.clone());
         m.register(name("config_last_reload_success_timestamp_seconds"), "Time of the last successful reload", self.reloaded_at.clone());
         m.register(name("config_reload_failures"), "Configurations that were refused", self.reload_failures.clone());

@@ -34,7 +34,8 @@ impl Visitor {
     }
 
     fn request(&self, method: &str, path: &str) -> Request {
-        let request = Client { address: self.address }.request(method, path).host(&self.address.to_string());
+        let request =
+            Client { address: self.address }.request(method, path).host(&self.address.to_string()).anonymous();
         match &self.cookie {
             Some(cookie) => request.field("Cookie", cookie),
             None => request,

@@ -3,7 +3,6 @@
 //! All of it is in this process's memory: a restart signs everybody out, which costs an operator one more use of the token
 //! and leaves nothing to be stolen from a disk.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,18 +13,14 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
+use crate::admin::auth::Role;
+
 /// The time after which a session ends: a night's shift.
 pub const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 /// The time after which an unused session ends, in a browser that somebody has left open.
 const IDLE_MAX: Duration = Duration::from_secs(60 * 60);
 /// The maximum number of sessions, more than one instance has operators. The one that was used longest ago ends first.
 const SESSIONS_MAX: usize = 64;
-/// The number of wrong tokens from one address within [`WRONG_WINDOW`] after which its tokens are not looked at.
-const WRONG_MAX: usize = 5;
-const WRONG_WINDOW: Duration = Duration::from_secs(60);
-/// The number of wrong tokens that are remembered, from all addresses together.
-const WRONG_REMEMBERED: usize = 1_000;
-
 /// A text that nobody can guess. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret(String);
@@ -58,6 +53,8 @@ pub struct Visitor {
     pub name: String,
     /// Whether there is a session to sign out of.
     pub is_signed_in: bool,
+    /// Whether they may change keys.
+    pub role: Role,
 }
 
 /// The open sessions.
@@ -65,7 +62,6 @@ pub struct Sessions {
     /// The secret of visitors without a session, and of the form for signing in.
     form: SessionSecret,
     open: Mutex<Vec<Session>>,
-    wrong: Mutex<VecDeque<(IpAddr, Instant)>>,
 }
 
 /// A session. The cookie's value is kept as a digest, so that the time of a lookup reveals nothing.
@@ -86,12 +82,17 @@ impl Session {
 impl Sessions {
     /// No sessions.
     pub fn new() -> Self {
-        Self { form: SessionSecret::new(), open: Mutex::default(), wrong: Mutex::default() }
+        Self { form: SessionSecret::new(), open: Mutex::default() }
     }
 
-    /// Returns a visitor without a session: on a listener without a token, or with the token in each request.
-    pub fn anonymous_visitor(&self) -> Visitor {
-        Visitor { form: self.form.clone(), name: String::new(), is_signed_in: false }
+    /// Returns a visitor without a session: on an open listener, or with a token in each request.
+    pub fn anonymous_visitor(&self, role: Role) -> Visitor {
+        Visitor { form: self.form.clone(), name: String::new(), is_signed_in: false, role }
+    }
+
+    /// The secret of the form for signing in.
+    pub fn sign_in_form(&self) -> &SessionSecret {
+        &self.form
     }
 
     /// Returns the visitor with this cookie; `None` where it is not valid, or comes from another address than it was given
@@ -106,10 +107,10 @@ impl Sessions {
     }
 
     /// Opens a session, and returns its cookie's value.
-    pub fn sign_in(&self, name: String, peer: IpAddr) -> SessionSecret {
+    pub fn sign_in(&self, name: String, role: Role, peer: IpAddr) -> SessionSecret {
         let cookie = SessionSecret::new();
         let now = Instant::now();
-        let visitor = Visitor { form: SessionSecret::new(), name, is_signed_in: true };
+        let visitor = Visitor { form: SessionSecret::new(), name, is_signed_in: true, role };
         let session = Session { id: digest(cookie.0.as_bytes()), peer, visitor, begun: now, used: now };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|session| !session.is_over());
@@ -126,24 +127,6 @@ impl Sessions {
     pub fn sign_out(&self, cookie: &[u8]) {
         let id = digest(cookie);
         self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|session| !is_same(&session.id, &id));
-    }
-
-    /// Returns the time until a token from this address is looked at again; `None` where it is looked at now.
-    pub fn wait_before_token(&self, peer: IpAddr) -> Option<Duration> {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.retain(|(_, at)| at.elapsed() < WRONG_WINDOW);
-        let mut of_peer = wrong.iter().rev().filter(|(of, _)| *of == peer);
-        let (_, earliest) = of_peer.nth(WRONG_MAX - 1)?;
-        Some(WRONG_WINDOW.saturating_sub(earliest.elapsed()))
-    }
-
-    /// Counts a wrong token from this address.
-    pub fn count_wrong_token(&self, peer: IpAddr) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        if wrong.len() >= WRONG_REMEMBERED {
-            wrong.pop_front();
-        }
-        wrong.push_back((peer, Instant::now()));
     }
 }
 
@@ -167,7 +150,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_by_its_age_by_idleness_and_by_signing_out() {
         let sessions = Sessions::new();
-        let cookie = sessions.sign_in("alice".into(), HERE);
+        let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
         assert_eq!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).unwrap().name, "alice");
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), THERE).is_none(), "it is of another address");
         assert!(sessions.find_visitor(b"", HERE).is_none());
@@ -177,10 +160,13 @@ mod tests {
         }
         advance(Duration::from_secs(30 * 60)).await;
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_none(), "its time is over");
-        let cookie = sessions.sign_in("alice".into(), HERE);
+        let cookie = sessions.sign_in("alice".into(), Role::Operator, HERE);
         advance(IDLE_MAX).await;
         assert!(sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_none(), "nobody has used it");
-        let (one, other) = (sessions.sign_in("alice".into(), HERE), sessions.sign_in("bob".into(), HERE));
+        let (one, other) = (
+            sessions.sign_in("alice".into(), Role::Operator, HERE),
+            sessions.sign_in("bob".into(), Role::Operator, HERE),
+        );
         sessions.sign_out(one.reveal().as_bytes());
         assert!(sessions.find_visitor(one.reveal().as_bytes(), HERE).is_none());
         assert_eq!(sessions.find_visitor(other.reveal().as_bytes(), HERE).unwrap().name, "bob");
@@ -191,29 +177,15 @@ mod tests {
         let sessions = Sessions::new();
         let mut cookies = Vec::new();
         for _ in 0..SESSIONS_MAX {
-            cookies.push(sessions.sign_in(String::new(), HERE));
+            cookies.push(sessions.sign_in(String::new(), Role::Operator, HERE));
             advance(Duration::from_secs(1)).await;
         }
         assert!(sessions.find_visitor(cookies[0].reveal().as_bytes(), HERE).is_some());
-        sessions.sign_in(String::new(), HERE);
+        sessions.sign_in(String::new(), Role::Operator, HERE);
         let open: Vec<_> =
             cookies.iter().map(|cookie| sessions.find_visitor(cookie.reveal().as_bytes(), HERE).is_some()).collect();
         assert_eq!(open.iter().filter(|open| **open).count(), SESSIONS_MAX - 1);
         assert!(open[0] && !open[1]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_with_wrong_tokens_waits_and_no_other_does() {
-        let sessions = Sessions::new();
-        for _ in 0..WRONG_MAX {
-            assert_eq!(sessions.wait_before_token(HERE), None);
-            sessions.count_wrong_token(HERE);
-            advance(Duration::from_secs(1)).await;
-        }
-        assert_eq!(sessions.wait_before_token(HERE), Some(WRONG_WINDOW - Duration::from_secs(5)));
-        assert_eq!(sessions.wait_before_token(THERE), None);
-        advance(WRONG_WINDOW).await;
-        assert_eq!(sessions.wait_before_token(HERE), None);
     }
 
     #[test]

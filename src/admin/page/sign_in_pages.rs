@@ -1,6 +1,7 @@
 //! Signing in with the listener's token, and signing out.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use askama::Template;
 use http::header::{HeaderValue, RETRY_AFTER, SET_COOKIE};
@@ -8,6 +9,7 @@ use http::{Response, StatusCode};
 
 use super::sessions::LIFETIME;
 use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page};
+use crate::admin::auth::{AccessDenied, Role};
 use crate::admin::{AdminListener, key_admin};
 use crate::body::Body;
 
@@ -24,17 +26,16 @@ struct SignInPage<'a> {
 impl AdminListener {
     /// Shows the form for the token.
     pub(super) fn show_sign_in(&self, query: &FormParams) -> Response<Body> {
-        if self.instance.config.admin.token.is_none() {
+        if self.tokens.operator.is_none() {
             return redirect_to("/");
         }
         self.render_sign_in(StatusCode::OK, query, None)
     }
 
     fn render_sign_in(&self, status: StatusCode, params: &FormParams, trouble: Option<&'static str>) -> Response<Body> {
-        let visitor = self.sessions.anonymous_visitor();
         let page = SignInPage {
             service: &self.instance.config.service,
-            form: visitor.form.reveal(),
+            form: self.sessions.sign_in_form().reveal(),
             next: parse_own_page(params.get("next")).unwrap_or_default(),
             name: params.get("name"),
             trouble,
@@ -45,31 +46,41 @@ impl AdminListener {
     /// Opens a session for a visitor with the token. After too many wrong tokens from one address, no token from there is
     /// looked at for a while.
     pub(super) fn sign_in(&self, form: &FormParams, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
-        let Some(token) = &self.instance.config.admin.token else { return redirect_to("/") };
-        if !self.sessions.anonymous_visitor().form.is(form.get(FORM).as_bytes()) {
+        let Some(operator) = &self.tokens.operator else { return redirect_to("/") };
+        if !self.sessions.sign_in_form().is(form.get(FORM).as_bytes()) {
             let why = Some("The form was out of date: this instance has been restarted since. Try again.");
             return self.render_sign_in(StatusCode::FORBIDDEN, form, why);
         }
-        if let Some(wait) = self.sessions.wait_before_token(peer) {
-            let why =
-                "Too many wrong tokens have come from your address. Oncegate accepts none from there for a minute.";
-            let mut response = render_message(StatusCode::TOO_MANY_REQUESTS, "Wait a minute", why);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
-            return response;
+        if let Some(wait) = self.guesses.wait_before_token(peer) {
+            self.note_denied(peer, AccessDenied::Slowed(wait));
+            return slowed_response(wait);
         }
         // As in the audit log: short, and in one line.
         let actor = key_admin::remote_actor(peer, Some(form.get("name").as_bytes()));
-        if !token.matches(form.get("token").trim().as_bytes()) {
-            self.sessions.count_wrong_token(peer);
-            tracing::warn!(actor, "a wrong token was shown to the operators' page");
-            return self.render_sign_in(StatusCode::FORBIDDEN, form, Some("This is not the listener's token."));
-        }
+        let shown = form.get("token").trim().as_bytes();
+        let role = match &self.tokens.reader {
+            _ if operator.matches(shown) => Role::Operator,
+            Some(reader) if reader.matches(shown) => Role::Reader,
+            _ => {
+                self.guesses.count_wrong_token(peer);
+                self.note_denied(peer, AccessDenied::WrongToken);
+                return self.render_sign_in(StatusCode::FORBIDDEN, form, Some("This is not the listener's token."));
+            }
+        };
         tracing::info!(actor, "an operator has signed in");
-        let cookie = self.sessions.sign_in(form.get("name").to_owned(), peer);
+        let cookie = self.sessions.sign_in(form.get("name").to_owned(), role, peer);
         let mut response = redirect_to(parse_own_page(form.get("next")).unwrap_or("/"));
         set_cookie(&mut response, listener, cookie.reveal(), LIFETIME.as_secs());
         response
     }
+}
+
+/// Returns the response to an address that has shown too many wrong tokens.
+pub fn slowed_response(wait: Duration) -> Response<Body> {
+    let why = "Too many wrong tokens have come from your address. Oncegate accepts none from there for a minute.";
+    let mut response = render_message(StatusCode::TOO_MANY_REQUESTS, "Wait a minute", why);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
+    response
 }
 
 /// Returns the response that deletes the cookie.

@@ -155,7 +155,7 @@ fn check_prints_the_resolved_routes() {
          required = true }\nscope = ['none']\non_unknown = 'retry-when-quiet'",
     );
     let expected = "\
-listen          127.0.0.1:8080, admin on 127.0.0.1:8081
+listen          127.0.0.1:8080, admin on 127.0.0.1:8081, without a place for its token
 upstream        http://127.0.0.1:3000
 store           postgres://u@h/d
 cache           64MiB of memory

@@ -18,7 +18,8 @@ impl Operator {
     }
 
     pub fn request(self, method: &str, path: &str) -> Request {
-        Client { address: self.0 }.request(method, path).host(&self.0.to_string()).field("X-Oncegate-Actor", "alice")
+        let request = Client { address: self.0 }.request(method, path).host(&self.0.to_string());
+        request.anonymous().field("X-Oncegate-Actor", "alice")
     }
 
     pub async fn get(self, path: &str) -> (u16, Value) {

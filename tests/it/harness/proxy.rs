@@ -260,7 +260,9 @@ impl Setup {
         text.push_str(&format!("\n\n[telemetry]\nlog = \"{log}\"\nformat = \"{format}\"\n"));
         text.push_str(&self.telemetry.join("\n"));
         text.push('\n');
-        text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n", self.admin.join("\n")));
+        let asks_for_token = self.admin.iter().any(|lines| lines.contains("token") || lines.contains("open"));
+        let open = if asks_for_token { "" } else { "open = true\n" };
+        text.push_str(&format!("\n[admin]\nlisten = \"127.0.0.1:0\"\n{open}{}\n", self.admin.join("\n")));
         text.push_str(&format!("\n[store]\nurl = {:?}\n{}\n", self.store_url, self.store.join("\n")));
         text.push_str(&format!("\n[defaults]\n{}\n", self.defaults.join("\n")));
         for route in &self.routes {

@@ -1,0 +1,131 @@
+//! The tokens of a running listener: the configured ones, or one that is drawn at the first start and kept in a file.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::config::{AdminConfig, AdminToken};
+
+/// The tokens that the listener accepts.
+#[derive(Clone, Debug, Default)]
+pub struct AdminTokens {
+    /// The token of operators; `None` for an open listener.
+    pub operator: Option<AdminToken>,
+    /// The token that may look and not change.
+    pub reader: Option<AdminToken>,
+}
+
+/// The reason why there is no token.
+#[derive(Debug)]
+pub struct TokenFileError {
+    /// The file; `None` where no place for one is known.
+    file: Option<PathBuf>,
+    source: io::Error,
+}
+
+impl fmt::Display for TokenFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "the admin token in {} cannot be read or created", file.display())?,
+            None => f.write_str("there is no place for the admin token's file")?,
+        }
+        f.write_str(": set admin.token (or ONCEGATE_ADMIN_TOKEN), or admin.token_file to a file that can be written")
+    }
+}
+
+impl std::error::Error for TokenFileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl AdminTokens {
+    /// The tokens of a configuration. Where it has none for operators, the token of the file, which is created if need be.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn load(config: &AdminConfig) -> Result<Self, TokenFileError> {
+        let reader = config.read_token.clone();
+        if config.open || config.token.is_some() {
+            return Ok(Self { operator: config.token.clone(), reader });
+        }
+        let failed = |source| TokenFileError { file: config.token_file.clone(), source };
+        let file = config.token_file.as_deref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let token = read_or_create(file).map_err(failed)?;
+        tracing::info!(file = %file.display(), "the admin listener's token is in this file");
+        Ok(Self { operator: Some(token), reader })
+    }
+}
+
+fn read_or_create(file: &Path) -> io::Result<AdminToken> {
+    match read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        found => return found,
+    }
+    if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    // Complete before it has its name: another instance may start at the same moment.
+    let draft = file.with_extension(format!("new-{}", std::process::id()));
+    let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    writeln!(written, "{}", BASE64_STANDARD.encode(random))?;
+    written.sync_all()?;
+    let linked = fs::hard_link(&draft, file);
+    fs::remove_file(&draft)?;
+    match linked {
+        // The other instance was first.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => read(file),
+    }
+}
+
+fn read(file: &Path) -> io::Result<AdminToken> {
+    let text = fs::read_to_string(file)?;
+    AdminToken::parse(text.trim_end()).map_err(|problem| io::Error::new(io::ErrorKind::InvalidData, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_drawn_once_and_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state/oncegate/admin-token");
+        let token = read_or_create(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "no draft is left");
+        assert_eq!(read_or_create(&file).unwrap(), token);
+        let other = read_or_create(&folder.path().join("other")).unwrap();
+        assert_ne!(other, token);
+    }
+
+    #[test]
+    fn instances_that_start_at_once_have_one_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("admin-token");
+        let tokens: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| read_or_create(&file))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
+        });
+        assert!(!tokens.is_empty() && tokens.iter().all(|token| *token == tokens[0]));
+    }
+
+    #[test]
+    fn a_file_without_a_token_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("admin-token");
+        fs::write(&file, "short\n").unwrap();
+        assert_eq!(read_or_create(&file).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "short\n");
+    }
+}
