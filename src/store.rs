@@ -76,6 +76,9 @@ pub trait Store: Send + Sync + 'static {
     /// Renews an instance's lease from now; the first call takes it. Returns the store's time and the purge count.
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult>;
 
+    /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>>;
+
     /// Gives the instance's lease back, so that nobody has to wait until it expires.
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()>;
 
@@ -181,6 +184,16 @@ pub struct RenewResult {
     pub now: SystemTime,
     /// The number of purges by all instances that share the store.
     pub purges: u64,
+}
+
+/// The result of a look at all servers of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrimaryCheck {
+    /// The number of servers that take writes; 0 for a store at one place, which is compared with none.
+    pub primaries: usize,
+    /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a newer
+    /// timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its lease.
+    pub has_changed: bool,
 }
 
 /// A record as a caller has read it. [`Store::take_over`] compares it, so that one of several callers wins.

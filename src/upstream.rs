@@ -73,7 +73,7 @@ impl fmt::Display for CallError {
             Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
             Self::Overloaded => f.write_str("all connections to the upstream are in use"),
             Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
-            Self::TooLate => f.write_str("connecting took too long for this attempt; nothing is sent"),
+            Self::TooLate => f.write_str("the attempt's lease or its time to connect is over; nothing is sent"),
         }
     }
 }

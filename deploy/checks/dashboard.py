@@ -27,6 +27,7 @@ METRICS = {
     "oncegate_store_duration_seconds_bucket",
     "oncegate_store_duration_seconds_count",
     "oncegate_store_errors_total",
+    "oncegate_store_primaries",
     "oncegate_unguarded_keys_total",
     "oncegate_unguarded_total",
     "oncegate_upstream_duration_seconds_bucket",

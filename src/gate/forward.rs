@@ -64,10 +64,13 @@ impl Gate {
         context: &ResponseContext,
     ) -> Outcome {
         // The reservation or the connection may have taken long, and the machine may have slept. A valid lease is not enough:
-        // it may have lapsed and been renewed since the reservation, and the key may be another instance's by now.
+        // it may have lapsed and been renewed since the reservation, or the store may have lost the reservation in a
+        // failover, and the key may be another instance's by now.
         let instance = Arc::clone(&self.instance);
-        let may_send =
-            move || instance.instance_lease.may_start() && reserving_since.elapsed() <= instance.first_byte_within();
+        let may_send = move || {
+            instance.instance_lease.has_held_since(reserving_since)
+                && reserving_since.elapsed() <= instance.first_byte_within()
+        };
         self.send(guarded, lease, entry, context, &may_send).await
     }
 

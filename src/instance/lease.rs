@@ -61,6 +61,11 @@ impl InstanceLease {
         }
     }
 
+    /// Allows nothing before the next renewal, and counts the time until then as a gap: the store may have lost the lease.
+    pub fn suspend(&self) {
+        self.valid_until.store(0, Ordering::Release);
+    }
+
     /// Records a failed renewal.
     pub fn record_missed_renewal(&self) {
         self.missed.store(true, Ordering::Release);
@@ -139,6 +144,19 @@ mod tests {
         assert!(!lease.is_current(), "after a missed renewal");
         lease.record_renewal(BootInstant::now(), SystemTime::now());
         assert!(lease.is_current());
+    }
+
+    #[test]
+    fn after_a_suspension_only_a_renewal_allows_an_attempt_and_none_that_was_reserved_before() {
+        let lease = lease();
+        let before = BootInstant::from_millis(BootInstant::now().millis() - 1);
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 10), SystemTime::now());
+        lease.unbroken_since.store(0, Ordering::Release);
+        assert!(lease.has_held_since(before));
+        lease.suspend();
+        assert!(!lease.may_start() && !lease.is_current() && !lease.may_sweep());
+        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        assert!(lease.may_start() && !lease.has_held_since(before));
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Metrics {
         m.register(name("store_duration_seconds"), "Time that calls of the store took", store.durations.clone());
         m.register(name("store_errors"), "Calls of the store that failed", store.errors.clone());
         m.register(name("store_breaker_open"), "1 while the store is not called because it failed repeatedly", self.breaker_open.clone());
+        m.register(name("store_primaries"), "Servers of store.url that take writes; 0 where it names one host", store.primaries.clone());
         m.register(name("in_flight"), "Attempts that this instance runs, or whose outcome it has still to store", self.in_flight.clone());
         m.register(name("zombie_keys"), "Keys that this instance made unknown because their attempt's lease ran out", self.zombies.clone());
         m.register(name("keys_reaped"), "Keys past their TTL that this instance deleted", self.reaped.clone());

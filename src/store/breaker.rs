@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::metrics::{Op, StoreMetrics};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, ServiceReports, SettleResult,
-    Store, StoreError, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapedRows, RenewResult, RouteIdentity, ServiceReports,
+    SettleResult, Store, StoreError, StoreFuture, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -253,6 +253,14 @@ impl Store for Breaker {
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.call_always(Op::RenewLease, self.store.renew_lease(renewal))
+    }
+
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        Box::pin(async {
+            let check = self.store.check_primaries().await;
+            self.metrics.primaries.set(i64::try_from(check.primaries).unwrap_or(i64::MAX));
+            check
+        })
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

@@ -22,8 +22,8 @@ use super::admin::{
     AuditEntry, Cursor, DecisionResults, KeyCounts, KeyFilter, KeyPage, OperatorAction, OperatorDecision, Target,
 };
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, ServiceReports, SettleResult,
-    Store, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapedRows, RenewResult, RouteIdentity, ServiceReports,
+    SettleResult, Store, StoreFuture, SweptKey,
 };
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
@@ -120,6 +120,10 @@ impl Store for EncryptedStore {
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.store.renew_lease(renewal)
+    }
+
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        self.store.check_primaries()
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

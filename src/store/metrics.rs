@@ -1,7 +1,7 @@
 //! Durations and failures of calls of the store.
 
 use super::StoreError;
-use crate::telemetry::metrics::{Counters, Histograms, label};
+use crate::telemetry::metrics::{Counters, Gauge, Histograms, label};
 
 label!(
     /// A call of the store. The labels are those of `docs/metrics.md`; some differ from the method's name.
@@ -52,6 +52,8 @@ pub struct StoreMetrics {
     pub durations: Histograms<Op>,
     /// The failed calls.
     pub errors: Counters<Op>,
+    /// The servers of the URL that take writes; 0 where the URL has one host.
+    pub primaries: Gauge,
 }
 
 impl StoreMetrics {

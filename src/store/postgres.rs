@@ -18,8 +18,9 @@ use tokio::time::Instant;
 
 use super::row::{FoundRecord, millis, state_of};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, ReapedRows, Record, RecordId, RenewResult, ReserveRequest,
-    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapedRows, Record, RecordId, RenewResult,
+    ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, StoreSettings,
+    SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -29,7 +30,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::scope::Salt;
 use crate::domain::state::{KeyState, StateKind};
 use batcher::Batcher;
-use connect::PgPool;
+use connect::{PgPool, PgServer};
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
@@ -58,8 +59,10 @@ mod deliveries;
 mod failure;
 mod hosts;
 mod indexes;
+mod look;
 mod lookups;
 mod pools;
+mod primaries;
 mod probes;
 mod retry;
 mod schema;
@@ -80,6 +83,7 @@ const ROUNDS_MAX: usize = 3;
 pub(super) struct Postgres {
     salt: Salt,
     timeout: Duration,
+    server: PgServer,
     reserve: Batcher<ReserveStatement>,
     take_over: Batcher<TakeOverStatement>,
     find: Lookups,
@@ -124,6 +128,7 @@ pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres
         sweep: pools.sweep,
         upkeep: pools.upkeep,
         admin_reads: pools.admin_reads,
+        server,
     })
 }
 
@@ -169,6 +174,10 @@ impl Store for Postgres {
         Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
             upkeep::renew_lease(&self.lease, renewal.clone(), deadline)
         }))
+    }
+
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        Box::pin(self.server.check_primaries())
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

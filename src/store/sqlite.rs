@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, ReapedRows, Record, RecordId, RenewResult, ReserveRequest,
-    ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, StoreSettings,
-    SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapedRows, Record, RecordId, RenewResult,
+    ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture,
+    StoreSettings, SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -127,6 +127,10 @@ impl Store for Sqlite {
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.call(Urgency::First, 0, move |db, now| statements::renew_lease(db, now, &renewal))
+    }
+
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        Box::pin(std::future::ready(PrimaryCheck::default()))
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

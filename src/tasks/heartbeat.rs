@@ -22,7 +22,14 @@ impl Task for Heartbeat {
             expiry: instance_lease.expiry(),
             purges_seen: Some(cache.purge_count()),
         };
-        let renewed = store.renew_lease(renewal).await.inspect_err(|_| instance_lease.record_missed_renewal())?;
+        let (primaries, renewed) = tokio::join!(store.check_primaries(), store.renew_lease(renewal));
+        if primaries.has_changed {
+            // The new primary may have neither this lease nor what was reserved under it, and the renewal may have gone to
+            // the former one.
+            instance_lease.suspend();
+            return Ok(PassResult::Full);
+        }
+        let renewed = renewed.inspect_err(|_| instance_lease.record_missed_renewal())?;
         // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets the
         // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
         let has_new_purge = cache.observe_purge_count(renewed.purges);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::harness::full_listener::FullListener;
 use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
@@ -300,43 +300,22 @@ async fn after_an_outage_past_every_lease_each_proxy_gets_time_to_renew() {
     }
 }
 
-/// Whether a TCP connection to this port is being made: its SYN was sent and not answered.
-fn is_connecting(port: u16) -> bool {
-    let to = format!(":{port:04X}");
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    table.lines().any(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields[2].ends_with(&to) && fields[3] == "02"
-    })
-}
-
 async fn a_proxy_paused_past_its_lease_while_it_connects_sends_nothing(scheme: &str) {
-    // A listener whose queue of connections is full: the kernel finishes the next one when there is room.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let listener = socket.listen(1).unwrap();
-    let service = listener.local_addr().unwrap();
-    let mut queued = Vec::new();
-    while let Ok(stream) = timeout(Duration::from_millis(300), TcpStream::connect(service)).await {
-        queued.push(stream.unwrap());
-    }
+    let service = FullListener::start().await;
     let store = Store::postgres().await;
     let setup = Proxy::on(&store.url())
-        .top(&format!("upstream = \"{scheme}://{service}\""))
+        .top(&format!("upstream = \"{scheme}://{}\"", service.address))
         .defaults("connect_timeout = \"20s\"")
         .store("timeout = \"500ms\"")
         .short_leases();
     let (one, other) = tokio::join!(setup.start(), setup.start());
     let first = pay(&one, "k-1").spawn();
-    eventually(TEST_TIMEOUT, async || is_connecting(service.port()).then_some(())).await;
+    service.client_is_connecting().await;
     one.signal(Signal::STOP);
     becomes_unknown(&pay(&other, "k-1")).await;
     // The time for the first byte is 1.5 s: after it, a lease that is renewed first does not help either.
     sleep(Duration::from_secs(1)).await;
-    for _ in 0..queued.len() {
-        listener.accept().await.unwrap();
-    }
-    let (mut connection, _) = timeout(TEST_TIMEOUT, listener.accept()).await.unwrap().unwrap();
+    let mut connection = service.accept_client().await;
     one.signal(Signal::CONT);
     assert_eq!(first.await.unwrap().unwrap().outcome(), (503, "store-unavailable".to_owned()));
     one.kill9().await;

@@ -10,6 +10,7 @@ mod functions;
 mod hosts;
 mod lookups;
 mod pooler;
+mod two_primaries;
 
 use std::time::{Duration, Instant};
 

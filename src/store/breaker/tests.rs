@@ -55,6 +55,10 @@ impl Store for FakeStore {
         self.answer(false, RenewResult { now: SystemTime::UNIX_EPOCH, purges: 0 })
     }
 
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        unreachable!("the breaker only counts what it finds")
+    }
+
     fn service_reports(&self) -> &dyn ServiceReports {
         unreachable!("services are not the breaker's business")
     }

@@ -12,11 +12,12 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 
 use super::failure::PgFailure;
-use super::hosts::HostList;
+use super::hosts::{HostList, PgSession};
+use super::look::PrimaryLook;
 use super::session;
 use super::tls::{BoxError, PgTls};
 use crate::config::PostgresTls;
-use crate::store::OpenError;
+use crate::store::{OpenError, PrimaryCheck};
 
 /// The time limit for connecting at start, to all hosts together.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -25,18 +26,25 @@ const START_MAX: Duration = Duration::from_secs(30);
 const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 
 /// A server, or several of which one is the primary, with the connection's settings. Clones share the memory of the
-/// host that worked last.
+/// host that worked last, and of the primary.
 #[derive(Clone)]
 pub(super) struct PgServer {
     hosts: Arc<HostList>,
     tls: PgTls,
+    look: Arc<PrimaryLook>,
 }
 
 impl PgServer {
     /// Connects, within `budget` for all hosts together, and drives the connection in a task of its own.
     async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
-        let (client, connection) = self.hosts.connect(&self.tls, budget).await?;
-        Ok((client, tokio::spawn(session::drive(connection))))
+        let PgSession { client, driver, server } = self.hosts.connect(&self.tls, budget).await?;
+        let server = self.hosts.known_primary().cloned().zip(server);
+        Ok((client, tokio::spawn(session::drive_until_refused(driver, server))))
+    }
+
+    /// See [`crate::store::Store::check_primaries`].
+    pub async fn check_primaries(&self) -> PrimaryCheck {
+        self.look.look().await
     }
 }
 
@@ -62,11 +70,15 @@ pub(super) fn config(url: &str, timeout: Duration) -> Result<PgServer, OpenError
         config.keepalives_retries(3);
     }
     let hosts = HostList::new(&config, timeout).map_err(|why| OpenError::Missing(why.into()))?;
-    Ok(PgServer { hosts: Arc::new(hosts), tls })
+    let hosts = Arc::new(hosts);
+    let look = Arc::new(PrimaryLook::new(Arc::clone(&hosts), tls.clone(), timeout));
+    Ok(PgServer { hosts, tls, look })
 }
 
-/// Makes a connection outside of the pools, for work that is done once at start.
+/// Makes a connection outside of the pools, for work that is done once at start. Looks at all servers first: a start after
+/// a failover must not choose the former primary.
 pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError> {
+    server.check_primaries().await;
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
     let (client, _) = connected.map_err(|late| OpenError::Missing(Box::new(late)))?.map_err(OpenError::Missing)?;
     Ok(client)

@@ -3,8 +3,10 @@
 //! The driver goes through a list by itself, but limits only the TCP handshake: a host that accepts connections and
 //! says nothing, as a frozen server or one with a hung disk does, would take all the time of those behind it.
 
+use std::error::Error;
+use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::lookup_host;
@@ -13,6 +15,8 @@ use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
+use super::primaries::{KnownPrimary, PrimaryIdentity, PrimaryRefusal, ServerRole};
+use super::session;
 use super::tls::{BoxError, PgTls};
 
 /// The time limit of an address where the URL has no `connect_timeout`, for TCP, TLS, authentication and the question
@@ -23,8 +27,16 @@ const ADDRESS_MAX: Duration = Duration::from_secs(2);
 /// The port of PostgreSQL where the URL names none.
 const DEFAULT_PORT: u16 = 5432;
 
-/// A connection, and the future that drives it.
-type PgSession = (Client, Connection<Socket, <PgTls as MakeTlsConnect<Socket>>::Stream>);
+/// The side of a connection that reads and writes its socket.
+pub(super) type PgDriver = Connection<Socket, <PgTls as MakeTlsConnect<Socket>>::Stream>;
+
+/// A new connection.
+pub(super) struct PgSession {
+    pub client: Client,
+    pub driver: PgDriver,
+    /// The server at the other end, if it is compared with others.
+    pub server: Option<PrimaryIdentity>,
+}
 
 /// The hosts in the URL's order.
 pub(super) struct HostList {
@@ -33,16 +45,33 @@ pub(super) struct HostList {
     /// The URL's `connect_timeout`.
     connect_timeout: Option<Duration>,
     worked_last: Mutex<ServerAddress>,
+    /// The primary among several hosts. A single one is compared with none.
+    known_primary: Option<Arc<KnownPrimary>>,
 }
 
 /// One of the addresses to which a list leads.
-#[derive(Clone, Copy)]
-struct ServerAddress {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ServerAddress {
     /// The host's place in the list.
     host: usize,
     /// The address of a host that has several.
     address: Option<IpAddr>,
 }
+
+/// A server that takes writes and is not used.
+#[derive(Debug)]
+struct RefusedHost {
+    name: String,
+    refusal: PrimaryRefusal,
+}
+
+impl fmt::Display for RefusedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.refusal)
+    }
+}
+
+impl Error for RefusedHost {}
 
 impl HostList {
     /// Splits the list. `call_timeout` is the driver's limit for TCP where the URL has none. Errors are for people.
@@ -57,11 +86,28 @@ impl HostList {
             _ => 0,
         };
         let worked_last = Mutex::new(ServerAddress { host: first, address: None });
-        Ok(Self { hosts, connect_timeout, worked_last })
+        let known_primary = (hosts.len() > 1).then(|| Arc::new(KnownPrimary::new()));
+        Ok(Self { hosts, connect_timeout, worked_last, known_primary })
     }
 
-    /// Connects to the first host that answers in time and takes writes. `budget` is the caller's time limit, which
-    /// the hosts share. Returns the error of the last host that was tried.
+    /// The number of hosts.
+    pub fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// The primary among several hosts.
+    pub fn known_primary(&self) -> Option<&Arc<KnownPrimary>> {
+        self.known_primary.as_ref()
+    }
+
+    /// The addresses of a host, with the settings for each.
+    pub async fn addresses(&self, host: usize) -> std::io::Result<Vec<(ServerAddress, Config)>> {
+        let targets = targets(&self.hosts[host]).await?;
+        Ok(targets.into_iter().map(|target| (ServerAddress { host, address: address(&target) }, target)).collect())
+    }
+
+    /// Connects to the first host that answers in time, takes writes and is not refused. `budget` is the caller's time
+    /// limit, which the hosts share. Returns the error of a refused host, or else of the last one that was tried.
     pub async fn connect(&self, tls: &PgTls, budget: Duration) -> Result<PgSession, BoxError> {
         let worked_last = *self.worked_last();
         let mut failure = BoxError::from("no host of store.url has an address");
@@ -71,11 +117,12 @@ impl HostList {
             let mut targets = match timeout(limit, targets(&self.hosts[host])).await {
                 Ok(Ok(targets)) => targets,
                 Ok(Err(error)) => {
-                    failure = format!("{}: {error}", name(&self.hosts[host])).into();
+                    failure = keep_refusal(failure, format!("{}: {error}", name(&self.hosts[host])).into());
                     continue;
                 }
                 Err(_) => {
-                    failure = format!("{}: no address was found within {limit:?}", name(&self.hosts[host])).into();
+                    let late = format!("{}: no address was found within {limit:?}", name(&self.hosts[host]));
+                    failure = keep_refusal(failure, late.into());
                     continue;
                 }
             };
@@ -83,16 +130,44 @@ impl HostList {
             targets.sort_by_key(|target| address(target) != worked_last.address);
             for (place, target) in targets.iter().enumerate() {
                 let is_last = is_last_host && place + 1 == targets.len();
-                match connect_within(self.limit(budget, targets.len(), is_last), target, tls).await {
+                match self.connect_within(self.limit(budget, targets.len(), is_last), target, tls).await {
                     Ok(session) => {
                         *self.worked_last() = ServerAddress { host, address: address(target) };
                         return Ok(session);
                     }
-                    Err(error) => failure = error,
+                    Err(error) => failure = keep_refusal(failure, error),
                 }
             }
         }
         Err(failure)
+    }
+
+    async fn connect_within(&self, limit: Duration, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
+        timeout(limit, self.connect_to(target, tls)).await.unwrap_or_else(|_| {
+            let host = name(target);
+            tracing::warn!(host, "a host of the store did not answer in time");
+            Err(format!("{host}: no answer within {limit:?}").into())
+        })
+    }
+
+    async fn connect_to(&self, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
+        let (client, mut driver) = target.connect(tls.clone()).await.map_err(|error| tls.explain(error))?;
+        let Some(known_primary) = &self.known_primary else { return Ok(PgSession { client, driver, server: None }) };
+        let server = match session::ask(&client, &mut driver).await? {
+            ServerRole::Primary(server) => server,
+            ServerRole::ReadOnly => return Err(format!("{}: the server takes no writes", name(target)).into()),
+            ServerRole::Unidentified => {
+                let host = name(target);
+                tracing::warn!(
+                    host,
+                    "a host of the store does not say which server it is: two primaries would not be seen"
+                );
+                return Ok(PgSession { client, driver, server: None });
+            }
+        };
+        let refused = |refusal| RefusedHost { name: name(target), refusal };
+        known_primary.admit(server).map_err(refused)?;
+        Ok(PgSession { client, driver, server: Some(server) })
     }
 
     /// The time limit of one address. The last one has nobody behind it, and may use all the time that is left.
@@ -109,15 +184,9 @@ impl HostList {
     }
 }
 
-async fn connect_within(limit: Duration, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
-    match timeout(limit, target.connect(tls.clone())).await {
-        Ok(connected) => connected.map_err(|error| tls.explain(error)),
-        Err(_) => {
-            let host = name(target);
-            tracing::warn!(host, "a host of the store did not answer in time");
-            Err(format!("{host}: no answer within {limit:?}").into())
-        }
-    }
+/// The failure that is reported: a server that was refused says more than one that is away.
+fn keep_refusal(earlier: BoxError, later: BoxError) -> BoxError {
+    if earlier.is::<RefusedHost>() { earlier } else { later }
 }
 
 /// The places of `count` hosts, beginning with the one that worked last.
@@ -144,7 +213,7 @@ fn address(target: &Config) -> Option<IpAddr> {
 }
 
 /// The host as the URL names it, for people.
-fn name(target: &Config) -> String {
+pub(super) fn name(target: &Config) -> String {
     match (target.get_hosts(), target.get_hostaddrs()) {
         ([Host::Tcp(name), ..], _) => name.clone(),
         #[cfg(unix)]

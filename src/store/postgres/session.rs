@@ -1,10 +1,15 @@
-//! The task that drives a connection to the server, and ends it after a commit that is not durable.
+//! The task that drives a connection to the server. It ends the connection after a commit that is not durable, and if the
+//! server is refused.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::error::DbError;
-use tokio_postgres::{AsyncMessage, Connection};
+use tokio_postgres::{AsyncMessage, Client, Connection};
+
+use super::primaries::{KnownPrimary, PrimaryIdentity, ServerRole};
+use super::tls::BoxError;
 
 /// The function of the server that waits for the synchronous standby. Its notices name it in every language, and their
 /// texts are translated (`lc_messages`).
@@ -18,7 +23,7 @@ const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 /// may have been executed, and its caller asks again.
 ///
 /// Errors of the connection are returned to the client's user.
-pub(super) async fn drive<S, T>(mut connection: Connection<S, T>)
+pub(super) async fn drive<S, T>(connection: &mut Connection<S, T>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -33,6 +38,36 @@ where
             );
             return;
         }
+    }
+}
+
+/// Drives a connection until it ends or its server is refused. A refusal comes first: no statement is sent after it.
+pub(super) async fn drive_until_refused<S, T>(
+    mut connection: Connection<S, T>,
+    server: Option<(Arc<KnownPrimary>, PrimaryIdentity)>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let Some((known_primary, server)) = server else { return drive(&mut connection).await };
+    tokio::select! {
+        biased;
+        refusal = known_primary.refused(server) => {
+            tracing::info!(%refusal, "a connection to the store is closed");
+        }
+        () = drive(&mut connection) => {}
+    }
+}
+
+/// Asks the server which one it is, on a connection that no task drives yet.
+pub(super) async fn ask<S, T>(client: &Client, connection: &mut Connection<S, T>) -> Result<ServerRole, BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    tokio::select! {
+        role = ServerRole::ask(client) => role,
+        () = drive(connection) => Err("the server closed the connection".into()),
     }
 }
 

@@ -412,6 +412,7 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
         "store_duration_seconds",
         "store_errors_total",
         "store_breaker_open",
+        "store_primaries",
         "in_flight",
         "zombie_keys_total",
         "keys_reaped_total",
