@@ -157,6 +157,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         wait_groups: Arc::default(),
         cache,
         key_limits: NewKeyLimits::default(),
+        replay_permissions: Arc::default(),
         upstream_slots: UpstreamSlots::new(shares.each_upstream),
         bodies: BodyBudget::new(config.limits.held_bodies),
         tracker: TaskTracker::new(),

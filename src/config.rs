@@ -16,6 +16,7 @@ use crate::domain::fingerprint::Secrets;
 use crate::tls::Trust;
 
 pub use admin_token::AdminToken;
+pub use authorize::AuthorizeConfig;
 pub use broker::Broker;
 pub use consumers::{Consumer, MessageKey};
 pub use cors::CorsPolicy;
@@ -38,6 +39,7 @@ pub use upstream::UpstreamTarget;
 
 mod admin;
 mod admin_token;
+mod authorize;
 mod broker;
 mod consumers;
 mod cors;

@@ -24,6 +24,7 @@ use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::problem_pages;
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
+use crate::protocol::status::OncegateStatus;
 use crate::protocol::via;
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
@@ -38,6 +39,7 @@ use routing::Router;
 use wait::WaitPolicy;
 
 pub mod admit;
+mod authorize;
 mod bypass;
 pub mod client;
 pub mod decide;
@@ -78,7 +80,13 @@ pub struct LiveConfig {
 impl LiveConfig {
     fn new(config: Arc<Config>, instance: &Instance) -> Self {
         let slots = &instance.upstream_slots;
-        let router = Router::new(&config, &instance.latencies, &instance.observability.metrics, slots);
+        let router = Router::new(
+            &config,
+            &instance.latencies,
+            &instance.observability.metrics,
+            slots,
+            &instance.replay_permissions,
+        );
         let top = &config.pass;
         let pass_through =
             UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust, slots);
@@ -183,7 +191,15 @@ impl Gate {
         }
         match self.admit(request, client, live, context).await? {
             Admission::Guarded(guarded) => {
+                let question = guarded.replay_question();
                 let outcome = self.execute(guarded, context).await;
+                if let (Outcome::Replayed(_), Some((authorizer, question))) = (&outcome, question)
+                    && let Err(denied) = Box::pin(authorizer.ask(question)).await
+                {
+                    let mut response = denied.into_response()?;
+                    context.add_fields(response.headers_mut(), OncegateStatus::Rejected);
+                    return Ok(response);
+                }
                 Ok(outcome.render(context, &live.config.problem_base))
             }
             Admission::Observed(mut observed) => {

@@ -22,6 +22,7 @@ use latency::RouteLatencies;
 use lease::InstanceLease;
 use metrics::CacheTier;
 use observability::Observability;
+use replay_permissions::ReplayPermissions;
 use wait_groups::WaitGroups;
 
 pub mod boot_time;
@@ -31,6 +32,7 @@ pub mod latency;
 pub mod lease;
 pub mod metrics;
 pub mod observability;
+pub mod replay_permissions;
 pub mod request_trace;
 pub mod wait_groups;
 
@@ -66,6 +68,8 @@ pub struct Instance {
     pub bodies: Arc<BodyBudget>,
     /// The new keys of callers and addresses, for routes that limit them.
     pub key_limits: NewKeyLimits,
+    /// The permissions of authorizing services that still count.
+    pub replay_permissions: Arc<ReplayPermissions>,
     /// The connections to each upstream.
     pub upstream_slots: UpstreamSlots,
     /// The work that must end before the process does: attempts and their settlements.

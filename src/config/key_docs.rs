@@ -281,8 +281,11 @@ pub const FINGERPRINT: &[KeyDoc] = &[
 ];
 
 /// The keys of a route's `replay`.
-pub const REPLAY: &[KeyDoc] =
-    &[KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays")];
+pub const REPLAY: &[KeyDoc] = &[
+    KeyDoc::new("drop_headers", Texts, r#"["set-cookie"]"#, "response fields that are not kept for replays"),
+    KeyDoc::new("authorize", Text, r#""""#, "a URL that is asked before each replay whether the caller may read it"),
+    KeyDoc::new("authorize_cache", Duration, r#""0s""#, "for how long its permission counts"),
+];
 
 /// The keys of a route's `limits`.
 pub const KEY_LIMITS: &[KeyDoc] = &[

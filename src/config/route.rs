@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use super::authorize::AuthorizeConfig;
 use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
 use super::reconcile::ReconcileConfig;
@@ -87,6 +88,8 @@ pub struct Route {
     pub max_response_body: usize,
     /// The origins whose pages may read its refusals and replays.
     pub cors: Arc<CorsPolicy>,
+    /// The service that is asked before each replay.
+    pub authorize: Option<Arc<AuthorizeConfig>>,
     /// Response fields that are not kept for replays.
     pub drop_headers: Vec<HeaderName>,
 }

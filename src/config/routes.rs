@@ -13,7 +13,9 @@ use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
 use super::route_context::RouteContext;
 use super::upstream::UpstreamTarget;
 use super::value_parsers::{header_name, upstream_target};
-use super::{PassThroughConfig, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units};
+use super::{
+    PassThroughConfig, authorize, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units,
+};
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::route_table::Spelling;
@@ -214,6 +216,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
     let cors = cors::read(&section.table("cors").with_fallback(top_cors));
+    let authorize = authorize::read(&section.table("replay"));
     let drop_headers = section.table("replay").list("drop_headers", header_name);
     let bypasses = store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
     let reconcile = reconcile::read(&section.table("reconcile"), bypasses);
@@ -254,6 +257,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,
         cors: Arc::new(cors?),
+        authorize: authorize?,
         drop_headers: drop_headers?.value.into_iter().map(|name| name.value).collect(),
     })
 }

@@ -50,6 +50,14 @@ impl UpstreamTarget {
 }
 
 impl UpstreamTarget {
+    /// The value of `Host` for this service.
+    pub fn host(&self) -> &str {
+        match self {
+            Self::H2c(authority) | Self::Http(authority) | Self::Https(authority, _) => authority.as_str(),
+            Self::Unix(_) => "localhost",
+        }
+    }
+
     /// Whether a connection to this service would reach a listener at this address. A host name is not resolved, except
     /// for `localhost`.
     pub(super) fn leads_to(&self, listener: SocketAddr) -> bool {

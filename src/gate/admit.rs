@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::{DATE, HOST, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, request};
 
+use super::authorize::{Authorizer, ReplayQuestion};
 use super::client::ClientConnection;
 use super::decide::{Decision, DecisionRules, decide};
 use super::pass::{self, PassThroughRequest};
@@ -107,6 +108,12 @@ impl GuardedRequest {
         let input = fingerprint_input(&self.head, &path, &self.body);
         let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
         decide(record, is_same, &self.rules())
+    }
+
+    /// The question whether this request's caller may read a stored response, where the route has it asked.
+    pub(super) fn replay_question(&self) -> Option<(Arc<Authorizer>, ReplayQuestion)> {
+        let authorizer = self.active.authorizer.as_ref()?;
+        Some((Arc::clone(authorizer), ReplayQuestion::new(&self.head, self.route())))
     }
 
     /// Counts a new key of this request's caller, where the route limits them.

@@ -175,7 +175,8 @@ impl From<Refusal> for MessageOutcome {
     fn from(refusal: Refusal) -> Self {
         let reason = OutcomeReason::new(refusal.slug(), refusal.detail().into_owned());
         match refusal {
-            Refusal::Draining
+            Refusal::AuthorizeUnavailable
+            | Refusal::Draining
             | Refusal::InFlight(_)
             | Refusal::Overloaded(_)
             | Refusal::ResponseNotKept

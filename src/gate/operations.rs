@@ -1,5 +1,6 @@
 //! Shows the state of an operation to the caller whose request was accepted, and to nobody else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -10,12 +11,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::admit::{request_origin, scope};
+use super::authorize::ReplayQuestion;
 use super::client::ClientConnection;
 use super::decide::DEFAULT_RETRY_AFTER;
 use super::{Gate, LiveConfig, log_and_refuse};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
-use crate::config::DeliveryMode;
+use crate::config::{DeliveryMode, Route};
 use crate::domain::normal_path::normal_form;
 use crate::domain::operation::OperationId;
 use crate::domain::record::Record;
@@ -55,12 +57,18 @@ impl Gate {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
-        let Some((id, wait_max)) =
-            OperationId::parse(name).and_then(|id| Some((id, self.wait_max_of_caller(id, &head, client, live)?)))
+        let Some((id, route)) =
+            OperationId::parse(name).and_then(|id| Some((id, self.find_callers_route(id, &head, client, live)?)))
         else {
             return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
-        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(wait_max);
+        let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
+        if let Some(authorizer) = authorizer
+            && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route))).await
+        {
+            return denied.into_response();
+        }
+        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
         // Waits until the key is settled or the time is up, and then shows the state of that time.
         tokio::select! {
             _ = self.instance.wait_groups.wait(&self.instance, id.record, Instant::now() + wait) => {}
@@ -71,15 +79,15 @@ impl Gate {
         found.filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
     }
 
-    /// The longest wait of the operation's caller; `None` if this request is another caller's. Tries the scope of every route
-    /// that may have accepted the operation.
-    fn wait_max_of_caller(
+    /// A route whose scope the operation's caller has; `None` if this request is another caller's. Tries the scope of every
+    /// route that may have accepted the operation.
+    fn find_callers_route<'a>(
         &self,
         id: OperationId,
         head: &request::Parts,
         client: &ClientConnection,
-        live: &LiveConfig,
-    ) -> Option<Duration> {
+        live: &'a LiveConfig,
+    ) -> Option<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
             let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.untrusted_peer());
@@ -88,7 +96,7 @@ impl Gate {
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =
             live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
-        asynchronous.into_iter().chain(others).find(|route| is_of(&route.scope)).map(|route| route.wait_timeout)
+        asynchronous.into_iter().chain(others).find(|route| is_of(&route.scope))
     }
 }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use http::Method;
 
+use super::authorize::Authorizer;
 use crate::config::{self, Config, Route};
 use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
+use crate::instance::replay_permissions::ReplayPermissions;
 use crate::upstream::UpstreamClient;
 use crate::upstream::connection_slots::UpstreamSlots;
 
@@ -20,6 +22,8 @@ pub struct ActiveRoute {
     pub route: Arc<Route>,
     /// The connections to the route's service.
     pub upstream: UpstreamClient,
+    /// The service that is asked before each replay.
+    pub authorizer: Option<Arc<Authorizer>>,
     /// The recent latency of the route's attempts.
     pub latency: Arc<LatencyEwma>,
     /// The route's metrics.
@@ -34,7 +38,13 @@ pub struct Router {
 
 impl Router {
     /// Builds the table. The configuration has made sure that no two routes have the same host, path and method.
-    pub fn new(config: &Config, latencies: &RouteLatencies, metrics: &Metrics, slots: &UpstreamSlots) -> Self {
+    pub fn new(
+        config: &Config,
+        latencies: &RouteLatencies,
+        metrics: &Metrics,
+        slots: &UpstreamSlots,
+        permissions: &Arc<ReplayPermissions>,
+    ) -> Self {
         let mut pools: HashMap<(Arc<config::UpstreamTarget>, Duration, Duration), UpstreamClient> = HashMap::new();
         let mut table = RouteTable::default();
         let mut names = HashMap::new();
@@ -46,9 +56,15 @@ impl Router {
                     UpstreamClient::new(target, *connect, *idle, &config.trust, slots)
                 })
                 .clone();
+            let authorizer = route.authorize.as_ref().map(|authorize| {
+                let (connect, idle) = (route.connect_timeout, route.upstream_idle_timeout);
+                let client = UpstreamClient::new(&authorize.upstream, connect, idle, &config.trust, slots);
+                Authorizer::new(Arc::clone(authorize), client, permissions)
+            });
             let active = ActiveRoute {
                 route: Arc::clone(route),
                 upstream,
+                authorizer,
                 latency: latencies.route(&route.name),
                 metrics: metrics.route_metrics(&route.name),
             };

@@ -14,6 +14,8 @@ use crate::domain::key::KeyError;
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The service that authorizes replays gave no usable answer.
+    AuthorizeUnavailable,
     /// The request violates HTTP, or is ambiguous about its end or its target.
     BadRequest(StatusCode, &'static str),
     /// This instance is stopping.
@@ -155,7 +157,8 @@ struct RefusalRow<'a> {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
+        Self::AuthorizeUnavailable,
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
         Self::InFlight(RetryAfter(1)),
@@ -186,6 +189,8 @@ impl Refusal {
     fn row(&self) -> RefusalRow<'_> {
         use ClientAction::{Fix, NewKey, Reconcile, SameKey};
         let (status, slug, action, oncegate_status, title, detail): (_, _, _, _, _, Cow<'_, str>) = match self {
+            Self::AuthorizeUnavailable => (503, "authorize-unavailable", SameKey, OncegateStatus::Rejected,
+                "The response cannot be replayed at the moment", "Whether you may read the stored response could not be checked. Nothing was executed now. Send the same request with the same key again after Retry-After.".into()),
             Self::BadRequest(status, detail) => (status.as_u16(), "bad-request", Fix, OncegateStatus::Rejected,
                 "The request cannot be forwarded", (*detail).into()),
             Self::Draining => (503, "draining", SameKey, OncegateStatus::Rejected,
@@ -269,7 +274,9 @@ impl Refusal {
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
-            Self::Draining | Self::Overloaded(_) | Self::StoreUnavailable => Some(RetryAfter(1)),
+            Self::AuthorizeUnavailable | Self::Draining | Self::Overloaded(_) | Self::StoreUnavailable => {
+                Some(RetryAfter(1))
+            }
             Self::BadRequest(..)
             | Self::KeyExpired
             | Self::KeyInvalid(_)
@@ -348,29 +355,30 @@ mod tests {
     fn the_list_has_every_refusal_once() {
         // No `_` arm: a new refusal does not compile until it is added here. Add it to `ALL` too.
         let index = |refusal: Refusal| match refusal {
-            Refusal::BadRequest(..) => 0,
-            Refusal::Draining => 1,
-            Refusal::InFlight(_) => 2,
-            Refusal::KeyExpired => 3,
-            Refusal::KeyInvalid(_) => 4,
-            Refusal::KeyMissing(_) => 5,
-            Refusal::KeyReused => 6,
-            Refusal::LoopDetected => 7,
-            Refusal::OutcomeUnknown(_) => 8,
-            Refusal::Overloaded(_) => 9,
-            Refusal::PathAmbiguous(_) => 10,
-            Refusal::RequestTimeout => 11,
-            Refusal::RequestTooLarge(_) => 12,
-            Refusal::RequestTooOld => 13,
-            Refusal::ResponseCorrupt => 14,
-            Refusal::ResponseNotKept => 15,
-            Refusal::ScopeMissing(_) => 16,
-            Refusal::StoreUnavailable => 17,
-            Refusal::TooManyKeys(_) => 18,
-            Refusal::Unguarded => 19,
-            Refusal::UpstreamBroken => 20,
-            Refusal::UpstreamTimeout => 21,
-            Refusal::UpstreamUnreachable => 22,
+            Refusal::AuthorizeUnavailable => 0,
+            Refusal::BadRequest(..) => 1,
+            Refusal::Draining => 2,
+            Refusal::InFlight(_) => 3,
+            Refusal::KeyExpired => 4,
+            Refusal::KeyInvalid(_) => 5,
+            Refusal::KeyMissing(_) => 6,
+            Refusal::KeyReused => 7,
+            Refusal::LoopDetected => 8,
+            Refusal::OutcomeUnknown(_) => 9,
+            Refusal::Overloaded(_) => 10,
+            Refusal::PathAmbiguous(_) => 11,
+            Refusal::RequestTimeout => 12,
+            Refusal::RequestTooLarge(_) => 13,
+            Refusal::RequestTooOld => 14,
+            Refusal::ResponseCorrupt => 15,
+            Refusal::ResponseNotKept => 16,
+            Refusal::ScopeMissing(_) => 17,
+            Refusal::StoreUnavailable => 18,
+            Refusal::TooManyKeys(_) => 19,
+            Refusal::Unguarded => 20,
+            Refusal::UpstreamBroken => 21,
+            Refusal::UpstreamTimeout => 22,
+            Refusal::UpstreamUnreachable => 23,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

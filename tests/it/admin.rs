@@ -142,6 +142,20 @@ async fn on_loopback_too_a_token_is_needed_which_the_first_start_draws() {
     assert!(world.proxy.logged().iter().all(|line| !line.to_string().contains(&token)));
 }
 
+#[tokio::test]
+async fn the_token_s_file_may_be_anywhere_and_must_be_writable() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state/token");
+    let lines = format!("token_file = {file:?}");
+    let world = World::with(Store::sqlite(), |setup| setup.admin(&lines)).await;
+    let bearer = format!("Bearer {}", std::fs::read_to_string(&file).unwrap().trim_end());
+    assert_eq!(ask(&world, "GET", "/api/v1/keys", &[&bearer]).await.status, 200);
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let nowhere = world.setup.text().replace("state/token", "state/token/below-a-file");
+    let ended = crate::harness::proxy::fails(&nowhere).await;
+    assert!(ended.stderr.contains("admin token") && ended.stderr.contains("ONCEGATE_ADMIN_TOKEN"), "{}", ended.stderr);
+}
+
 /// Sends a request from another address of this machine, and returns the answer's status.
 async fn ask_from_elsewhere(world: &World, path: &str, authorization: &str) -> u16 {
     let socket = TcpSocket::new_v4().unwrap();

@@ -38,7 +38,7 @@ fn is_overloaded(response: &Response) -> bool {
 
 #[tokio::test]
 async fn a_body_that_trickles_is_refused_within_seconds() {
-    let world = World::start(Store::sqlite()).await;
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { body_rate = \"512B\" }")).await;
     let begun = Instant::now();
     let trickle = |request: Request| {
         let client = world.proxy.client();

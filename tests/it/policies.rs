@@ -1,5 +1,6 @@
 //! The effect of every route setting.
 
+mod authorize;
 mod changed_routes;
 mod cors;
 mod directives;

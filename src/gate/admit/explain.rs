@@ -52,6 +52,7 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
         &RouteLatencies::default(),
         &Metrics::new(&StoreMetrics::default()),
         &UpstreamSlots::new(1),
+        &Default::default(),
     );
     let origin =
         super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use super::identity::{self, RequestIdentity};
 use super::{GuardedRequest, RequestView, check_age, check_path, scope};
-use crate::config::{Consumer, Route, RouteMode, UpstreamTarget};
+use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::Key;
 use crate::domain::route_table::RouteMatch;
 use crate::gate::{Gate, LiveConfig};
@@ -130,12 +130,6 @@ impl Gate {
 
 /// The host that a message is addressed to: the route's own host, else the upstream's.
 fn host(route: &Route) -> HeaderValue {
-    let named = match (&route.host, &*route.upstream) {
-        (Some(host), _) => host,
-        (None, UpstreamTarget::H2c(service) | UpstreamTarget::Http(service) | UpstreamTarget::Https(service, _)) => {
-            service.as_str()
-        }
-        (None, UpstreamTarget::Unix(_)) => "localhost",
-    };
+    let named = route.host.as_deref().unwrap_or_else(|| route.upstream.host());
     HeaderValue::from_str(named).expect("a host is visible ASCII")
 }

@@ -12,7 +12,15 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 23] = [
+pub(super) const PAGES: [ProblemPage; 24] = [
+    ProblemPage {
+        slug: "authorize-unavailable",
+        means: "The operation was executed before, and its response is stored. The service that says whether the caller may read \
+                it gave no usable answer.",
+        executed: "Before, once. Not again.",
+        client: "Send the same request with the same key again, after `Retry-After`.",
+        operator: "Look at the service that `replay.authorize` names. The log has the reason.",
+    },
     ProblemPage {
         slug: "bad-request",
         means: "The request violates HTTP, or it is ambiguous about its end or its target. Two programs could read \

@@ -152,12 +152,13 @@ pub async fn a_completed_record_does_not_change(world: StoreFixture) {
 pub async fn the_same_settlement_again_changes_nothing(world: StoreFixture) {
     for (key, outcome) in [
         ("completed", AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None }),
-        ("retryable", AttemptOutcome::Retryable { ttl: Duration::ZERO }),
+        ("retryable", AttemptOutcome::Retryable { ttl: Duration::from_millis(1) }),
         ("unknown", AttemptOutcome::Unknown),
     ] {
         let reserve_request = new_reserve_request(key);
         world.reserve(&reserve_request).await;
         world.settle(settlement(&reserve_request, outcome.clone())).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
         // A longer TTL would show.
         let longer = match outcome {
             AttemptOutcome::Retryable { .. } => AttemptOutcome::Retryable { ttl: DAY },

@@ -62,7 +62,7 @@ pub async fn the_next_attempt_increments_the_number_and_has_its_own_retention(wo
 pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {
     for (key, outcome) in [
         ("completed", AttemptOutcome::Completed { response: response(b"old"), ttl: Duration::ZERO, remember: None }),
-        ("retryable", AttemptOutcome::Retryable { ttl: Duration::ZERO }),
+        ("retryable", AttemptOutcome::Retryable { ttl: Duration::from_millis(1) }),
     ] {
         let first = new_reserve_request(key);
         world.reserve(&first).await;
@@ -72,6 +72,7 @@ pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {
             world.store().take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await.unwrap(),
         );
         world.settle(settlement(&second, outcome)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
         let record = world.find(&first).await;
         assert!(record.past_ttl);
         assert_eq!((record.state.name(), record.attempt), (key, 2));

@@ -92,7 +92,7 @@ pub async fn an_instances_attempts_are_listed_past_a_minimum_age(world: StoreFix
 
 pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: StoreFixture) {
     let over = |key: &str, outcome: fn() -> AttemptOutcome| (new_reserve_request(key), Some(outcome()));
-    let zero = Duration::ZERO;
+    let short = Duration::from_millis(1);
     let stays = [
         (new_reserve_request("in-flight"), None),
         over("unknown", || AttemptOutcome::Unknown),
@@ -100,19 +100,19 @@ pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: 
         over("retryable", || AttemptOutcome::Retryable { ttl: DAY }),
     ];
     let goes = [
-        (new_reserve_request("first"), Some(AttemptOutcome::Retryable { ttl: zero })),
+        (new_reserve_request("first"), Some(AttemptOutcome::Retryable { ttl: short })),
         (
             new_reserve_request("second"),
-            Some(AttemptOutcome::Completed { response: response(b""), ttl: zero, remember: None }),
+            Some(AttemptOutcome::Completed { response: response(b""), ttl: short, remember: None }),
         ),
-        (new_reserve_request("third"), Some(AttemptOutcome::Retryable { ttl: zero })),
+        (new_reserve_request("third"), Some(AttemptOutcome::Retryable { ttl: short })),
     ];
     for (reserve_request, outcome) in stays.iter().chain(&goes) {
         world.reserve(reserve_request).await;
         if let Some(outcome) = outcome {
             world.settle(settlement(reserve_request, outcome.clone())).await;
             // The store's clock has milliseconds, and the order must be unambiguous.
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
     assert_eq!(world.store().reap(2).await.unwrap().deleted, 2);

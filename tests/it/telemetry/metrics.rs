@@ -378,6 +378,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
         ),
         ("state", &["completed", "dead", "expired", "in_flight", "queued", "retryable", "unknown"]),
         ("tier", &["memory"]),
+        ("limit", &["connections", "connections_per_peer", "held_bodies", "upstream_connections"]),
         ("method", &["DELETE", "PATCH", "POST", "PUT", "other"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ]);
@@ -423,6 +424,10 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
         "cache_hits_total",
         "unguarded_total",
         "unguarded_keys_total",
+        "rate_limited_total",
+        "overloaded_total",
+        "held_body_bytes",
+        "admin_denied_total",
         "build_info",
     ] {
         assert!(described.contains(&*format!("oncegate_{name}")), "{name}: {described:?}");

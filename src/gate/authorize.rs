@@ -1,0 +1,152 @@
+//! Asks a service whether a caller may still read a stored response, before each replay.
+//!
+//! A replay skips the service's own check of its caller. A route with `replay.authorize` has the check done by a service of the
+//! operator's, as the forward-auth services of other proxies do it: a GET with the caller's credentials and with the method and the
+//! target of the request. The permission of one caller never counts for another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, COOKIE, HOST, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, request, response};
+use http_body_util::{BodyExt, Limited};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout_at};
+
+use crate::body::Body;
+use crate::config::{AuthorizeConfig, Route, ScopeSource};
+use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
+use crate::protocol::fields;
+use crate::protocol::refusal::Refusal;
+use crate::telemetry::logs::error_causes;
+use crate::upstream::UpstreamClient;
+
+/// The time limit of one question. The client waits for it.
+const TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The longest body of a denial that is passed on: a problem document is shorter.
+const DENIAL_BYTES_MAX: usize = 64 * 1024;
+
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+
+/// One worker's connections to a route's authorizing service.
+pub struct Authorizer {
+    config: Arc<AuthorizeConfig>,
+    client: UpstreamClient,
+    permissions: Arc<ReplayPermissions>,
+}
+
+/// The reason why a stored response is not replayed.
+pub(super) enum ReplayDenied {
+    /// The service's own answer, which is passed on.
+    Answered(Box<response::Parts>, Bytes),
+    /// Oncegate's refusal: the service gave no usable answer.
+    Refused(Refusal),
+}
+
+/// A question about one caller and one request.
+pub(super) struct ReplayQuestion {
+    headers: HeaderMap,
+    /// SHA-256 of the route's name and the fields, each length-prefixed.
+    digest: QuestionDigest,
+}
+
+impl ReplayQuestion {
+    /// The question about a request on a route.
+    pub(super) fn new(head: &request::Parts, route: &Route) -> Self {
+        let mut headers = HeaderMap::new();
+        let scope = route.scope.parts.iter().filter_map(|part| match &part.source {
+            ScopeSource::Header(name) => Some(name),
+            ScopeSource::Authorization | ScopeSource::Cookie(_) | ScopeSource::Query(_) => None,
+        });
+        for name in [&AUTHORIZATION, &COOKIE].into_iter().chain(scope) {
+            // `authorization` may be a part of the scope too.
+            if !headers.contains_key(name) {
+                headers.extend(head.headers.get_all(name).iter().map(|value| (name.clone(), value.clone())));
+            }
+        }
+        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        let method = HeaderValue::from_str(head.method.as_str()).expect("a method is a token");
+        let target = HeaderValue::from_str(target).expect("a target has no control characters");
+        headers.insert(X_FORWARDED_METHOD, method);
+        headers.insert(X_FORWARDED_URI, target);
+        let mut digest = Sha256::new();
+        let fields = headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
+        for part in [route.name.as_bytes()].into_iter().chain(fields) {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        Self { headers, digest: digest.finalize().into() }
+    }
+}
+
+impl Authorizer {
+    /// An authorizer without an open connection.
+    pub(super) fn new(
+        config: Arc<AuthorizeConfig>,
+        client: UpstreamClient,
+        permissions: &Arc<ReplayPermissions>,
+    ) -> Arc<Self> {
+        Arc::new(Self { config, client, permissions: Arc::clone(permissions) })
+    }
+
+    /// Asks whether the caller may read the response.
+    pub(super) async fn ask(&self, question: ReplayQuestion) -> Result<(), ReplayDenied> {
+        let ReplayQuestion { headers, digest } = question;
+        if self.permissions.is_granted(&digest) {
+            return Ok(());
+        }
+        let asked_at = Instant::now();
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = Uri::from(self.config.target.clone());
+        *request.headers_mut() = headers;
+        let host = HeaderValue::from_str(self.config.upstream.host()).expect("a host is visible ASCII");
+        request.headers_mut().insert(HOST, host);
+        fields::request_identity_encoding(request.headers_mut());
+        let unavailable = |cause: &str| {
+            tracing::warn!(service = %self.config.upstream, cause, "the authorizing service gave no usable answer; nothing is replayed");
+            ReplayDenied::Refused(Refusal::AuthorizeUnavailable)
+        };
+        let deadline = asked_at + TIME_MAX;
+        let response = match timeout_at(deadline, self.client.call(&mut request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                return Err(unavailable(&format!("{error}: {}", error_causes(&error).unwrap_or_default())));
+            }
+            Err(_) => return Err(unavailable("it did not answer in time")),
+        };
+        match response.status() {
+            status if status.is_success() => {
+                if !self.config.cache.is_zero() {
+                    self.permissions.grant(digest, asked_at + self.config.cache);
+                }
+                Ok(())
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
+                self.permissions.withdraw(&digest);
+                let (mut head, body) = response.into_parts();
+                let body = timeout_at(deadline, Limited::new(body, DENIAL_BYTES_MAX).collect()).await;
+                let Ok(Ok(body)) = body else { return Err(unavailable("its answer broke off, or is too large")) };
+                fields::prepare_for_client(&mut head.headers);
+                Err(ReplayDenied::Answered(Box::new(head), body.to_bytes()))
+            }
+            status => Err(unavailable(status.as_str())),
+        }
+    }
+}
+
+impl ReplayDenied {
+    /// The response to the caller.
+    ///
+    /// # Errors
+    /// The refusal, where the service gave no usable answer.
+    pub(super) fn into_response(self) -> Result<Response<Body>, Refusal> {
+        match self {
+            Self::Answered(head, body) => Ok(Response::from_parts(*head, Body::whole(body))),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+}
