@@ -134,4 +134,14 @@ pub enum Weakness {
     RepairUnchecked,
     /// An attempt in flight that does not run here is released, although its settlement was stored.
     LostSettlementIsOrphan,
+    /// The store's clock is believed whatever it does.
+    JumpsIgnored,
+    /// A jump of the store's clock is found by heartbeats alone: until the next one, records are judged by the new time.
+    JumpsSeenByHeartbeatsAlone,
+    /// An instance believes the store's clock from its start.
+    StartTrustsClock,
+    /// A clock is believed again although an attempt from before its jump may be running.
+    WatchTooShort,
+    /// The ends of TTLs are believed as soon as the attempts from before a jump must be over.
+    TtlsNotHeld,
 }

@@ -11,7 +11,8 @@
 //! The model does not count time: a lease may lapse at any moment, a commit may come late, bytes may be sent after a
 //! pause. It assumes one thing about time: once an attempt's deadline, a lease and `reconcile.after` have passed, no
 //! pause before the first byte that began in time still lasts, and the upstream starts no work on that attempt any
-//! more. And the store executes a statement within a TTL, or never.
+//! more. And the store executes a statement within a TTL, or never. A proxy that can renew its lease notices a jump of the
+//! store's clock before another one has watched the clock for that long.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -31,15 +32,25 @@ mod state;
 mod store;
 mod transitions;
 
-const NO_FAULTS: Bounds =
-    Bounds { crashes: 0, lapses: 0, doubts: 0, ttls: 0, risks: 0, losses: 0, lost_settlements: 0, lost_take_overs: 0 };
-const ONE_OF_EACH: Bounds =
-    Bounds { crashes: 1, lapses: 1, doubts: 1, ttls: 1, risks: 0, losses: 0, lost_settlements: 0, lost_take_overs: 0 };
+const NO_FAULTS: Bounds = Bounds {
+    clock_jumps: 0,
+    crashes: 0,
+    lapses: 0,
+    doubts: 0,
+    ttls: 0,
+    risks: 0,
+    losses: 0,
+    lost_settlements: 0,
+    lost_take_overs: 0,
+};
+const ONE_OF_EACH: Bounds = Bounds { crashes: 1, lapses: 1, doubts: 1, ttls: 1, ..NO_FAULTS };
 
 /// One fault is enough for most of the tests.
 const LAPSE: Bounds = Bounds { lapses: 1, ..NO_FAULTS };
 const DOUBT: Bounds = Bounds { doubts: 1, ..NO_FAULTS };
 const LOSS: Bounds = Bounds { losses: 1, ..NO_FAULTS };
+
+const JUMP: Bounds = Bounds { clock_jumps: 1, ..NO_FAULTS };
 
 const LOST_TAKE_OVER: Bounds = Bounds { lost_take_overs: 1, ..NO_FAULTS };
 
@@ -180,6 +191,26 @@ fn after_a_lost_settlement_no_attempt_that_may_have_executed_is_retried() {
     assert_found(Weakness::LostSettlementIsOrphan, Breach::SecondEffect, hold(2, 2, LOST_END));
 }
 
+/// A jump backward ends everything later, which a clock of the model cannot show; a jump forward ends everything at once.
+#[test]
+fn a_jump_of_the_stores_clock_executes_nothing_twice() {
+    assert_holds(service_reports(hold(2, 2, Bounds { crashes: 1, doubts: 1, ttls: 1, ..JUMP })));
+    assert_holds(hold(2, 2, Bounds { lapses: 1, ttls: 1, clock_jumps: 2, ..NO_FAULTS }));
+    assert_holds(hold(3, 3, JUMP));
+    assert_holds(retry_when_quiet(2, 2, Bounds { crashes: 1, ttls: 1, ..JUMP }));
+    assert_holds(retry_when_quiet(2, 2, Bounds { lapses: 1, doubts: 1, ..JUMP }));
+}
+
+/// The only instance dies before its next heartbeat: its successor cannot know, and ends TTLs by the new time.
+#[test]
+fn a_jump_that_no_instance_lives_to_see_may_end_ttls_and_overlaps_no_attempts() {
+    let unseen = || hold(3, 1, Bounds { crashes: 1, ..JUMP });
+    way_to(Breach::Forgotten, unseen());
+    let of_an_early_end = [Breach::SecondEffect, Breach::Forgotten, Breach::IllegalStep, Breach::CompletedChanged];
+    let of_an_early_end = [&of_an_early_end[..], &[Breach::Differing, Breach::TwoFirsts]].concat();
+    assert_holds(but(unseen(), &of_an_early_end));
+}
+
 #[test]
 fn every_action_and_every_answer_is_reachable() {
     let bounds = Bounds { risks: 1, ttls: 0, ..ONE_OF_EACH };
@@ -190,6 +221,7 @@ fn every_action_and_every_answer_is_reachable() {
         hold(3, 3, NO_FAULTS),
         service_reports(hold(2, 2, bounds)),
         hold(2, 1, ONE_OF_EACH),
+        hold(2, 2, Bounds { ttls: 1, ..JUMP }),
     ];
     let (mut done, mut answered) = (0, 0);
     for model in models {
@@ -205,9 +237,11 @@ fn every_action_and_every_answer_is_reachable() {
 /// Without a fault, a new request or a late commit from there on.
 #[test]
 fn a_settled_key_is_reachable_from_every_state() {
-    for model in
-        [hold(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH }), retry_when_quiet(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH })]
-    {
+    for model in [
+        hold(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH }),
+        retry_when_quiet(2, 2, Bounds { ttls: 0, ..ONE_OF_EACH }),
+        retry_when_quiet(2, 2, Bounds { crashes: 1, ..JUMP }),
+    ] {
         let first = model.init_states().remove(0);
         let (mut numbers, mut waiting) = (HashMap::from([(first, 0)]), VecDeque::from([first]));
         let mut helped_by: Vec<Vec<usize>> = vec![Vec::new()];
@@ -287,6 +321,24 @@ fn a_request_that_may_have_been_sent_never_counts_as_not_executed() {
 fn not_executed_applies_only_after_the_quiet_time() {
     assert_found(Weakness::NotExecutedTooSoon, Breach::SecondEffect, hold(2, 2, LAPSE));
     assert_found(Weakness::RetryBeforeQuiet, Breach::Superseded, retry_when_quiet(2, 2, LAPSE));
+}
+
+#[test]
+fn the_stores_clock_is_believed_only_after_it_was_watched() {
+    let jump = || Bounds { crashes: 1, ..JUMP };
+    for weakness in [
+        Weakness::JumpsIgnored,
+        Weakness::JumpsSeenByHeartbeatsAlone,
+        Weakness::StartTrustsClock,
+        Weakness::WatchTooShort,
+    ] {
+        assert_found(weakness, Breach::SecondEffect, hold(2, 2, jump()));
+        assert_found(weakness, Breach::Superseded, retry_when_quiet(2, 2, jump()));
+    }
+    assert_found(Weakness::TtlsNotHeld, Breach::Forgotten, hold(2, 2, JUMP));
+    for weakness in [Weakness::JumpsIgnored, Weakness::JumpsSeenByHeartbeatsAlone] {
+        assert_found(weakness, Breach::CompletedChanged, hold(2, 2, JUMP));
+    }
 }
 
 #[test]

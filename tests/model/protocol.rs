@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stateright::{Model, Property};
 
 use crate::breaches::{Breach, Weakness};
-use crate::state::{Bounds, OrphanPass, ProbeReply, Request, State, Step, Token, Upstream, World};
+use crate::state::{
+    Bounds, ClockWatch, OrphanPass, ProbeReply, Proxy, Record, Request, State, Step, Token, Upstream, World,
+};
 
 /// The protocol, its bounds, and the promises to check.
 #[derive(Debug)]
@@ -81,6 +83,14 @@ kinds! {
         LoseSettlement,
         /// The store loses an acknowledged takeover: the record before it is back.
         LoseTakeOver,
+        /// The store's clock jumps past all times that it has written.
+        ClockJumps,
+        /// A proxy's heartbeat finds the jump, and has the store hold the ends of TTLs.
+        NoticeJump,
+        /// A proxy has watched the clock for as long as an attempt may take.
+        WatchEnds,
+        /// The time that the clock has skipped has passed: the TTLs that it ended have truly ended.
+        HoldEnds,
     }
 }
 
@@ -110,6 +120,7 @@ impl ActionKind {
                 | Self::LoseReservation
                 | Self::LoseSettlement
                 | Self::LoseTakeOver
+                | Self::ClockJumps
         )
     }
 }
@@ -170,11 +181,14 @@ impl Oncegate {
                     let passes = world.proxies[usize::from(proxy)].orphan_pass != OrphanPass::Idle;
                     here || passes || world.record.is_some_and(|record| record.instance == proxy)
                 };
-                let first_idle = (0..self.proxies).find(|proxy| !busy(*proxy));
+                let watch = |proxy: u8| world.proxies[usize::from(proxy)].watch;
+                let is_first_idle = |proxy: u8| {
+                    (0..self.proxies).find(|other| !busy(*other) && watch(*other) == watch(proxy)) == Some(proxy)
+                };
                 for (proxy, what) in
                     (0..self.proxies).zip([ActionKind::ComeTo0, ActionKind::ComeTo1, ActionKind::ComeTo2])
                 {
-                    if busy(proxy) || first_idle == Some(proxy) {
+                    if busy(proxy) || is_first_idle(proxy) {
                         may(what);
                     }
                 }
@@ -255,8 +269,17 @@ impl Oncegate {
         if !at.lease {
             may(ActionKind::Renew);
         }
-        if (running != 0 || in_flight_token.is_some()) && world.left.crashes > 0 {
+        // The restart of an idle proxy matters to its knowledge of the clock.
+        let forgets = at.watch == ClockWatch::Unnoticed;
+        if (running != 0 || in_flight_token.is_some() || forgets) && world.left.crashes > 0 {
             may(ActionKind::Crash);
+        }
+        match at.watch {
+            ClockWatch::Steady => {}
+            ClockWatch::Unnoticed if at.lease => may(ActionKind::NoticeJump),
+            ClockWatch::Unnoticed => {}
+            ClockWatch::Doubt if self.has_watched_long_enough(world) => may(ActionKind::WatchEnds),
+            ClockWatch::Doubt => {}
         }
         match at.orphan_pass {
             // A pass that cannot find anything is left out: an attempt that it releases must have been in flight and
@@ -282,12 +305,14 @@ impl Oncegate {
         if matches!(record.state, State::InFlight | State::Unknown) && !record.quiet && !pauses {
             may(ActionKind::Quiet);
         }
-        if record.state == State::InFlight && (record.quiet || world.has_lapsed(record)) {
+        // A jump ends leases, too: it makes keys unknown early, which is no breach.
+        if record.state == State::InFlight && (record.quiet || record.overtaken || world.has_lapsed(record)) {
             may(ActionKind::Sweep);
         }
         let executed = attempt.upstream == Upstream::Executed;
         // Before the quiet time nobody probes; but an operator who knows that it was executed may say so at once.
-        let may_say = executed || record.quiet || self.is(Weakness::NotExecutedTooSoon);
+        let quiet = self.any_believes(world, Self::believes_quiet, record);
+        let may_say = executed || quiet || self.is(Weakness::NotExecutedTooSoon);
         if record.state == State::Unknown && may_say && world.probe_reply == ProbeReply::Nothing {
             may(ActionKind::AskService);
         }
@@ -304,7 +329,7 @@ impl Oncegate {
             if executed {
                 may(ActionKind::ReconciledExecuted);
             }
-            if !executed && (record.quiet || self.is(Weakness::NotExecutedTooSoon)) {
+            if !executed && (quiet || self.is(Weakness::NotExecutedTooSoon)) {
                 may(ActionKind::ReconciledNotExecuted);
             }
             if world.left.risks > 0 && record.state == State::Unknown {
@@ -332,8 +357,23 @@ impl Oncegate {
         if ends && !still_asks && !record.past_ttl && world.left.ttls > 0 {
             may(ActionKind::TtlEnds);
         }
-        if record.past_ttl {
+        if self.any_believes(world, Self::believes_past_ttl, record) {
             may(ActionKind::Reap);
         }
+        if world.left.clock_jumps > 0 && !record.overtaken {
+            may(ActionKind::ClockJumps);
+        }
+        if world.ttls_held && record.past_ttl {
+            may(ActionKind::HoldEnds);
+        }
+    }
+
+    /// Whether a proxy in doubt may have watched the clock for as long as an attempt may take: then the attempt from before
+    /// the jump is over, and each proxy that can reach the store has noticed the jump.
+    fn has_watched_long_enough(&self, world: &World) -> bool {
+        let is_over = |record: &Record| record.quiet || !matches!(record.state, State::InFlight | State::Unknown);
+        let over = world.record.as_ref().is_none_or(is_over) || self.is(Weakness::WatchTooShort);
+        let unnoticed = |proxy: &Proxy| proxy.lease && proxy.watch == ClockWatch::Unnoticed;
+        over && !world.proxies[..usize::from(self.proxies)].iter().any(unnoticed)
     }
 }

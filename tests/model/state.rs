@@ -22,6 +22,8 @@ pub struct World {
     pub probe_reply: ProbeReply,
     /// The attempt that the service reported as not executed while it was in flight.
     pub denied: Option<Token>,
+    /// Whether the store holds the ends of TTLs back: an instance has seen its clock jump.
+    pub ttls_held: bool,
     pub left: Bounds,
     pub life: Life,
     pub breaches: Breaches,
@@ -37,6 +39,8 @@ pub struct Record {
     pub past_ttl: bool,
     /// Whether the attempt's deadline, a lease and the quiet time have passed.
     pub quiet: bool,
+    /// Whether the store's clock was set forward since it wrote the record's times: by that clock all of them have passed.
+    pub overtaken: bool,
     /// The attempt and state before the newest takeover, where a failover may bring them back.
     pub replaced: Option<(Token, State)>,
 }
@@ -146,12 +150,8 @@ pub struct ExpectedRecord {
     pub token: Token,
     pub state: State,
     pub past_ttl: bool,
-}
-
-impl From<&Record> for ExpectedRecord {
-    fn from(record: &Record) -> Self {
-        Self { token: record.token, state: record.state, past_ttl: record.past_ttl }
-    }
+    /// Whether a jump of the clock had ended its TTL by then. A TTL that was written since then ends later.
+    pub overtaken: bool,
 }
 
 /// A statement that the store may still execute after its caller gave up.
@@ -175,7 +175,19 @@ pub enum Upstream {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Proxy {
     pub lease: bool,
+    pub watch: ClockWatch,
     pub orphan_pass: OrphanPass,
+}
+
+/// An instance's knowledge of the store's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ClockWatch {
+    /// It has watched the clock for as long as an attempt may take, and saw no jump.
+    Steady,
+    /// The clock has jumped since its last heartbeat.
+    Unnoticed,
+    /// It has noticed a jump, or has just started: it has not watched the clock for long enough.
+    Doubt,
 }
 
 /// The progress of the pass that releases orphaned attempts.
@@ -208,6 +220,8 @@ pub struct Bounds {
     pub lost_settlements: u8,
     /// Acknowledged takeovers that the store loses: the record before them is back.
     pub lost_take_overs: u8,
+    /// Jumps forward of the store's clock, past every time that it has written.
+    pub clock_jumps: u8,
 }
 
 /// The key's current life, one TTL long, as an omniscient observer sees it.
@@ -224,6 +238,8 @@ pub struct Life {
     pub response_stored: bool,
 }
 
+const NEW_PROXY: Proxy = Proxy { lease: true, watch: ClockWatch::Steady, orphan_pass: OrphanPass::Idle };
+
 impl World {
     pub fn new(left: Bounds) -> Self {
         let request = Request {
@@ -239,9 +255,10 @@ impl World {
         Self {
             record: None,
             requests: [request; REQUESTS],
-            proxies: [Proxy { lease: true, orphan_pass: OrphanPass::Idle }; PROXIES],
+            proxies: [NEW_PROXY; PROXIES],
             probe_reply: ProbeReply::Nothing,
             denied: None,
+            ttls_held: false,
             left,
             life: Life { number: 0, effects: [0; 2], promised: None, first: false, response_stored: false },
             breaches: Breaches::default(),
@@ -346,6 +363,11 @@ impl World {
         {
             record.replaced = None;
         }
+        // Only a record with overtaken times is judged by the knowledge of the clock.
+        if !self.record.is_some_and(|record| record.overtaken) {
+            self.ttls_held = false;
+            self.proxies.iter_mut().for_each(|proxy| proxy.watch = ClockWatch::Steady);
+        }
         self.renumbered()
     }
 
@@ -362,8 +384,11 @@ impl World {
             }
         }
         let new = |at: u8| if at == GONE { GONE } else { order[usize::from(at)] };
-        // A proxy that has nothing to do with the key is as good as new.
-        let mut proxies = [Proxy { lease: true, orphan_pass: OrphanPass::Idle }; PROXIES];
+        // A proxy that has nothing to do with the key is as good as new, but for its knowledge of the clock.
+        let mut proxies = [NEW_PROXY; PROXIES];
+        let others = order.iter().zip(self.proxies).filter(|(at, _)| **at == GONE);
+        let watches = others.map(|(_, proxy)| proxy.watch);
+        proxies[usize::from(used)..].iter_mut().zip(watches).for_each(|(proxy, watch)| proxy.watch = watch);
         for (at, proxy) in order.iter().zip(self.proxies).filter(|(at, _)| **at != GONE) {
             proxies[usize::from(*at)] = proxy;
         }
@@ -379,6 +404,19 @@ impl World {
 }
 
 impl Request {
+    /// The record that its takeover expects, be it asked for or still to be executed.
+    pub fn expected_mut(&mut self) -> impl Iterator<Item = &mut ExpectedRecord> {
+        let asked = match &mut self.step {
+            Step::TakingOver { seen, .. } => Some(seen),
+            _ => None,
+        };
+        let pending = match &mut self.pending {
+            Some(Statement::TakeOver(seen)) => Some(seen),
+            _ => None,
+        };
+        asked.into_iter().chain(pending)
+    }
+
     /// Whether a proxy lists it as running.
     pub fn is_running(&self) -> bool {
         !matches!(self.step, Step::NotYet | Step::Ended)

@@ -3,7 +3,9 @@
 
 use crate::breaches::{Breach, Weakness};
 use crate::protocol::{OnUnknown, Oncegate};
-use crate::state::{Body, ExpectedRecord, Life, Outcome, ProbeReply, Record, State, Token, Upstream, World};
+use crate::state::{
+    Body, ClockWatch, ExpectedRecord, Life, Outcome, ProbeReply, Record, Request, State, Token, Upstream, World,
+};
 
 impl Outcome {
     /// The key's state after a settlement of this outcome.
@@ -30,6 +32,55 @@ impl State {
     pub fn is_completed(self) -> bool {
         matches!(self, Self::Completed(_))
     }
+
+    pub fn has_ttl(self) -> bool {
+        matches!(self, Self::Completed(_) | Self::Retryable)
+    }
+}
+
+impl Record {
+    pub fn new(token: Token, instance: u8, state: State) -> Self {
+        Self { token, instance, state, past_ttl: false, quiet: false, overtaken: false, replaced: None }
+    }
+
+    pub fn is_past_ttl_by_clock(&self) -> bool {
+        self.past_ttl || (self.overtaken && self.state.has_ttl())
+    }
+}
+
+/// A proxy's view of a record's times. What has truly passed has also passed by the store's clock; after a jump of the clock,
+/// more has passed by it.
+impl Oncegate {
+    /// Whether this proxy believes a time that has passed only by the store's clock.
+    fn believes_clock(&self, world: &World, proxy: u8) -> bool {
+        let Some(proxy) = world.proxies.get(usize::from(proxy)) else { return false };
+        match proxy.watch {
+            ClockWatch::Steady => true,
+            ClockWatch::Unnoticed => self.is(Weakness::JumpsSeenByHeartbeatsAlone) || self.is(Weakness::JumpsIgnored),
+            ClockWatch::Doubt => self.is(Weakness::JumpsIgnored),
+        }
+    }
+
+    /// Whether this proxy takes the record's attempt for over.
+    pub fn believes_quiet(&self, world: &World, proxy: u8, record: &Record) -> bool {
+        record.quiet || (record.overtaken && self.believes_clock(world, proxy))
+    }
+
+    /// Whether this proxy takes the record for past its TTL.
+    pub fn believes_past_ttl(&self, world: &World, proxy: u8, record: &Record) -> bool {
+        let held = world.ttls_held && !self.is(Weakness::TtlsNotHeld);
+        record.past_ttl || (record.is_past_ttl_by_clock() && !held && self.believes_clock(world, proxy))
+    }
+
+    /// Whether a proxy believes this about the record: any of them may run a task.
+    pub fn any_believes(
+        &self,
+        world: &World,
+        believes: fn(&Self, &World, u8, &Record) -> bool,
+        record: &Record,
+    ) -> bool {
+        (0..self.proxies).any(|proxy| believes(self, world, proxy, record))
+    }
 }
 
 impl Oncegate {
@@ -37,8 +88,7 @@ impl Oncegate {
     pub fn insert(&self, world: &mut World, token: Token) -> bool {
         let free = world.record.is_none();
         if free {
-            let same_life = world.life.number == self.bounds.ttls - world.left.ttls;
-            world.breaches.record_if(Breach::Forgotten, same_life && world.life.response_stored);
+            world.breaches.record_if(Breach::Forgotten, self.is_same_life(world) && world.life.response_stored);
             self.begin(world, token, true);
         }
         free
@@ -56,10 +106,12 @@ impl Oncegate {
         let fits = match self.weakness {
             Some(Weakness::TakeOverUnchecked) => !record.state.is_completed(),
             Some(Weakness::TakeOverLapsed) => as_seen,
-            _ => as_seen && allowed && (!seen.past_ttl || record.past_ttl),
+            // Past its TTL at the time of the read: a jump since then ends nothing.
+            _ => as_seen && allowed && (!seen.past_ttl || record.past_ttl || (record.overtaken && seen.overtaken)),
         };
         if fits {
-            world.breaches.record_if(Breach::Forgotten, !seen.past_ttl && world.life.response_stored);
+            let is_forgotten = !seen.past_ttl || self.is_same_life(world);
+            world.breaches.record_if(Breach::Forgotten, is_forgotten && world.life.response_stored);
             self.begin(world, token, seen.past_ttl);
             let may_be_lost = self.bounds.lost_take_overs > 0 && !seen.past_ttl;
             if let Some(begun) = world.record.as_mut().filter(|_| may_be_lost) {
@@ -93,10 +145,12 @@ impl Oncegate {
         request.life = world.life.number;
         let instance = request.at;
         let state = State::InFlight;
-        self.write_record(
-            world,
-            Some(Record { token, instance, state, past_ttl: false, quiet: false, replaced: None }),
-        );
+        self.write_record(world, Some(Record::new(token, instance, state)));
+    }
+
+    /// Whether no TTL has ended since the current life began.
+    fn is_same_life(&self, world: &World) -> bool {
+        world.life.number == self.bounds.ttls - world.left.ttls
     }
 
     /// Starts a new life if a row is inserted after the end of a TTL. A row that the store has lost does not end a
@@ -117,10 +171,7 @@ impl Oncegate {
             if restores {
                 let instance = world.requests[usize::from(token)].at;
                 self.count_lives(world);
-                self.write_record(
-                    world,
-                    Some(Record { token, instance, state, past_ttl: false, quiet: false, replaced: None }),
-                );
+                self.write_record(world, Some(Record::new(token, instance, state)));
             }
             return restores;
         };
@@ -133,8 +184,7 @@ impl Oncegate {
         };
         if repairs && state != State::Retryable {
             let instance = world.requests[usize::from(token)].at;
-            let repaired = Record { token, instance, state, past_ttl: false, quiet: false, replaced: None };
-            self.write_record(world, Some(repaired));
+            self.write_record(world, Some(Record::new(token, instance, state)));
             return true;
         }
         let newest = record.token == token || self.weakness == Some(Weakness::SettleWithoutToken);
@@ -166,6 +216,12 @@ impl Oncegate {
             world.breaches.record_if(Breach::ForeignToken, old != new && !made);
         }
         world.record = new;
+        let has_new_ttl = |new: &Record| new.state.has_ttl() && old.is_none_or(|old| old.state != new.state);
+        if let Some(record) = world.record.as_mut().filter(|new| has_new_ttl(new)) {
+            // The attempt's own times matter no more, and nobody has read the new one.
+            record.overtaken = false;
+            world.requests.iter_mut().flat_map(Request::expected_mut).for_each(|seen| seen.overtaken = false);
+        }
     }
 
     fn is_legal(&self, world: &World, old: Option<Record>, new: Option<Record>) -> bool {
@@ -188,13 +244,13 @@ impl Oncegate {
             State::Dead | State::InFlight => same_attempt,
             // A late response counts; a late "unknown" would overwrite a decision.
             State::Retryable => (same_attempt && new.state != State::Unknown) || next_attempt,
-            State::Unknown => same_attempt || (next_attempt && self.may_retry(&old)),
+            State::Unknown => same_attempt || (next_attempt && self.may_retry(old.quiet)),
             State::Completed(_) => next_attempt && old.past_ttl,
         }
     }
 
     /// Whether the policy lets an unknown attempt be followed by another.
-    pub fn may_retry(&self, record: &Record) -> bool {
-        self.on_unknown == OnUnknown::RetryWhenQuiet && record.quiet
+    pub fn may_retry(&self, quiet: bool) -> bool {
+        self.on_unknown == OnUnknown::RetryWhenQuiet && quiet
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use crate::breaches::{Breach, Weakness};
 use crate::protocol::{ActionKind, AnswerKind, OnUnknown, Oncegate};
 use crate::state::{
-    Body, ExpectedRecord, GONE, OrphanPass, Outcome, ProbeReply, Record, Request, State, Statement, Step, Token,
-    Upstream, World,
+    Body, ClockWatch, ExpectedRecord, GONE, OrphanPass, Outcome, ProbeReply, Proxy, Record, Request, State, Statement,
+    Step, Token, Upstream, World,
 };
 
 impl Oncegate {
@@ -91,7 +91,7 @@ impl Oncegate {
                 world.proxies[usize::from(who)].lease = false;
             }
             ActionKind::Renew => world.proxies[usize::from(who)].lease = true,
-            ActionKind::Crash => crash(world, who),
+            ActionKind::Crash => self.crash(world, who),
             ActionKind::Sweep => {
                 let state = if self.is(Weakness::SweepFrees) { State::Retryable } else { State::Unknown };
                 self.rewrite(world, |record| record.state = state);
@@ -170,6 +170,19 @@ impl Oncegate {
                 world.left.risks -= 1;
                 self.rewrite(world, |record| record.state = State::Retryable);
             }
+            ActionKind::ClockJumps => {
+                world.left.clock_jumps -= 1;
+                world.proxies.iter_mut().for_each(|proxy| proxy.watch = ClockWatch::Unnoticed);
+                if let Some(record) = &mut world.record {
+                    record.overtaken = true;
+                }
+            }
+            ActionKind::NoticeJump => {
+                world.proxies[usize::from(who)].watch = ClockWatch::Doubt;
+                world.ttls_held = true;
+            }
+            ActionKind::WatchEnds => world.proxies[usize::from(who)].watch = ClockWatch::Steady,
+            ActionKind::HoldEnds => world.ttls_held = false,
         }
     }
 
@@ -212,12 +225,14 @@ impl Oncegate {
     /// the rest.
     fn decide(&self, world: &mut World, token: Token, record: &Record) {
         let lapsed = world.has_lapsed(record);
-        let takes = record.past_ttl
+        let at = request(world, token).at;
+        let past_ttl = self.believes_past_ttl(world, at, record);
+        let takes = past_ttl
             || match record.state {
                 State::Completed(_) | State::Dead => false,
                 State::InFlight => lapsed && self.is(Weakness::TakeOverLapsed),
                 State::Retryable => true,
-                State::Unknown => self.may_retry(record) || self.retries_too_soon(),
+                State::Unknown => self.may_retry(self.believes_quiet(world, at, record)) || self.retries_too_soon(),
             };
         if takes && record.token == token && !self.is(Weakness::TokenTwice) {
             // Its own reservation, executed late and marked unknown meanwhile. One token is one attempt, so no second
@@ -225,7 +240,9 @@ impl Oncegate {
             return self.answer(world, token, AnswerKind::StoreUnavailable, None);
         }
         if takes {
-            request(world, token).step = Step::TakingOver { seen: ExpectedRecord::from(record), doubt: false };
+            let Record { token: newest, state, overtaken, .. } = *record;
+            let seen = ExpectedRecord { token: newest, state, past_ttl, overtaken: past_ttl && overtaken };
+            request(world, token).step = Step::TakingOver { seen, doubt: false };
             return;
         }
         match record.state {
@@ -333,6 +350,23 @@ impl Oncegate {
             OrphanPass::Found(token) => OrphanPass::Found(token),
         };
     }
+
+    /// Everything that ran there is gone, and so is the instance: its successor is another one, which has not watched the store's
+    /// clock.
+    fn crash(&self, world: &mut World, proxy: u8) {
+        world.left.crashes -= 1;
+        for request in world.requests.iter_mut().filter(|request| request.at == proxy) {
+            (request.at, request.step) = (GONE, Step::Ended);
+        }
+        if let Some(record) = &mut world.record
+            && record.instance == proxy
+        {
+            record.instance = GONE;
+        }
+        let is_trusted = self.is(Weakness::StartTrustsClock) || self.is(Weakness::JumpsIgnored);
+        let watch = if is_trusted { ClockWatch::Steady } else { ClockWatch::Doubt };
+        world.proxies[usize::from(proxy)] = Proxy { lease: true, watch, orphan_pass: OrphanPass::Idle };
+    }
 }
 
 fn request(world: &mut World, token: Token) -> &mut Request {
@@ -373,19 +407,4 @@ fn pass_quiet_time(world: &mut World) {
             attempt.upstream = Upstream::Nothing;
         }
     }
-}
-
-/// Everything that ran there is gone, and so is the instance: its successor is another one.
-fn crash(world: &mut World, proxy: u8) {
-    world.left.crashes -= 1;
-    for request in world.requests.iter_mut().filter(|request| request.at == proxy) {
-        (request.at, request.step) = (GONE, Step::Ended);
-    }
-    if let Some(record) = &mut world.record
-        && record.instance == proxy
-    {
-        record.instance = GONE;
-    }
-    world.proxies[usize::from(proxy)].orphan_pass = OrphanPass::Idle;
-    world.proxies[usize::from(proxy)].lease = true;
 }
