@@ -36,6 +36,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
 	@scripts/need python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2
 	@scripts/need strace || echo "the tests that strike at system calls are skipped" >&2
+	@scripts/need faketime || echo "the tests that set a store's clock are skipped" >&2
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	cargo test --locked --workspace

@@ -131,7 +131,7 @@ impl AdminListener {
         leaving: CancellationToken,
     ) -> Self {
         let service_api = ServiceApi::new(Arc::clone(&instance), config.clone());
-        let key_admin = KeyAdmin::new(Arc::clone(&instance.store), config);
+        let key_admin = KeyAdmin::new(Arc::clone(&instance.store), config, Some(Arc::clone(&instance.store_clock)));
         let key_counts = KeyCountCache::default();
         Self {
             instance,

@@ -25,13 +25,14 @@ use crate::downstream;
 use crate::downstream::balancer::ConnectionBalancer;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
-use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::key_limits::NewKeyLimits;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::lease::InstanceLease;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
+use crate::instance::store_clock::{ClockReading, StoreClock};
+use crate::instance::{self, Instance};
 use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
 use crate::tasks;
@@ -140,17 +141,22 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     );
     let begun = BootInstant::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
-    let renewal = LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None };
+    let renewal =
+        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
     let renewed = breaker.renew_lease(renewal).await.map_err(StartError::Lease)?;
     let metrics = Metrics::new(breaker.metrics());
     let (tracer, span_receiver) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
     let observability = Arc::new(Observability::new(metrics, tracer));
     let cache = Cache::new(config.cache_memory);
     cache.observe_purge_count(renewed.purges);
-    instance_lease.record_renewal(begun, renewed.now);
+    let reading = ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now };
+    let store_clock = Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading));
+    store_clock.note_stored_hold(renewed.ttls_held_until);
+    instance_lease.record_renewal(begun);
     let instance = Arc::new(Instance {
         salt: breaker.salt(),
         instance_lease,
+        store_clock,
         delivery_due: Notify::new(),
         unsent_deliveries: Default::default(),
         in_flight: Arc::default(),
@@ -254,7 +260,11 @@ async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListene
 fn start_tasks(instance: &Arc<Instance>, live: &watch::Receiver<Arc<Config>>, stops: &ShutdownSignals) -> TaskTracker {
     let store = &instance.config.store;
     let background = TaskTracker::new();
-    background.spawn(tasks::run(Heartbeat(Arc::clone(instance)), store.heartbeat, stops.last.clone()));
+    background.spawn(tasks::run(
+        Heartbeat::new(Arc::clone(instance), live.clone()),
+        store.heartbeat,
+        stops.last.clone(),
+    ));
     background.spawn(tasks::run(Sweeper(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
     background.spawn(tasks::run(DeferredReports(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
     background.spawn(tasks::run(OrphanedAttempts::new(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));

@@ -159,6 +159,7 @@ impl CachedRecord {
             recovery_point: None,
             accepted_at: self.accepted_at,
             state: KeyState::Completed(CompletedResponse { response, expires_at: Some(self.expires_at) }),
+            reading: None,
         })
     }
 }
@@ -231,6 +232,7 @@ mod tests {
             recovery_point: None,
             accepted_at: None,
             state,
+            reading: None,
         }
     }
 

@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
-use crate::config::{Config, Route};
+use crate::config::{Config, Route, StoreConfig};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::scope::Salt;
@@ -23,6 +23,7 @@ use lease::InstanceLease;
 use metrics::CacheTier;
 use observability::Observability;
 use replay_permissions::ReplayPermissions;
+use store_clock::{ClockLimits, StoreClock};
 use wait_groups::WaitGroups;
 
 pub mod boot_time;
@@ -34,6 +35,7 @@ pub mod metrics;
 pub mod observability;
 pub mod replay_permissions;
 pub mod request_trace;
+pub mod store_clock;
 pub mod wait_groups;
 
 /// The state of this process: one value, shared by the gates of all workers, the tasks and the admin listener.
@@ -54,6 +56,8 @@ pub struct Instance {
     pub salt: Salt,
     /// This instance's right to start attempts.
     pub instance_lease: InstanceLease,
+    /// The store's clock, as far as this instance believes it.
+    pub store_clock: Arc<StoreClock>,
     /// The attempts of this process.
     pub in_flight: Arc<InFlightRegistry>,
     /// The duplicates that wait for an attempt, here or on another instance.
@@ -94,7 +98,7 @@ impl Instance {
 
     /// The key's record from the cache, even if another instance may have purged it.
     pub fn possibly_purged_record(&self, id: &RecordId) -> Option<Record> {
-        let found = self.cache.get(id, self.instance_lease.store_now());
+        let found = self.cache.get(id, self.store_clock.now());
         found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Memory))
     }
 
@@ -112,16 +116,44 @@ impl Instance {
     /// The time from the start of a reservation within which its attempt may send the first byte: the store's timeout, and
     /// one second for a busy machine. After that, quiescence could be over before the attempt is.
     pub fn first_byte_within(&self) -> Duration {
-        self.config.store.timeout + Duration::from_secs(1)
+        first_byte_within(&self.config.store)
     }
 
     /// The time limit of an attempt from its reservation: the wait for its first byte, and then the route's own timeout.
     pub fn attempt_time_limit(&self, route: &Route) -> Duration {
-        self.first_byte_within() + route.upstream_timeout
+        attempt_time_limit(&self.config.store, route)
+    }
+
+    /// The time from a reservation of the route until its attempt is quiet.
+    pub fn quiet_time(&self, route: &Route) -> Duration {
+        quiet_time(&self.config.store, route)
     }
 
     /// Notes that a delivery's attempt was not sent. The store learns it before the next pick-up.
     pub fn note_unsent_delivery(&self, id: RecordId, token: Token) {
         self.unsent_deliveries.lock().unwrap_or_else(PoisonError::into_inner).push((id, token));
+    }
+}
+
+fn first_byte_within(store: &StoreConfig) -> Duration {
+    store.timeout + Duration::from_secs(1)
+}
+
+fn attempt_time_limit(store: &StoreConfig, route: &Route) -> Duration {
+    first_byte_within(store) + route.upstream_timeout
+}
+
+/// The time from a reservation of the route until its attempt is quiet: its time limit, and what no attempt outlasts it by.
+pub fn quiet_time(store: &StoreConfig, route: &Route) -> Duration {
+    attempt_time_limit(store, route) + route.quiet_after
+}
+
+/// The times that the judgement of the store's clock depends on, with these routes.
+pub fn clock_limits(store: &StoreConfig, routes: &[Arc<Route>]) -> ClockLimits {
+    let longest = |time: &dyn Fn(&Route) -> Duration| routes.iter().map(|route| time(route)).max();
+    ClockLimits {
+        tolerance: lease::margin(store.expiry),
+        longest_quiet_time: longest(&|route| quiet_time(store, route)).unwrap_or_default(),
+        longest_ttl: longest(&|route| route.ttl + route.remember.unwrap_or_default()).unwrap_or_default(),
     }
 }

@@ -73,7 +73,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the salt of this store's scopes, drawn when the store was created.
     fn salt(&self) -> Salt;
 
-    /// Renews an instance's lease from now; the first call takes it. Returns the store's time and the purge count.
+    /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the time
+    /// until which the ends of TTLs are held.
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult>;
 
     /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.
@@ -85,7 +86,10 @@ pub trait Store: Send + Sync + 'static {
     /// Makes keys unknown whose attempt nobody can be running any more: keys in flight under an instance whose lease
     /// has expired or is missing, or past their own deadline by `expiry`. At most `limit` keys; rows that another
     /// transaction has locked are left for the next pass.
-    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>>;
+    ///
+    /// `as_of` is the store's time by the caller's own clock. What ends later has not ended, whatever the store's clock says;
+    /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>>;
 
     /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago. The caller
     /// compares them with its running attempts.
@@ -97,17 +101,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes completed and retryable records past their TTL, oldest first; of those that are remembered to refuse late
     /// retries, it drops the response only. It handles at least `limit` records where so many are past their TTL, and at
-    /// most twice as many.
-    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows>;
+    /// most twice as many; of these, it leaves those that `scope` leaves out.
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows>;
 
     /// Claims at most `limit` unknown keys of this service that are quiet and due for a probe: counts the probe, sets
     /// the time of the next one, and returns the keys. Several callers get different keys; a caller that dies costs one
-    /// probe.
+    /// probe. For `as_of` see [`Self::sweep`].
     fn claim_probes(
         &self,
         service: &Arc<str>,
         schedules: Vec<ProbeSchedule>,
         limit: u32,
+        as_of: SystemTime,
     ) -> StoreFuture<'_, Vec<Probe>>;
 
     /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
@@ -175,6 +180,8 @@ pub struct LeaseRenewal {
     /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has cached
     /// nothing: that applies only where the instance has no row yet.
     pub purges_seen: Option<u64>,
+    /// The time until which no instance shall take a record for past its TTL, where this one has seen the store's clock jump.
+    pub hold_ttls_until: Option<SystemTime>,
 }
 
 /// The result of a lease renewal.
@@ -184,6 +191,8 @@ pub struct RenewResult {
     pub now: SystemTime,
     /// The number of purges by all instances that share the store.
     pub purges: u64,
+    /// The latest [`LeaseRenewal::hold_ttls_until`] of all instances; 1970 where there is none.
+    pub ttls_held_until: SystemTime,
 }
 
 /// The result of a look at all servers of the store.
@@ -203,13 +212,14 @@ pub struct ExpectedRecord {
     pub token: Token,
     /// The state.
     pub state: StateKind,
-    /// Whether it was past its TTL, so that it counts as a new key.
-    pub past_ttl: bool,
+    /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
+    pub past_ttl_at: Option<SystemTime>,
 }
 
 impl From<&Record> for ExpectedRecord {
     fn from(record: &Record) -> Self {
-        Self { token: record.token, state: record.state.kind(), past_ttl: record.past_ttl }
+        let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
+        Self { token: record.token, state: record.state.kind(), past_ttl_at }
     }
 }
 
@@ -237,6 +247,15 @@ pub struct SweptKey {
     pub attempt: u32,
     /// The instance that had reserved the attempt.
     pub instance: InstanceId,
+}
+
+/// The records that [`Store::reap`] may take for past their TTL, as far as its caller believes the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReapScope {
+    /// The store's time by the caller's own clock, as for [`Store::sweep`].
+    pub as_of: SystemTime,
+    /// Records that were settled before this time are left.
+    pub settled_since: SystemTime,
 }
 
 /// The records that one call of [`Store::reap`] handled.

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::AdminListener;
 use crate::instance::Instance;
+use crate::instance::store_clock::ClockView;
 use crate::store;
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
@@ -22,6 +23,7 @@ pub(super) struct Readiness {
     /// The time since the store last answered; `None` where it answers.
     store_silent_for: Option<Duration>,
     schema: &'static str,
+    clock: ClockView,
     is_breaker_open: bool,
     is_lease_held: bool,
     may_start_attempts: bool,
@@ -48,6 +50,11 @@ impl Readiness {
                 "reachable": silent_ms.is_none(),
                 "unreachable_for_ms": silent_ms,
                 "schema": self.schema,
+                "clock": {
+                    "watched_for_ms": self.clock.watched_for().as_millis() as u64,
+                    "last_jump_ms": self.clock.last_jump().map(|jump| jump.signed_millis()),
+                    "tasks_suspended": self.clock.has_jumped_lately(),
+                },
             },
             "breaker": { "open": self.is_breaker_open },
             "lease": { "held": self.is_lease_held, "starts_attempts": self.may_start_attempts },
@@ -60,7 +67,7 @@ impl Readiness {
 impl AdminListener {
     /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
     pub(super) async fn readiness(&self) -> Readiness {
-        let Instance { config, store, breaker, instance_lease, bypassed, .. } = &*self.instance;
+        let Instance { config, store, breaker, instance_lease, store_clock, bypassed, .. } = &*self.instance;
         // An open breaker probes the store by itself.
         let trouble = match breaker.health().is_open {
             true => Some("it has not answered for some time".to_owned()),
@@ -87,6 +94,7 @@ impl AdminListener {
             reasons,
             store_silent_for,
             schema: store::schema(&config.store.location),
+            clock: store_clock.view(),
             is_breaker_open: health.is_open,
             is_lease_held,
             may_start_attempts: is_lease_held && !self.instance.draining.is_cancelled(),

@@ -7,10 +7,12 @@
 //! brings the same ones over a store of its own. All requests are about one service.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::instance::store_clock::StoreClock;
 use crate::store::Store;
 use dto::AdminResponse;
 use params::KeyRequest;
@@ -67,12 +69,18 @@ pub struct AdminRequest<'a> {
 pub struct KeyAdmin {
     store: Arc<dyn Store>,
     config: watch::Receiver<Arc<Config>>,
+    store_clock: Option<Arc<StoreClock>>,
 }
 
 impl KeyAdmin {
-    /// Works on this store. Each request goes by the configuration at its beginning.
-    pub fn new(store: Arc<dyn Store>, config: watch::Receiver<Arc<Config>>) -> Self {
-        Self { store, config }
+    /// Works on this store. Each request goes by the configuration at its beginning. `store_clock` is `None` where no instance
+    /// has watched the store's clock: then the operator vouches for it.
+    pub fn new(
+        store: Arc<dyn Store>,
+        config: watch::Receiver<Arc<Config>>,
+        store_clock: Option<Arc<StoreClock>>,
+    ) -> Self {
+        Self { store, config, store_clock }
     }
 
     /// Reads a request and carries it out.
@@ -93,7 +101,12 @@ impl KeyAdmin {
 
     /// Returns the administration for one request.
     pub fn snapshot(&self) -> KeyAdminSnapshot<'_> {
-        KeyAdminSnapshot { store: &*self.store, config: Arc::clone(&self.config.borrow()) }
+        KeyAdminSnapshot {
+            store: &*self.store,
+            config: Arc::clone(&self.config.borrow()),
+            store_clock: self.store_clock.as_deref(),
+            as_of: self.store_clock.as_ref().map(|clock| clock.now()),
+        }
     }
 }
 
@@ -101,6 +114,9 @@ impl KeyAdmin {
 pub struct KeyAdminSnapshot<'a> {
     store: &'a dyn Store,
     config: Arc<Config>,
+    store_clock: Option<&'a StoreClock>,
+    /// The store's time at the request's beginning, before any attempt was found quiet.
+    as_of: Option<SystemTime>,
 }
 
 impl KeyAdminSnapshot<'_> {

@@ -1,7 +1,7 @@
 //! Asynchronous delivery: a request that is accepted now and sent later.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::attempt::{AttemptLease, ReserveRequest};
 use super::ids::{InstanceId, RecordId, Token};
@@ -45,6 +45,8 @@ pub struct PickUpRequest {
     pub busy: Vec<RecordId>,
     /// The attempts that were begun and not sent, with their tokens: each does not count, if it is still its key's newest.
     pub unsent: Vec<(RecordId, Token)>,
+    /// The store's time by the caller's own clock. What ends later has not ended, whatever the store's clock says.
+    pub as_of: SystemTime,
 }
 
 impl PickUpRequest {

@@ -34,4 +34,15 @@ pub struct Record {
     pub accepted_at: Option<SystemTime>,
     /// The known outcome of the newest attempt.
     pub state: KeyState,
+    /// The store's times of this reading; `None` for what this process knows without the store.
+    pub reading: Option<RecordReading>,
+}
+
+/// The times of a record's reading, by the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordReading {
+    /// When the store read the record.
+    pub at: SystemTime,
+    /// The time since the state last changed; zero while an attempt is in flight.
+    pub settled_for: Duration,
 }

@@ -31,6 +31,7 @@ use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
 use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
+use crate::instance::store_clock::StoreClock;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::upstream::UpstreamClient;
@@ -87,6 +88,8 @@ pub struct GuardedRequest {
     pub(super) secrets: Secrets,
     /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
     pub(super) can_wait_for_store: bool,
+    /// The judge of the times in the key's record.
+    pub(super) store_clock: Arc<StoreClock>,
 }
 
 impl GuardedRequest {
@@ -107,7 +110,7 @@ impl GuardedRequest {
         let path = fingerprint_path(&self.active.route, &self.head);
         let input = fingerprint_input(&self.head, &path, &self.body);
         let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
-        decide(record, is_same, &self.rules())
+        decide(self.store_clock.certain(record, self.reserve_request.time_limit), is_same, &self.rules())
     }
 
     /// The question whether this request's caller may read a stored response, where the route has it asked.
@@ -222,6 +225,7 @@ impl Gate {
                     active: active.clone(),
                     secrets,
                     can_wait_for_store: false,
+                    store_clock: Arc::clone(&self.instance.store_clock),
                 };
                 Ok(Admission::Guarded(Box::new(guarded)))
             }
@@ -258,7 +262,7 @@ impl Gate {
             context.echo_key(name, value);
         }
         match route.max_age {
-            Some(max_age) => check_age(&head.headers, max_age, self.instance.instance_lease.store_now()),
+            Some(max_age) => check_age(&head.headers, max_age, self.instance.store_clock.now()),
             None => Ok(()),
         }
     }
@@ -326,7 +330,7 @@ impl Instance {
             return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.instance_lease.store_now())?;
+            check_age(&head.headers, max_age, self.store_clock.now())?;
         }
         Ok(Some(self.reserve_request(view, identity)))
     }

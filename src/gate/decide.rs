@@ -166,6 +166,7 @@ mod tests {
             recovery_point: None,
             accepted_at: None,
             state,
+            reading: None,
         }
     }
 

@@ -102,6 +102,7 @@ impl Gate {
             active: active.clone(),
             secrets: live.config.secrets.clone(),
             can_wait_for_store: true,
+            store_clock: Arc::clone(&self.instance.store_clock),
         });
         if self.start_attempt(&guarded, &lease, &mut entry).is_err() {
             // An attempt of this key runs here, although the store says that it is over.

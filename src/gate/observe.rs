@@ -112,6 +112,7 @@ async fn compare(
             ReserveResult::Taken(record) => record,
         };
         let is_same = view.is_same_request(&request, &record);
+        let record = instance.store_clock.certain(record, request.time_limit);
         let decision = decide(record, is_same, &rules);
         if let Some(result) = decision.counted_as() {
             instance.observability.count_reservation(metrics, &request.scope, result);

@@ -76,7 +76,8 @@ impl Gate {
         }
         let found = self.instance.find_record(id.record).await.map_err(log_and_refuse)?;
         // The name proves that this caller got it from us, so a missing record has expired.
-        found.filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
+        let certain = |record| self.instance.store_clock.certain(record, Duration::ZERO);
+        found.map(certain).filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
     }
 
     /// A route whose scope the operation's caller has; `None` if this request is another caller's. Tries the scope of every

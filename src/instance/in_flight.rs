@@ -173,6 +173,7 @@ impl InFlightEntry {
             recovery_point: lease.recovery_point.clone(),
             accepted_at: lease.delivery.map(|delivery| delivery.accepted_at),
             state: KeyState::InFlight,
+            reading: None,
         });
         let started = StartedAttempt::new(Arc::clone(&record));
         {

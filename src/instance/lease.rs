@@ -1,7 +1,7 @@
 //! This instance's right to start attempts, as far as the instance can know it without asking the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::boot_time::BootInstant;
 use crate::domain::ids::InstanceId;
@@ -20,8 +20,6 @@ pub struct InstanceLease {
     valid_until: AtomicU64,
     /// Milliseconds of boot time since which no renewal was missed for longer than a lease.
     unbroken_since: AtomicU64,
-    /// Milliseconds by which the store's time is ahead of boot time.
-    store_offset: AtomicU64,
     /// Whether the last renewal has failed.
     missed: AtomicBool,
 }
@@ -35,7 +33,6 @@ impl InstanceLease {
             heartbeat,
             valid_until: AtomicU64::new(0),
             unbroken_since: AtomicU64::new(0),
-            store_offset: AtomicU64::new(0),
             missed: AtomicBool::new(true),
         }
     }
@@ -50,11 +47,9 @@ impl InstanceLease {
         self.expiry
     }
 
-    /// Records a successful renewal that was started at `started_at`; the store's time was `store_time`.
-    pub fn record_renewal(&self, started_at: BootInstant, store_time: SystemTime) {
+    /// Records a successful renewal that was started at `started_at`.
+    pub fn record_renewal(&self, started_at: BootInstant) {
         self.missed.store(false, Ordering::Release);
-        let store_time = millis(store_time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-        self.store_offset.store(store_time.saturating_sub(started_at.millis()), Ordering::Release);
         let until = started_at.millis() + millis(self.expiry) - self.margin();
         if started_at.millis() > self.valid_until.fetch_max(until, Ordering::AcqRel) {
             self.unbroken_since.store(BootInstant::now().millis(), Ordering::Release);
@@ -97,17 +92,17 @@ impl InstanceLease {
         self.may_start() && self.unbroken_since.load(Ordering::Acquire) <= time.millis()
     }
 
-    /// The store's time, extrapolated from the last renewal.
-    pub fn store_now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH
-            + Duration::from_millis(BootInstant::now().millis() + self.store_offset.load(Ordering::Acquire))
-    }
-
     /// A tenth of the lease in milliseconds. It covers the time between a look at the clock and the write to a socket, and
     /// the drift of two clocks in one lease.
     fn margin(&self) -> u64 {
-        millis(self.expiry) / 10
+        millis(margin(self.expiry))
     }
+}
+
+/// The part of a lease that its instance does not use: a tenth. A store's clock that jumps by no more than this ends no lease
+/// before the instance does.
+pub fn margin(expiry: Duration) -> Duration {
+    expiry / 10
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -126,9 +121,9 @@ mod tests {
     fn nothing_may_start_before_the_first_renewal_or_after_the_lease() {
         let lease = lease();
         assert!(!lease.may_start());
-        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 9_500), SystemTime::now());
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 9_500));
         assert!(!lease.may_start(), "the last tenth of a lease is not used");
-        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        lease.record_renewal(BootInstant::now());
         assert!(lease.may_start());
     }
 
@@ -136,13 +131,13 @@ mod tests {
     fn the_lease_is_current_only_while_renewals_succeed() {
         let lease = lease();
         assert!(!lease.is_current(), "before the first renewal");
-        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 4_001), SystemTime::now());
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 4_001));
         assert!(!lease.is_current(), "two heartbeats ago");
-        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 3_000), SystemTime::now());
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 3_000));
         assert!(lease.is_current());
         lease.record_missed_renewal();
         assert!(!lease.is_current(), "after a missed renewal");
-        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        lease.record_renewal(BootInstant::now());
         assert!(lease.is_current());
     }
 
@@ -150,24 +145,24 @@ mod tests {
     fn after_a_suspension_only_a_renewal_allows_an_attempt_and_none_that_was_reserved_before() {
         let lease = lease();
         let before = BootInstant::from_millis(BootInstant::now().millis() - 1);
-        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 10), SystemTime::now());
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 10));
         lease.unbroken_since.store(0, Ordering::Release);
         assert!(lease.has_held_since(before));
         lease.suspend();
         assert!(!lease.may_start() && !lease.is_current() && !lease.may_sweep());
-        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        lease.record_renewal(BootInstant::now());
         assert!(lease.may_start() && !lease.has_held_since(before));
     }
 
     #[test]
     fn an_instance_sweeps_only_after_a_whole_lease_without_a_gap() {
         let lease = lease();
-        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        lease.record_renewal(BootInstant::now());
         assert!(!lease.may_sweep());
         lease.unbroken_since.store(BootInstant::now().millis() - 10_001, Ordering::Release);
         assert!(lease.may_sweep());
         lease.valid_until.store(BootInstant::now().millis() - 1, Ordering::Release);
-        lease.record_renewal(BootInstant::now(), SystemTime::now());
+        lease.record_renewal(BootInstant::now());
         assert!(!lease.may_sweep(), "a gap restarts the wait");
     }
 }

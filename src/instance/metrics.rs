@@ -47,6 +47,8 @@ pub struct Metrics {
     pub zombies: Counter,
     /// Keys that this instance's reaper deleted.
     pub reaped: Counter,
+    /// Jumps of the store's clock that this instance has seen.
+    pub clock_jumps: Counters<JumpDirection>,
     /// Probes of services about unknown outcomes.
     pub reconcile: Counters<ReconcileResult>,
     /// Outcomes that came late.
@@ -99,6 +101,7 @@ impl Metrics {
             admin_denied: Counter::default(),
             zombies: Counter::default(),
             reaped: Counter::default(),
+            clock_jumps: Counters::default(),
             reconcile: Counters::default(),
             late_completions: Counters::default(),
             in_flight: Gauge::default(),
@@ -128,6 +131,7 @@ impl Metrics {
         m.register(name("store_errors"), "Calls of the store that failed", store.errors.clone());
         m.register(name("store_breaker_open"), "1 while the store is not called because it failed repeatedly", self.breaker_open.clone());
         m.register(name("store_primaries"), "Servers of store.url that take writes; 0 where it names one host", store.primaries.clone());
+        m.register(name("store_clock_jumps"), "Jumps of the store's clock against this machine's, which the tasks wait after", self.clock_jumps.clone());
         m.register(name("in_flight"), "Attempts that this instance runs, or whose outcome it has still to store", self.in_flight.clone());
         m.register(name("zombie_keys"), "Keys that this instance made unknown because their attempt's lease ran out", self.zombies.clone());
         m.register(name("keys_reaped"), "Keys past their TTL that this instance deleted", self.reaped.clone());
@@ -226,6 +230,16 @@ label!(
         Replay => "replay",
         /// The outcome of the key's attempt is unknown.
         Unknown => "unknown",
+    }
+);
+
+label!(
+    /// The direction of a jump of the store's clock.
+    JumpDirection, "direction", {
+        /// To an earlier time: everything ends later.
+        Backward => "backward",
+        /// To a later time: everything ends at once.
+        Forward => "forward",
     }
 );
 

@@ -46,11 +46,15 @@ pub trait AdminStore: Send + Sync {
 
     /// Applies a decision to those of the keys that are still as they were seen, at most [`DECISIONS_MAX`]. The
     /// verdicts come in the order of the targets.
+    ///
+    /// `as_of` is the store's time by the caller's own clock, where it has watched the store's: no attempt is quiet by a later
+    /// time.
     fn apply_operator_decision(
         &self,
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Vec<Target>,
+        as_of: Option<SystemTime>,
     ) -> StoreFuture<'_, DecisionResults>;
 
     /// Lists audit entries, the latest first: of one key or of all, with a number below `before`.

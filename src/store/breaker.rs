@@ -7,15 +7,15 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::metrics::{Op, StoreMetrics};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapedRows, RenewResult, RouteIdentity, ServiceReports,
-    SettleResult, Store, StoreError, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, RouteIdentity,
+    ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -267,8 +267,8 @@ impl Store for Breaker {
         self.call_always(Op::ReleaseLease, self.store.release_lease(instance))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.call_always(Op::Sweep, self.store.sweep(expiry, limit))
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.call_always(Op::Sweep, self.store.sweep(expiry, limit, as_of))
     }
 
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
@@ -279,8 +279,8 @@ impl Store for Breaker {
         self.call_always(Op::ExtendDeadline, self.store.extend_deadline(id, token, time_limit))
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
-        self.call_always(Op::Reap, self.store.reap(limit))
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
+        self.call_always(Op::Reap, self.store.reap(limit, scope))
     }
 
     fn claim_probes(
@@ -288,8 +288,9 @@ impl Store for Breaker {
         service: &Arc<str>,
         schedules: Vec<ProbeSchedule>,
         limit: u32,
+        as_of: SystemTime,
     ) -> StoreFuture<'_, Vec<Probe>> {
-        self.call_always(Op::ClaimProbes, self.store.claim_probes(service, schedules, limit))
+        self.call_always(Op::ClaimProbes, self.store.claim_probes(service, schedules, limit, as_of))
     }
 
     fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {

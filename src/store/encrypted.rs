@@ -4,7 +4,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::config;
 use crate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
@@ -22,8 +22,8 @@ use super::admin::{
     AuditEntry, Cursor, DecisionResults, KeyCounts, KeyFilter, KeyPage, OperatorAction, OperatorDecision, Target,
 };
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapedRows, RenewResult, RouteIdentity, ServiceReports,
-    SettleResult, Store, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, RouteIdentity,
+    ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
 };
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
@@ -130,8 +130,8 @@ impl Store for EncryptedStore {
         self.store.release_lease(instance)
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.store.sweep(expiry, limit)
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.store.sweep(expiry, limit, as_of)
     }
 
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
@@ -142,8 +142,8 @@ impl Store for EncryptedStore {
         self.store.extend_deadline(id, token, time_limit)
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
-        self.store.reap(limit)
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
+        self.store.reap(limit, scope)
     }
 
     fn claim_probes(
@@ -151,8 +151,9 @@ impl Store for EncryptedStore {
         service: &Arc<str>,
         schedules: Vec<ProbeSchedule>,
         limit: u32,
+        as_of: SystemTime,
     ) -> StoreFuture<'_, Vec<Probe>> {
-        self.store.claim_probes(service, schedules, limit)
+        self.store.claim_probes(service, schedules, limit, as_of)
     }
 
     fn apply_probe_finding(&self, mut finding: ProbeFinding) -> StoreFuture<'_, bool> {
@@ -231,13 +232,14 @@ impl AdminStore for EncryptedStore {
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Vec<Target>,
+        as_of: Option<SystemTime>,
     ) -> StoreFuture<'_, DecisionResults> {
         let encryption = self.encryption();
         let OperatorAction::Complete(response) = &decision.change else {
-            return self.store.admin().apply_operator_decision(service, decision, targets);
+            return self.store.admin().apply_operator_decision(service, decision, targets, as_of);
         };
         if !encryption.encrypts {
-            return self.store.admin().apply_operator_decision(service, decision, targets);
+            return self.store.admin().apply_operator_decision(service, decision, targets, as_of);
         }
         let response = response.clone();
         Box::pin(async move {
@@ -253,7 +255,7 @@ impl AdminStore for EncryptedStore {
                     accept_risk: decision.accept_risk,
                 };
                 let (service, decision) = (Arc::clone(&service), Arc::new(decision));
-                let one = self.store.admin().apply_operator_decision(service, decision, vec![target]).await?;
+                let one = self.store.admin().apply_operator_decision(service, decision, vec![target], as_of).await?;
                 all.verdicts.extend(one.verdicts);
                 all.queued.extend(one.queued);
                 all.purges = one.purges.or(all.purges);

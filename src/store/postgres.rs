@@ -12,15 +12,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
 use super::row::{FoundRecord, millis, state_of};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapedRows, Record, RecordId, RenewResult,
-    ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, StoreSettings,
-    SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
+    RenewResult, ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture,
+    StoreSettings, SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -187,10 +187,10 @@ impl Store for Postgres {
         }))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::sweep(&self.sweep, millis(expiry), limit, deadline)
+            upkeep::sweep(&self.sweep, millis(expiry), limit, as_of, deadline)
         }))
     }
 
@@ -208,10 +208,10 @@ impl Store for Postgres {
         }))
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::reap(&self.upkeep, limit, deadline)
+            upkeep::reap(&self.upkeep, limit, scope, deadline)
         }))
     }
 
@@ -221,9 +221,12 @@ impl Store for Postgres {
         service: &Arc<str>,
         schedules: Vec<ProbeSchedule>,
         limit: u32,
+        as_of: SystemTime,
     ) -> StoreFuture<'_, Vec<Probe>> {
         let (service, deadline) = (Arc::clone(service), self.deadline());
-        Box::pin(async move { Ok(probes::claim_probes(&self.upkeep, &service, &schedules, limit, deadline).await?) })
+        Box::pin(
+            async move { Ok(probes::claim_probes(&self.upkeep, &service, &schedules, limit, as_of, deadline).await?) },
+        )
     }
 
     fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
@@ -470,9 +473,16 @@ fn is_settled_as(record: &Record, settlement: &Settlement) -> bool {
 /// Whether a row may be taken over: the condition of `take_over.sql`.
 fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
     let by_state = match record.state {
-        KeyState::Completed(_) | KeyState::Expired => from.past_ttl,
+        KeyState::Completed(_) | KeyState::Expired => from.past_ttl_at.is_some(),
         KeyState::Dead | KeyState::InFlight | KeyState::Queued => false,
         KeyState::Retryable | KeyState::Unknown => true,
     };
-    by_state && record.token == from.token && record.state.kind() == from.state && (!from.past_ttl || record.past_ttl)
+    // A record that was settled after it was seen has another TTL.
+    let is_settled_before = |at: SystemTime| {
+        record.reading.is_some_and(|reading| reading.at.checked_sub(reading.settled_for).is_some_and(|then| then <= at))
+    };
+    by_state
+        && record.token == from.token
+        && record.state.kind() == from.state
+        && from.past_ttl_at.is_none_or(|at| record.past_ttl && is_settled_before(at))
 }

@@ -8,7 +8,7 @@ use crate::domain::attempt::{AttemptLease, AttemptOutcome};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::probe::{ProbeSubject, ProbeVerdict, SettledKey};
-use crate::domain::record::Record;
+use crate::domain::record::{Record, RecordReading};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Scope;
@@ -36,6 +36,10 @@ pub struct RawRecord<'a> {
     pub past_ttl: bool,
     /// Whether it is past its TTL and remembered to refuse late retries.
     pub late: bool,
+    /// The time of the reading, in milliseconds since 1970, rounded up: what had ended by then has ended at it.
+    pub now_ms: i64,
+    /// The time since the state last changed, in milliseconds.
+    pub settled_ms: Option<i64>,
     /// The recovery point of the key's attempts.
     pub recovery_point: Option<&'a str>,
     /// When the record lapses, in milliseconds since 1970.
@@ -97,6 +101,10 @@ impl RawRecord<'_> {
             recovery_point: recovery_point(self.recovery_point)?,
             accepted_at: self.accepted_at_ms.map(time).transpose()?,
             state,
+            reading: Some(RecordReading {
+                at: time(self.now_ms)?,
+                settled_for: Duration::from_millis(self.settled_ms.unwrap_or_default().max(0).cast_unsigned()),
+            }),
         };
         Ok(FoundRecord { record, expires_at })
     }
@@ -139,8 +147,12 @@ pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
 
 /// The time when an attempt's key was accepted for asynchronous delivery, if it was, in milliseconds since 1970.
 pub fn accepted_ms(lease: &AttemptLease) -> Option<i64> {
-    let accepted_at = lease.delivery?.accepted_at;
-    Some(millis(accepted_at.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    lease.delivery.map(|delivery| since_1970_ms(delivery.accepted_at))
+}
+
+/// A time in milliseconds since 1970.
+pub fn since_1970_ms(time: SystemTime) -> i64 {
+    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// A duration in milliseconds, at most a thousand years: adding more to a time overflows in PostgreSQL, and an overflow
@@ -318,6 +330,8 @@ mod tests {
             deadline_in_ms: -5,
             past_ttl: false,
             late: false,
+            now_ms: 6,
+            settled_ms: Some(2),
             recovery_point: None,
             expires_at_ms: Some(7),
             accepted_at_ms: None,
@@ -331,6 +345,8 @@ mod tests {
     fn a_row_decodes_or_names_its_corrupt_part() {
         let found = completed().decode().unwrap();
         assert_eq!(found.expires_at, Some(UNIX_EPOCH + Duration::from_millis(7)));
+        let reading = found.record.reading.unwrap();
+        assert_eq!((reading.at, reading.settled_for.as_millis()), (UNIX_EPOCH + Duration::from_millis(6), 2));
         assert!(matches!(found.record.state, KeyState::Completed(stored) if stored.response.status == 201));
         for (row, why) in [
             (RawRecord { id: &[1; 31], ..completed() }, "id"),
@@ -341,6 +357,7 @@ mod tests {
             (RawRecord { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
             (RawRecord { state: "done", ..completed() }, "state"),
             (RawRecord { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),
+            (RawRecord { now_ms: -1, ..completed() }, "a time"),
             (RawRecord { status: Some(1 << 20), ..completed() }, "status"),
             (RawRecord { status: Some(100), ..completed() }, "status"),
             (RawRecord { status: None, ..completed() }, "a completed record without its response"),

@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapedRows, Record, RecordId, RenewResult,
-    ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture,
-    StoreSettings, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
+    RenewResult, ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError,
+    StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -137,8 +137,8 @@ impl Store for Sqlite {
         self.call(Urgency::First, 0, move |db, _| statements::release_lease(db, instance))
     }
 
-    fn sweep(&self, expiry: Duration, limit: u32) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit))
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit, as_of))
     }
 
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
@@ -151,8 +151,8 @@ impl Store for Sqlite {
         self.call(Urgency::First, 0, move |db, now| statements::extend_deadline(db, now, id, token, millis(time_limit)))
     }
 
-    fn reap(&self, limit: u32) -> StoreFuture<'_, ReapedRows> {
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit))
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit, scope))
     }
 
     fn claim_probes(
@@ -160,9 +160,12 @@ impl Store for Sqlite {
         service: &Arc<str>,
         schedules: Vec<ProbeSchedule>,
         limit: u32,
+        as_of: SystemTime,
     ) -> StoreFuture<'_, Vec<Probe>> {
         let service = Arc::clone(service);
-        self.call(Urgency::Ordinary, 0, move |db, now| probes::claim_probes(db, now, &service, &schedules, limit))
+        self.call(Urgency::Ordinary, 0, move |db, now| {
+            probes::claim_probes(db, now, &service, &schedules, limit, as_of)
+        })
     }
 
     fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
@@ -296,7 +299,31 @@ mod tests {
     }
 
     fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
-        LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None }
+        LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_renewed_before_the_clock_was_set_back_does_not_outlive_the_next_ones() {
+        static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
+        let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
+        let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };
+        let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
+        let now = || UNIX_EPOCH + Duration::from_millis(SET_BACK.load(Ordering::SeqCst) as u64);
+        let reserve_request = ReserveRequest { time_limit: timeout, ..reserve_request() };
+        store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
+        store.reserve(reserve_request.clone()).await.unwrap();
+        SET_BACK.fetch_sub(3_600_000, Ordering::SeqCst);
+        let before = now() + Duration::from_secs(3_600);
+        assert_eq!(
+            store.sweep(second, 10, before).await.unwrap(),
+            [],
+            "a caller that has not seen it judges nothing by it"
+        );
+        store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
+        assert_eq!(store.sweep(second, 10, now()).await.unwrap(), [], "its instance lives");
+        store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
+        SET_BACK.fetch_sub(1_001, Ordering::SeqCst);
+        assert_eq!(store.sweep(second, 10, now()).await.unwrap().len(), 1, "it has not renewed its lease since");
     }
 
     #[tokio::test]
@@ -305,6 +332,8 @@ mod tests {
         let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
+        let later_than_all = SystemTime::now();
+        let all = ReapScope { as_of: later_than_all, settled_since: UNIX_EPOCH };
         let reserve_request = reserve_request();
         store.renew_lease(renewal(reserve_request.instance, second * 2)).await.unwrap();
         store.reserve(reserve_request.clone()).await.unwrap();
@@ -314,25 +343,25 @@ mod tests {
 
         // Past its deadline by less than a second; then by a second.
         later(1299);
-        assert_eq!(store.sweep(second, 10).await.unwrap(), []);
+        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap(), []);
         later(1);
-        assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
+        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap().len(), 1);
 
         store.settle(Settlement::for_orphan(reserve_request.id, reserve_request.token, second)).await.unwrap();
         later(999);
         assert!(!store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10).await.unwrap().deleted, 0);
+        assert_eq!(store.reap(10, all).await.unwrap().deleted, 0);
         later(1);
         assert!(store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10).await.unwrap().deleted, 1);
+        assert_eq!(store.reap(10, all).await.unwrap().deleted, 1);
 
         // The lease expires to the millisecond, too.
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
         let untroubled = ReserveRequest { time_limit: Duration::from_secs(60), ..reserve_request };
         store.reserve(untroubled).await.unwrap();
         later(999);
-        assert_eq!(store.sweep(second, 10).await.unwrap(), []);
+        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap(), []);
         later(1);
-        assert_eq!(store.sweep(second, 10).await.unwrap().len(), 1);
+        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap().len(), 1);
     }
 }

@@ -12,10 +12,13 @@ use super::delivery_slots::{DeliverySlot, DeliverySlots};
 use crate::config::{Config, DeliveryMode, Route};
 use crate::domain::delivery::{DeliveryPolicy, PickUpRequest};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::retry::RetryPolicy;
 use crate::gate::Gate;
 use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
+use crate::instance::store_clock::ClockView;
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
@@ -107,19 +110,21 @@ impl Deliverer {
     /// given-up keys.
     async fn run_pass(&self, routes: PassRoutes) -> Result<usize, StoreError> {
         self.report_unsent().await?;
-        let mut policies = self.policies(routes);
+        let clock = self.instance.store_clock.view();
+        let mut policies = self.policies(routes, &clock);
         // A service that hangs must not starve the others.
         self.slots.limit(&mut policies);
-        self.pick_up(policies).await
+        self.pick_up(policies, &clock).await
     }
 
     /// Reports the delivered requests to the store after the last pass.
     async fn report_delivered(&self) -> Result<usize, StoreError> {
         self.report_unsent().await?;
-        self.pick_up(Vec::new()).await
+        self.pick_up(Vec::new(), &self.instance.store_clock.view()).await
     }
 
-    async fn pick_up(&self, policies: Vec<DeliveryPolicy>) -> Result<usize, StoreError> {
+    /// Picks up under policies that follow from this judgement of the store's clock.
+    async fn pick_up(&self, policies: Vec<DeliveryPolicy>, clock: &ClockView) -> Result<usize, StoreError> {
         let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
         let delivered = std::mem::take(&mut *self.lock());
         let idle = delivered.is_empty() && policies.is_empty();
@@ -140,6 +145,7 @@ impl Deliverer {
             delivered: delivered.clone(),
             busy: in_flight.running_deliveries(),
             unsent: Vec::new(),
+            as_of: clock.as_of,
         };
         let picked = store.pick_up(request).await.inspect_err(|_| self.lock().extend(delivered))?;
         let found = picked.jobs.len() + picked.given_up.len();
@@ -181,6 +187,7 @@ impl Deliverer {
             delivered: Vec::new(),
             busy: Vec::new(),
             unsent: uncounted.clone(),
+            as_of: self.instance.store_clock.now(),
         };
         self.instance.store.pick_up(request).await.map(drop).inspect_err(|error| {
             // The breaker's refusal proves that the store got nothing.
@@ -192,17 +199,23 @@ impl Deliverer {
 
     /// Returns the policies of these routes, by each of their names, in another order each time, so that no route always comes
     /// after one that fills every batch.
-    fn policies(&self, routes: PassRoutes) -> Vec<DeliveryPolicy> {
+    fn policies(&self, routes: PassRoutes, clock: &ClockView) -> Vec<DeliveryPolicy> {
         let config = self.live.borrow();
         if config.secrets.current().is_none() {
             return Vec::new();
         }
+        // While the store's clock is in doubt, no attempt is quiet, and no delivery is too old.
+        let has_skipped_time = clock.has_skipped_time();
+        let give_up_after = |retry: RetryPolicy| if has_skipped_time { Duration::MAX } else { retry.give_up_after };
         let policy = |(name, route): (&Arc<str>, &Arc<Route>)| DeliveryPolicy {
             route: Arc::clone(name),
-            on_unknown: route.on_unknown,
+            on_unknown: match route.on_unknown {
+                OnUnknown::RetryWhenQuiet if !clock.is_watched_for(self.instance.quiet_time(route)) => OnUnknown::Hold,
+                on_unknown => on_unknown,
+            },
             quiet_after: route.quiet_after,
             time_limit: self.instance.attempt_time_limit(route),
-            retry: route.retry,
+            retry: RetryPolicy { give_up_after: give_up_after(route.retry), ..route.retry },
             slots: 0,
         };
         let is_included = |route: &&Arc<Route>| match routes {

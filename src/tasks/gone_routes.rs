@@ -59,11 +59,12 @@ impl Task for GoneRoutes {
     const NAME: &'static str = "gone routes";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, in_flight, config, wait_groups, .. } = &*self.instance;
+        let Instance { store, instance_lease, store_clock, in_flight, config, wait_groups, .. } = &*self.instance;
+        let clock = store_clock.view();
         let queued = self.count().await?.into_iter().filter(|gone| gone.keys.contains_key(&StateKind::Queued));
         let give_up_after = self.live.borrow().pass.give_up_after;
         let policies: Vec<_> = queued.map(|gone| policy(gone.route, give_up_after)).collect();
-        if policies.is_empty() || !instance_lease.may_start() {
+        if policies.is_empty() || !instance_lease.may_start() || clock.has_skipped_time() {
             return Ok(PassResult::Idle);
         }
         let request = PickUpRequest {
@@ -75,6 +76,7 @@ impl Task for GoneRoutes {
             delivered: Vec::new(),
             busy: in_flight.running_deliveries(),
             unsent: Vec::new(),
+            as_of: clock.as_of,
         };
         for dead in store.pick_up(request).await?.given_up {
             tracing::warn!(record = %dead.id, route = %dead.route, said = dead.note,

@@ -1,26 +1,43 @@
-//! Renews this instance's lease.
+//! Renews this instance's lease, and compares the store's clock with boot time.
 
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::{PassResult, Task};
-use crate::instance::Instance;
+use crate::config::Config;
 use crate::instance::boot_time::BootInstant;
+use crate::instance::store_clock::{ClockJump, ClockReading};
+use crate::instance::{Instance, clock_limits};
 use crate::store::{LeaseRenewal, StoreError};
+use crate::telemetry::metrics::Label;
 
 /// Renews the lease. All attempts of this instance depend on its one row: the cost does not grow with their number.
-pub struct Heartbeat(pub Arc<Instance>);
+pub struct Heartbeat {
+    instance: Arc<Instance>,
+    /// The configuration as of the last reload.
+    live: watch::Receiver<Arc<Config>>,
+}
+
+impl Heartbeat {
+    /// Creates the task; each renewal judges the store's clock by the newest configuration of `live`.
+    pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
+        Self { instance, live }
+    }
+}
 
 impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, cache, config, .. } = &*self.0;
+        let Instance { store, instance_lease, store_clock, cache, config, observability, .. } = &*self.instance;
         let started = BootInstant::now();
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),
             service: Arc::clone(&config.service),
             expiry: instance_lease.expiry(),
             purges_seen: Some(cache.purge_count()),
+            hold_ttls_until: store_clock.hold_to_store(),
         };
         let (primaries, renewed) = tokio::join!(store.check_primaries(), store.renew_lease(renewal));
         if primaries.has_changed {
@@ -30,11 +47,28 @@ impl Task for Heartbeat {
             return Ok(PassResult::Full);
         }
         let renewed = renewed.inspect_err(|_| instance_lease.record_missed_renewal())?;
+        store_clock.set_limits(clock_limits(&config.store, &self.live.borrow().routes));
+        // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
+        let reading = ClockReading { started, ended: BootInstant::now(), store_time: renewed.now };
+        if let Some(jump) = store_clock.observe(&reading) {
+            observability.metrics.clock_jumps.count(jump.direction);
+            log_jump(&jump);
+        }
+        store_clock.note_stored_hold(renewed.ttls_held_until);
         // The cache drops purged records before the next heartbeat reports the purge as seen, and before the lease lets the
         // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
         let has_new_purge = cache.observe_purge_count(renewed.purges);
-        instance_lease.record_renewal(started, renewed.now);
-        // At once: a purge waits until all instances have reported it.
-        Ok(if has_new_purge { PassResult::Full } else { PassResult::Idle })
+        instance_lease.record_renewal(started);
+        // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.
+        Ok(if has_new_purge || store_clock.hold_to_store().is_some() { PassResult::Full } else { PassResult::Idle })
     }
+}
+
+fn log_jump(jump: &ClockJump) {
+    let (direction, by_ms) = (jump.direction.name(), jump.signed_millis());
+    tracing::warn!(
+        direction,
+        by_ms,
+        "the store's clock has jumped: leases, quiet times and TTLs that it has ended are not believed for a while"
+    );
 }

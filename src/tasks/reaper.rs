@@ -17,7 +17,7 @@ impl Task for Reaper {
     const NAME: &'static str = "reaper";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let reaped = self.0.store.reap(BATCH).await?;
+        let reaped = self.0.store.reap(BATCH, self.0.store_clock.view().reap_scope()).await?;
         self.0.observability.metrics.reaped.inc_by(reaped.deleted);
         Ok(if reaped.is_full_batch(BATCH) { PassResult::Full } else { PassResult::Idle })
     }

@@ -76,15 +76,17 @@ impl Task for Reconciler {
     const NAME: &'static str = "reconciler";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, draining, config, .. } = &*self.instance;
+        let Instance { store, instance_lease, store_clock, draining, config, .. } = &*self.instance;
         let idle = PassResult::IdleFor(self.period());
-        let routes = self.reconciled_routes();
+        let (mut routes, clock) = (self.reconciled_routes(), store_clock.view());
+        // Before that, an attempt may be running that is quiet only by the store's clock.
+        routes.retain(|_, reconciled| clock.is_watched_for(self.instance.quiet_time(&reconciled.route)));
         if routes.is_empty() || !instance_lease.may_start() || draining.is_cancelled() {
             return Ok(idle);
         }
         // A HashMap has another order each time, so no route always comes after one that fills every batch.
         let schedules = routes.iter().map(|(name, route)| schedule(name, route)).collect();
-        let probes = store.claim_probes(&config.service, schedules, PROBES_MAX).await?;
+        let probes = store.claim_probes(&config.service, schedules, PROBES_MAX, clock.as_of).await?;
         let full = probes.len() == PROBES_MAX as usize;
         let mut work = JoinSet::new();
         for probe in probes {

@@ -16,11 +16,12 @@ impl Task for Sweeper {
     const NAME: &'static str = "sweeper";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, observability, .. } = &*self.0;
-        if !instance_lease.may_sweep() {
+        let Instance { store, instance_lease, store_clock, observability, .. } = &*self.0;
+        let clock = store_clock.view();
+        if !instance_lease.may_sweep() || clock.has_jumped_lately() {
             return Ok(PassResult::Idle);
         }
-        let swept = store.sweep(instance_lease.expiry(), BATCH).await?;
+        let swept = store.sweep(instance_lease.expiry(), BATCH, clock.as_of).await?;
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,

@@ -13,6 +13,7 @@ pub use upstream::{Answer, Hold, Upstream};
 pub mod browser;
 pub mod client;
 pub mod database_link;
+pub mod fake_clock;
 pub mod full_listener;
 pub mod h2;
 pub mod operator;

@@ -26,6 +26,8 @@ mod store_schema;
 mod store_sqlite;
 mod store_trouble;
 
+mod clock_jumps;
+
 mod crash;
 mod crash_at_start;
 mod crash_points;

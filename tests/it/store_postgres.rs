@@ -23,8 +23,8 @@ use tokio_postgres::Client;
 
 use crate::harness::postgres;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,
-    settlement, unwrap_taken,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
+    renewal, response, settlement, unwrap_taken,
 };
 
 #[tokio::test]
@@ -110,8 +110,8 @@ async fn connections_do_not_exceed_their_limit() {
             drop(store.find(reserve_request.id).await.unwrap());
             drop(store.settle(completion(reserve_request, b"")).await.unwrap());
             store.ping().await.unwrap();
-            store.sweep(DAY, 1).await.unwrap();
-            store.reap(1).await.unwrap();
+            store.sweep(DAY, 1, any_time()).await.unwrap();
+            store.reap(1, all_records()).await.unwrap();
             store.admin().count_keys("shop".into()).await.unwrap();
             store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
         }))

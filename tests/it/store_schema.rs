@@ -286,25 +286,27 @@ async fn no_statement_scans_the_whole_table() {
     client.batch_execute("set plan_cache_mode = force_custom_plan").await.unwrap();
     let id = "array[sha256('5'::bytea)]";
     let one = "array[null::bytea]";
+    // A caller's estimate of the time, in 2100.
+    let as_of = "4102444800000";
     let settle = format!(
         "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
     );
     let pick_up = format!(
         "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one}, {one}, \
-         array[8])"
+         array[8], {as_of})"
     );
-    let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', false, 's', 'b')".to_owned();
+    let enqueue_over = "(sha256('5'), null, 'r', '1', 'f', 1, 't', 't', 'retryable', null, 's', 'b')".to_owned();
     let give_up = "(sha256('5'), 't', array['queued'], 'n')".to_owned();
     let take_over = format!(
-        "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], array[false], \
-         {one})"
+        "({id}, array['r'], array['1'], {one}, array[1], {one}, array[1], {one}, array['retryable'], \
+         array[null::bigint], {one})"
     );
-    let schedules = "('shop', array['pay'], array[1], array[1], array[1], 8)".to_owned();
+    let schedules = format!("('shop', array['pay'], array[1], array[1], array[1], 8, {as_of})");
     let verdict = "(sha256('5'), 't', 1, 'dead', null, null, null, null, null, null, 'give_up', 'n')".to_owned();
     let page = "('shop', array['pay'], 1000, sha256('5'), 500)".to_owned();
     let apply_decision = format!(
         "({id}, {one}, array['unknown'], array[1], array[1], array[1], 'shop', 'retryable', null, null, null, 'a', 'r', \
-         null)"
+         null, {as_of})"
     );
     let listed = "'shop', '', '', decode(repeat('ff', 32), 'hex')";
     let filter = "null, null, null, null, null";
@@ -312,10 +314,10 @@ async fn no_statement_scans_the_whole_table() {
         ("find", format!("({id}, 1000)"), "keys_pkey"),
         ("settle_skip_locked", settle, "keys_pkey"),
         ("take_over", take_over, "keys_pkey"),
-        ("sweep", "(1000, 100)".to_owned(), "keys_in_flight"),
+        ("sweep", format!("(1000, 100, {as_of})"), "keys_in_flight"),
         ("list_in_flight", "(1, 1000)".to_owned(), "keys_in_flight"),
         ("extend_deadline", format!("({id}, {one}, array[1000])"), "keys_pkey"),
-        ("reap", "(100)".to_owned(), "keys_expiring"),
+        ("reap", format!("(100, {as_of}, 0)"), "keys_expiring"),
         ("claim_probes", schedules, "keys_due"),
         ("apply_probe_finding", verdict, "keys_pkey"),
         ("pick_up", pick_up, "keys_queued"),
@@ -381,7 +383,7 @@ async fn a_pick_up_reads_no_unknown_key_that_is_not_due() {
         let none = "array[]::bytea[]";
         let values = format!(
             "('shop', array['pay'], array['{policy}'], array[1], array[1], array[3], array[1000], 32, {none}, 1, {none}, \
-             {none}, {none}, {none}, array[32])"
+             {none}, {none}, {none}, array[32], 4102444800000)"
         );
         client.batch_execute("begin").await.unwrap();
         let explain = format!("explain (analyze, costs off, timing off, format json) execute pick_up {values}");

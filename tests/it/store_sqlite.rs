@@ -10,8 +10,8 @@ use oncegate::store::{self, OpenError, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, settlement,
-    sqlite_settings, unwrap_lease,
+    DAY, StoreFixture, any_time, completion, new_reserve_request, next_attempt_request, own_instance, renewal,
+    settlement, sqlite_settings, unwrap_lease,
 };
 
 fn path(settings: &StoreSettings) -> PathBuf {
@@ -67,7 +67,7 @@ async fn reopening_marks_attempts_in_flight_unknown() {
     // No lease outlives the process either.
     let next = next_attempt_request(&in_flight);
     world.reserve(&new_reserve_request("next")).await;
-    assert_eq!(world.store().sweep(DAY, 100).await.unwrap().len(), 1);
+    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap().len(), 1);
     // A process that was taken for dead may still settle its attempt.
     world.settle(completion(&in_flight, b"")).await;
     world.reserve_taken(&next).await;

@@ -9,8 +9,10 @@ use super::dto::{BulkChange, KeyChange, RefusedKey};
 use super::params::{BulkRequest, KeySelection};
 use super::problem::{ApiProblem, ProblemCode, ProblemMember};
 use crate::domain::state::StateKind;
+use crate::instance::quiet_time;
+use crate::store::StoreError;
 use crate::store::admin::{
-    self, DECISIONS_MAX, DecisionResult, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
+    self, DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
 
 /// The number of keys that one request changes, at most: some minutes of work for the store.
@@ -51,11 +53,22 @@ impl KeyAdminSnapshot<'_> {
         }
     }
 
+    /// Returns the time until this instance believes the store's clock that the key's attempt is quiet; `None` if it does.
+    fn unwatched_for(&self, entry: &KeyEntry) -> Option<Duration> {
+        let route = self.config.routes.iter().find(|known| known.has_name(&entry.route))?;
+        let running_for = entry.now.duration_since(entry.reserved_at).unwrap_or_default();
+        self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
+    }
+
     /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
         let RouteLimits { ttl, remember, quiet_after } = self.route_limits(&entry.route);
-        if quiet_after.is_none() && decision.requires_quiet() && decision.is_for(entry.state) {
+        let must_be_quiet = decision.requires_quiet() && decision.is_for(entry.state);
+        if must_be_quiet && quiet_after.is_none() {
             return Err(ApiProblem::unknown_route(&entry.route));
+        }
+        if let Some(left) = self.unwatched_for(entry).filter(|_| must_be_quiet) {
+            return Err(ApiProblem::unwatched_clock(left));
         }
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = quiet_after.unwrap_or(Duration::MAX);
@@ -70,8 +83,7 @@ impl KeyAdminSnapshot<'_> {
         let entry = self.find_entry(id).await?;
         let decision = Arc::new(decision);
         let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
-        let decided =
-            self.store.admin().apply_operator_decision(self.service(), Arc::clone(&decision), vec![target]).await?;
+        let decided = self.apply_decision(&decision, vec![target]).await?;
         let result = decided.verdicts.first().copied().unwrap_or(DecisionResult::Gone);
         if let Some(problem) = ApiProblem::from_result(result, &decision, entry.state) {
             return Err(problem.about(entry.id));
@@ -126,8 +138,7 @@ impl KeyAdminSnapshot<'_> {
     ) -> Result<(u64, Option<u64>), ApiProblem> {
         let (mut changed, mut purges) = (0, None);
         for batch in targets.chunks(DECISIONS_MAX) {
-            let decided =
-                self.store.admin().apply_operator_decision(self.service(), Arc::clone(decision), batch.to_vec()).await;
+            let decided = self.apply_decision(decision, batch.to_vec()).await;
             let decided = decided.map_err(|error| ApiProblem::from(error).with(ProblemMember::Changed(changed)))?;
             purges = decided.purges.max(purges);
             for (target, result) in batch.iter().zip(decided.verdicts) {
@@ -138,6 +149,15 @@ impl KeyAdminSnapshot<'_> {
             }
         }
         Ok((changed, purges))
+    }
+
+    async fn apply_decision(
+        &self,
+        decision: &Arc<OperatorDecision>,
+        targets: Vec<Target>,
+    ) -> Result<DecisionResults, StoreError> {
+        let admin_store = self.store.admin();
+        admin_store.apply_operator_decision(self.service(), Arc::clone(decision), targets, self.as_of).await
     }
 
     async fn find_targets_by_id(

@@ -200,6 +200,16 @@ impl ApiProblem {
         Self::new(ProblemCode::RouteUnknown, detail).with(ProblemMember::Route(route.to_owned()))
     }
 
+    /// "Not executed" cannot be believed yet: this instance has not watched the store's clock since before the attempt.
+    pub fn unwatched_clock(left: Duration) -> Self {
+        let detail = format!(
+            "its last attempt may still be running: the store's clock has jumped, or this instance started, since the \
+             attempt began; \"not executed\" is believed in {} s; accept_risk overrules",
+            left.as_millis().div_ceil(1000)
+        );
+        Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
+    }
+
     /// Returns the reason why a decision about a key in `state` did not take; `None` where it did.
     pub fn from_result(result: DecisionResult, decision: &OperatorDecision, state: StateKind) -> Option<Self> {
         Some(match result {

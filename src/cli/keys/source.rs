@@ -74,7 +74,7 @@ impl KeyAdminSource {
         })?;
         let store = EncryptedStore::new(store, Encryption::from(&config));
         let (_, config) = watch::channel(Arc::new(config));
-        Ok(Self::Store(Box::new(KeyAdmin::new(store, config)), location))
+        Ok(Self::Store(Box::new(KeyAdmin::new(store, config, None)), location))
     }
 
     /// Sends a request, and returns the response's JSON, or a refusal as an error.

@@ -94,7 +94,7 @@ impl Gate {
         // A queue that is configured here is trusted: its publishers set the scope's headers.
         let caller = scope::read_parts(&consumer.scope, &head, None)?;
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.instance.instance_lease.store_now())?;
+            check_age(&head.headers, max_age, self.instance.store_clock.now())?;
         }
         if let Some(name) = route.key.header() {
             let value =
@@ -114,6 +114,8 @@ impl Gate {
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let mut share = self.instance.bodies.share();
         share.add(body.len());
+        let store_clock = Arc::clone(&self.instance.store_clock);
+        let can_wait_for_store = true;
         Ok(Box::new(GuardedRequest {
             reserve_request,
             head,
@@ -123,7 +125,8 @@ impl Gate {
             client_address: None,
             active,
             secrets,
-            can_wait_for_store: true,
+            can_wait_for_store,
+            store_clock,
         }))
     }
 }

@@ -52,7 +52,10 @@ impl Store for FakeStore {
     }
 
     fn renew_lease(&self, _: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
-        self.answer(false, RenewResult { now: SystemTime::UNIX_EPOCH, purges: 0 })
+        self.answer(
+            false,
+            RenewResult { now: SystemTime::UNIX_EPOCH, purges: 0, ttls_held_until: SystemTime::UNIX_EPOCH },
+        )
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
@@ -71,7 +74,7 @@ impl Store for FakeStore {
         self.answer(false, ())
     }
 
-    fn sweep(&self, _: Duration, _: u32) -> StoreFuture<'_, Vec<SweptKey>> {
+    fn sweep(&self, _: Duration, _: u32, _: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
         self.answer(false, Vec::new())
     }
 
@@ -87,11 +90,11 @@ impl Store for FakeStore {
         self.answer(false, Vec::new())
     }
 
-    fn reap(&self, _: u32) -> StoreFuture<'_, ReapedRows> {
+    fn reap(&self, _: u32, _: ReapScope) -> StoreFuture<'_, ReapedRows> {
         self.answer(false, ReapedRows::default())
     }
 
-    fn claim_probes(&self, _: &Arc<str>, _: Vec<ProbeSchedule>, _: u32) -> StoreFuture<'_, Vec<Probe>> {
+    fn claim_probes(&self, _: &Arc<str>, _: Vec<ProbeSchedule>, _: u32, _: SystemTime) -> StoreFuture<'_, Vec<Probe>> {
         self.answer(false, Vec::new())
     }
 
@@ -133,7 +136,13 @@ impl Store for FakeStore {
 }
 
 fn renewal() -> LeaseRenewal {
-    LeaseRenewal { instance: InstanceId::from_stored(1), service: "shop".into(), expiry: TIMEOUT, purges_seen: None }
+    LeaseRenewal {
+        instance: InstanceId::from_stored(1),
+        service: "shop".into(),
+        expiry: TIMEOUT,
+        purges_seen: None,
+        hold_ttls_until: None,
+    }
 }
 
 fn behind_a_breaker() -> (Arc<FakeStore>, Arc<Breaker>) {

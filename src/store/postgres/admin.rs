@@ -1,6 +1,7 @@
 //! The operators' side in PostgreSQL: decisions on the connection of upkeep, reads on one that they share with no writes.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -20,7 +21,7 @@ use crate::store::admin::{
     KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawKeyCount,
     RawKeyEntry, SCAN_ROWS_MAX, Target,
 };
-use crate::store::row::millis;
+use crate::store::row::{millis, since_1970_ms};
 
 const APPLY_OPERATOR_DECISION: &str = durable!("apply_operator_decision");
 const COUNT_INSTANCES_BEHIND: &str = include_str!("sql/count_instances_behind.sql");
@@ -54,6 +55,7 @@ impl AdminStore for Postgres {
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Vec<Target>,
+        as_of: Option<SystemTime>,
     ) -> StoreFuture<'_, DecisionResults> {
         let deadline = self.deadline();
         let targets = Arc::new(targets);
@@ -62,6 +64,7 @@ impl AdminStore for Postgres {
                 Arc::clone(&service),
                 Arc::clone(&decision),
                 Arc::clone(&targets),
+                as_of,
                 in_doubt,
                 deadline,
             )
@@ -175,13 +178,14 @@ impl Postgres {
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Arc<Vec<Target>>,
+        as_of: Option<SystemTime>,
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<DecisionResults, PgFailure> {
         let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_for(target.state)).collect();
         let DecidedRows { ids: done, mut queued, mut purges } = match decision.change {
             OperatorAction::Purge => self.purge(&service, &decision, &fit, deadline).await?,
-            _ => self.apply_changes(&service, &decision, &fit, deadline).await?,
+            _ => self.apply_changes(&service, &decision, &fit, as_of, deadline).await?,
         };
         let missed: Vec<&Target> = fit.into_iter().filter(|target| !done.contains(&target.id)).collect();
         let current_rows = self.find_current_rows(&service, &missed, in_doubt, deadline).await?;
@@ -206,6 +210,7 @@ impl Postgres {
         service: &str,
         decision: &OperatorDecision,
         targets: &[&Target],
+        as_of: Option<SystemTime>,
         deadline: Instant,
     ) -> Result<DecidedRows, PgFailure> {
         if targets.is_empty() {
@@ -228,7 +233,7 @@ impl Postgres {
         let fields = response.map(|response| response.encode_fields());
         let body = response.and_then(|response| response.body.as_deref());
         let note = decision.audit_note();
-        let parameters: [Parameter<'_>; 14] = [
+        let parameters: [Parameter<'_>; 15] = [
             (/* id */ &ids, Type::BYTEA_ARRAY),
             (/* token */ &tokens, Type::BYTEA_ARRAY),
             (/* seen_state */ &states, Type::TEXT_ARRAY),
@@ -243,6 +248,7 @@ impl Postgres {
             (/* actor */ &decision.actor, Type::TEXT),
             (/* action */ &decision.change.action(), Type::TEXT),
             (/* note */ &note, Type::TEXT),
+            (/* as_of_ms */ &as_of.map(since_1970_ms), Type::INT8),
         ];
         let rows = query(&self.upkeep, deadline, APPLY_OPERATOR_DECISION, &parameters).await?;
         let is_queued = |row: &&Row| row.try_get::<_, bool>("queued").unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::domain::state::StateKind;
 use crate::store::ExpectedRecord;
 use crate::store::batch::ByteSize;
 use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
-use crate::store::row::millis;
+use crate::store::row::{millis, since_1970_ms};
 
 const GIVE_UP: &str = durable!("give_up");
 const ENQUEUE: &str = durable!("enqueue");
@@ -100,7 +100,7 @@ pub(super) async fn enqueue_over(
         (/* token */ &reserve_request.token.as_bytes().as_slice(), Type::BYTEA),
         (/* seen_token */ &from.token.as_bytes().as_slice(), Type::BYTEA),
         (/* seen_state */ &from.state.name(), Type::TEXT),
-        (/* past_ttl */ &from.past_ttl, Type::BOOL),
+        (/* past_ttl_at */ &from.past_ttl_at.map(since_1970_ms), Type::INT8),
         (/* secret */ &sealed.secret, Type::TEXT),
         (/* sealed */ &&sealed.bytes[..], Type::BYTEA),
     ];
@@ -112,7 +112,7 @@ pub(super) async fn pick_up(
     order: &PickUpRequest,
     deadline: Instant,
 ) -> Result<PickUpResult, PgFailure> {
-    let PickUpRequest { service, instance, tokens, policies: terms, delivered, busy, unsent } = order;
+    let PickUpRequest { service, instance, tokens, policies: terms, delivered, busy, unsent, as_of } = order;
     let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
     let policies: Vec<&str> = terms.iter().map(|terms| on_unknown(terms.on_unknown)).collect();
     let quiet: Vec<i64> = terms.iter().map(|terms| millis(terms.quiet_after)).collect();
@@ -122,7 +122,7 @@ pub(super) async fn pick_up(
     let slots: Vec<i64> = terms.iter().map(|terms| terms.slots as i64).collect();
     let (unsent_ids, unsent_tokens): (Vec<&[u8]>, Vec<&[u8]>) =
         unsent.iter().map(|(id, token)| (id.as_bytes().as_slice(), token.as_bytes().as_slice())).unzip();
-    let parameters: [Parameter<'_>; 15] = [
+    let parameters: [Parameter<'_>; 16] = [
         (/* service */ &&**service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* on_unknown */ &policies, Type::TEXT_ARRAY),
@@ -144,6 +144,7 @@ pub(super) async fn pick_up(
         (/* unsent_id */ &unsent_ids, Type::BYTEA_ARRAY),
         (/* unsent_token */ &unsent_tokens, Type::BYTEA_ARRAY),
         (/* slots */ &slots, Type::INT8_ARRAY),
+        (/* as_of_ms */ &since_1970_ms(*as_of), Type::INT8),
     ];
     let mut picked = PickUpResult::default();
     for row in query(pool, deadline, PICK_UP, &parameters).await? {

@@ -172,6 +172,8 @@ fn read(row: &Row) -> Result<row::RawRecord<'_>, Error> {
         deadline_in_ms: row.try_get("deadline_in_ms")?,
         past_ttl: row.try_get("past_ttl")?,
         late: row.try_get("late")?,
+        now_ms: row.try_get("now_ms")?,
+        settled_ms: row.try_get("settled_ms")?,
         recovery_point: row.try_get("recovery_point")?,
         expires_at_ms: row.try_get("expires_at_ms")?,
         accepted_at_ms: row.try_get("accepted_at_ms")?,

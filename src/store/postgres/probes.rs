@@ -1,6 +1,7 @@
 //! The statements for probing the service about unknown keys.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -13,7 +14,7 @@ use super::upkeep::{Parameter, column, query};
 use crate::domain::ids::RecordId;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::response::CorruptRow;
-use crate::store::row::{SubjectColumns, VerdictColumns, count, millis};
+use crate::store::row::{SubjectColumns, VerdictColumns, count, millis, since_1970_ms};
 
 const CLAIM_PROBES: &str = durable!("claim_probes");
 const LIST_SETTLED_KEYS: &str = include_str!("sql/list_settled_keys.sql");
@@ -24,18 +25,20 @@ pub(super) async fn claim_probes(
     service: &str,
     schedules: &[ProbeSchedule],
     limit: u32,
+    as_of: SystemTime,
     deadline: Instant,
 ) -> Result<Vec<Probe>, PgFailure> {
     let times =
         |time: fn(&ProbeSchedule) -> _| schedules.iter().map(|schedule| millis(time(schedule))).collect::<Vec<_>>();
     let routes: Vec<&str> = schedules.iter().map(|schedule| &*schedule.route).collect();
-    let parameters: [Parameter<'_>; 6] = [
+    let parameters: [Parameter<'_>; 7] = [
         (/* service */ &service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* quiet_after_ms */ &times(|schedule| schedule.quiet_after), Type::INT8_ARRAY),
         (/* pause_first_ms */ &times(|schedule| schedule.pause_first), Type::INT8_ARRAY),
         (/* pause_cap_ms */ &times(|schedule| schedule.pause_cap), Type::INT8_ARRAY),
         (/* limit */ &i64::from(limit), Type::INT8),
+        (/* as_of_ms */ &since_1970_ms(as_of), Type::INT8),
     ];
     let probe = |row: &Row| {
         Ok(Probe {

@@ -19,7 +19,7 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::ExpectedRecord;
 use crate::store::batch::ByteSize;
-use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, state_after};
+use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, since_1970_ms, state_after};
 
 const EXTEND_DEADLINE: &str = durable!("extend_deadline");
 const RESERVE: &str = include_str!("sql/reserve.sql");
@@ -121,7 +121,7 @@ impl BatchStatement for TakeOverStatement {
             (/* time_limit_ms */ &column(requests, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
             (/* seen_token */ &column(requests, |q| q.1.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* seen_state */ &column(requests, |q| q.1.state.name()), Type::TEXT_ARRAY),
-            (/* past_ttl */ &column(requests, |q| q.1.past_ttl), Type::BOOL_ARRAY),
+            (/* past_ttl_at */ &column(requests, |q| q.1.past_ttl_at.map(since_1970_ms)), Type::INT8_ARRAY),
             (/* path */ &column(requests, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
         ];
         let mut attempts = HashMap::new();

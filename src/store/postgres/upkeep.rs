@@ -1,6 +1,7 @@
 //! The statements that are not batched: leases, sweeping, reaping and the like.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -11,7 +12,7 @@ use super::failure::PgFailure;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::store::row;
-use crate::store::{LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SweptKey};
+use crate::store::{LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SweptKey};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = durable!("reap");
@@ -28,20 +29,25 @@ pub(super) async fn renew_lease(
     renewal: LeaseRenewal,
     deadline: Instant,
 ) -> Result<RenewResult, PgFailure> {
-    let LeaseRenewal { instance, service, expiry, purges_seen } = renewal;
+    let LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until } = renewal;
     let purges_seen = purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX));
-    let parameters: [Parameter<'_>; 4] = [
+    let parameters: [Parameter<'_>; 5] = [
         (/* id */ &instance.get(), Type::INT8),
         (/* expiry_ms */ &row::millis(expiry), Type::INT8),
         (/* service */ &&*service, Type::TEXT),
         (/* purges_seen */ &purges_seen, Type::INT8),
+        (/* hold_ttls_until_ms */ &hold_ttls_until.map(row::since_1970_ms), Type::INT8),
     ];
     let rows = query(pool, deadline, RENEW_LEASE, &parameters).await?;
     let Some(row) = rows.first() else {
         return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no time"))));
     };
     let purges: i64 = row.try_get("purges").map_err(column)?;
-    Ok(RenewResult { now: row::time(row.try_get("now_ms").map_err(column)?)?, purges: purges.unsigned_abs() })
+    Ok(RenewResult {
+        now: row::time(row.try_get("now_ms").map_err(column)?)?,
+        purges: purges.unsigned_abs(),
+        ttls_held_until: row::time(row.try_get("ttls_held_until_ms").map_err(column)?)?,
+    })
 }
 
 pub(super) async fn release_lease(pool: &PgPool, instance: InstanceId, deadline: Instant) -> Result<(), PgFailure> {
@@ -52,10 +58,14 @@ pub(super) async fn sweep(
     pool: &PgPool,
     expiry_ms: i64,
     limit: u32,
+    as_of: SystemTime,
     deadline: Instant,
 ) -> Result<Vec<SweptKey>, PgFailure> {
-    let parameters: [Parameter<'_>; 2] =
-        [(/* expiry_ms */ &expiry_ms, Type::INT8), (/* limit */ &i64::from(limit), Type::INT8)];
+    let parameters: [Parameter<'_>; 3] = [
+        (/* expiry_ms */ &expiry_ms, Type::INT8),
+        (/* limit */ &i64::from(limit), Type::INT8),
+        (/* as_of_ms */ &row::since_1970_ms(as_of), Type::INT8),
+    ];
     let swept = |row: &Row| {
         Ok(SweptKey {
             id: RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?,
@@ -83,8 +93,18 @@ pub(super) async fn list_in_flight(
     query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
 }
 
-pub(super) async fn reap(pool: &PgPool, limit: u32, deadline: Instant) -> Result<ReapedRows, PgFailure> {
-    let rows = query(pool, deadline, REAP, &[(/* limit */ &i64::from(limit), Type::INT8)]).await?;
+pub(super) async fn reap(
+    pool: &PgPool,
+    limit: u32,
+    scope: ReapScope,
+    deadline: Instant,
+) -> Result<ReapedRows, PgFailure> {
+    let parameters: [Parameter<'_>; 3] = [
+        (/* limit */ &i64::from(limit), Type::INT8),
+        (/* as_of_ms */ &row::since_1970_ms(scope.as_of), Type::INT8),
+        (/* settled_since_ms */ &row::since_1970_ms(scope.settled_since), Type::INT8),
+    ];
+    let rows = query(pool, deadline, REAP, &parameters).await?;
     let Some(row) = rows.first() else {
         return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no count"))));
     };

@@ -1,11 +1,12 @@
 //! The operators' side in SQLite: jobs for the writer thread.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::deliveries::delete_request;
-use super::statements::{blob, in_savepoint};
+use super::statements::{blob, in_savepoint, no_later_than};
 use super::writer::SqliteFailure;
 use super::{Sqlite, Urgency};
 use crate::domain::ids::RecordId;
@@ -49,9 +50,11 @@ impl AdminStore for Sqlite {
         service: Arc<str>,
         decision: Arc<OperatorDecision>,
         targets: Vec<Target>,
+        as_of: Option<SystemTime>,
     ) -> StoreFuture<'_, DecisionResults> {
         self.call(Urgency::Ordinary, 0, move |db, now| {
-            in_savepoint(db, |db| apply_operator_decision(db, now, &service, &decision, &targets))
+            let times = DecisionTimes { now, as_of: as_of.map_or(now, |as_of| no_later_than(now, as_of)) };
+            in_savepoint(db, |db| apply_operator_decision(db, times, &service, &decision, &targets))
         })
     }
 
@@ -145,16 +148,23 @@ fn list_keys(
     })
 }
 
+/// The store's time, and the time by which attempts are judged to be quiet.
+#[derive(Clone, Copy)]
+struct DecisionTimes {
+    now: i64,
+    as_of: i64,
+}
+
 fn apply_operator_decision(
     db: &Connection,
-    now: i64,
+    times: DecisionTimes,
     service: &str,
     decision: &OperatorDecision,
     targets: &[Target],
 ) -> Result<DecisionResults, SqliteFailure> {
     let mut decided = DecisionResults::default();
     for target in targets {
-        let (verdict, state) = decide_target(db, now, service, decision, target)?;
+        let (verdict, state) = decide_target(db, times, service, decision, target)?;
         decided.verdicts.push(verdict);
         if state == Some(StateKind::Queued) {
             decided.queued.push(target.id);
@@ -171,7 +181,7 @@ fn apply_operator_decision(
 /// Decides about one key. Returns the result, and the key's new state where it was changed.
 fn decide_target(
     db: &Connection,
-    now: i64,
+    DecisionTimes { now, as_of }: DecisionTimes,
     service: &str,
     decision: &OperatorDecision,
     target: &Target,
@@ -208,6 +218,7 @@ fn decide_target(
                 ":status": response.map(|response| response.status.as_u16()),
                 ":fields": response.map(|response| response.encode_fields()),
                 ":body": response.and_then(|response| response.body.as_deref()),
+                ":as_of": as_of,
                 ":now": now,
             };
             db.prepare_cached(APPLY_OPERATOR_DECISION)?.query_row(parameters, |row| row.get("state")).optional()?

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
-use super::statements::{blob, find, in_savepoint, optional_text, text};
+use super::statements::{blob, find, in_savepoint, no_later_than, optional_text, text};
 use super::writer::SqliteFailure;
 use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
@@ -10,7 +10,7 @@ use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::store::ExpectedRecord;
 use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
-use crate::store::row::millis;
+use crate::store::row::{millis, since_1970_ms};
 
 const AUDIT_GIVE_UP: &str = include_str!("sql/audit_give_up.sql");
 const GIVE_UP: &str = include_str!("sql/give_up.sql");
@@ -42,7 +42,7 @@ pub(super) fn enqueue(
                 ":token": reserve_request.token.as_bytes(),
                 ":seen_token": from.token.as_bytes(),
                 ":seen_state": from.state.name(),
-                ":past_ttl": from.past_ttl,
+                ":past_ttl_at": from.past_ttl_at.map(since_1970_ms),
                 ":now": now,
             })?,
         };
@@ -95,7 +95,7 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
         for terms in &order.policies {
             let mut slots = terms.slots;
             let rows_max = limit.saturating_sub(picked.jobs.len()).min(slots) + order.busy.len();
-            for due in list_due(db, now, order, terms, rows_max)? {
+            for due in list_due(db, no_later_than(now, order.as_of), order, terms, rows_max)? {
                 // A new token would fence its settlement.
                 if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
                     continue;

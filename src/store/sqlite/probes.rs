@@ -1,11 +1,12 @@
 //! The statements for probing the service about unknown keys.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::deliveries::delete_request;
-use super::statements::{blob, in_savepoint, text};
+use super::statements::{blob, in_savepoint, no_later_than, text};
 use super::writer::SqliteFailure;
 use crate::domain::ids::RecordId;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
@@ -24,6 +25,7 @@ pub(super) fn claim_probes(
     service: &str,
     schedules: &[ProbeSchedule],
     limit: u32,
+    estimate: SystemTime,
 ) -> Result<Vec<Probe>, SqliteFailure> {
     let mut probes = Vec::new();
     for schedule in schedules {
@@ -36,6 +38,7 @@ pub(super) fn claim_probes(
             ":pause_first_ms": millis(schedule.pause_first),
             ":pause_cap_ms": millis(schedule.pause_cap),
             ":limit": left,
+            ":as_of": no_later_than(now, estimate),
             ":now": now,
         })?;
         while let Some(row) = rows.next()? {

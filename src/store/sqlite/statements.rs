@@ -1,6 +1,7 @@
 //! The statements for requests and upkeep. The writer begins and commits their transaction.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
@@ -9,13 +10,16 @@ use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Reser
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
-use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, state_after};
-use crate::store::{ExpectedRecord, LeaseRenewal, ReapedRows, RenewResult, RouteIdentity, SettleResult, SweptKey};
+use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
+use crate::store::{
+    ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult, SweptKey,
+};
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
 const EXTEND_DEADLINE: &str = include_str!("sql/extend_deadline.sql");
 const FORGET: &str = include_str!("sql/forget.sql");
 const FIND: &str = include_str!("sql/find.sql");
+const HOLD_TTLS: &str = include_str!("sql/hold_ttls.sql");
 const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
 const REAP: &str = include_str!("sql/reap.sql");
 const RENEW_LEASE: &str = include_str!("sql/renew_lease.sql");
@@ -77,7 +81,7 @@ pub(super) fn take_over(
         ":time_limit_ms": millis(reserve_request.time_limit),
         ":seen_token": from.token.as_bytes(),
         ":seen_state": from.state.name(),
-        ":past_ttl": from.past_ttl,
+        ":past_ttl_at": from.past_ttl_at.map(since_1970_ms),
         ":now": now,
     };
     let taken: Option<(i64, Option<String>)> =
@@ -182,6 +186,8 @@ fn read<'a>(row: &'a Row<'_>) -> Result<row::RawRecord<'a>, SqliteFailure> {
         deadline_in_ms: row.get("deadline_in_ms")?,
         past_ttl: row.get("past_ttl")?,
         late: row.get("late")?,
+        now_ms: row.get("now_ms")?,
+        settled_ms: row.get("settled_ms")?,
         recovery_point: optional_text(row, "recovery_point")?,
         expires_at_ms: row.get("expires_at_ms")?,
         accepted_at_ms: row.get("accepted_at_ms")?,
@@ -231,8 +237,12 @@ pub(super) fn renew_lease(db: &Connection, now: i64, renewal: &LeaseRenewal) -> 
         ":purges_seen": renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
         ":now": now,
     };
-    let purges: i64 = db.prepare_cached(RENEW_LEASE)?.query_row(parameters, |row| row.get(0))?;
-    Ok(RenewResult { now: row::time(now)?, purges: purges.unsigned_abs() })
+    if let Some(until) = renewal.hold_ttls_until {
+        db.prepare_cached(HOLD_TTLS)?.execute(named_params! { ":until_ms": since_1970_ms(until) })?;
+    }
+    let mut statement = db.prepare_cached(RENEW_LEASE)?;
+    let (purges, held_until): (i64, i64) = statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(RenewResult { now: row::time(now)?, purges: purges.unsigned_abs(), ttls_held_until: row::time(held_until)? })
 }
 
 pub(super) fn release_lease(db: &Connection, instance: InstanceId) -> Result<(), SqliteFailure> {
@@ -240,9 +250,21 @@ pub(super) fn release_lease(db: &Connection, instance: InstanceId) -> Result<(),
     Ok(())
 }
 
-pub(super) fn sweep(db: &Connection, now: i64, expiry_ms: i64, limit: u32) -> Result<Vec<SweptKey>, SqliteFailure> {
+pub(super) fn sweep(
+    db: &Connection,
+    now: i64,
+    expiry_ms: i64,
+    limit: u32,
+    estimate: SystemTime,
+) -> Result<Vec<SweptKey>, SqliteFailure> {
     let mut statement = db.prepare_cached(SWEEP)?;
-    let rows = statement.query(named_params! { ":expiry_ms": expiry_ms, ":limit": limit, ":now": now })?;
+    let rows = statement.query(named_params! {
+        ":expiry_ms": expiry_ms,
+        ":limit": limit,
+        ":as_of": no_later_than(now, estimate),
+        ":estimate": since_1970_ms(estimate),
+        ":now": now,
+    })?;
     read_swept_keys(rows)
 }
 
@@ -303,10 +325,16 @@ pub(super) fn extend_deadline(
     Ok(db.prepare_cached(EXTEND_DEADLINE)?.execute(parameters)? == 1)
 }
 
-pub(super) fn reap(db: &Connection, now: i64, limit: u32) -> Result<ReapedRows, SqliteFailure> {
-    db.prepare_cached(DELETE_EXPIRED_REQUESTS)?.execute(named_params! { ":limit": limit, ":now": now })?;
+/// The store's time, limited by the caller's estimate of it: a clock that was set forward ends nothing early.
+pub(super) fn no_later_than(now: i64, estimate: SystemTime) -> i64 {
+    now.min(since_1970_ms(estimate))
+}
+
+pub(super) fn reap(db: &Connection, now: i64, limit: u32, scope: ReapScope) -> Result<ReapedRows, SqliteFailure> {
+    let (as_of, settled_since) = (no_later_than(now, scope.as_of), since_1970_ms(scope.settled_since));
+    let lapsed = named_params! { ":limit": limit, ":as_of": as_of, ":settled_since": settled_since };
+    db.prepare_cached(DELETE_EXPIRED_REQUESTS)?.execute(lapsed)?;
     db.prepare_cached(DELETE_ORPHANED_REQUESTS)?.execute(named_params! { ":limit": limit })?;
-    let lapsed = named_params! { ":limit": limit, ":now": now };
     Ok(ReapedRows {
         responses_dropped: db.prepare_cached(EXPIRE_RESPONSES)?.execute(lapsed)? as u64,
         deleted: db.prepare_cached(REAP)?.execute(lapsed)? as u64,

@@ -105,7 +105,12 @@ rm -rf "$home"
 impl Cluster {
     /// Makes a cluster in a directory of its own and starts it on a free port of 127.0.0.1.
     pub fn start(options: &str) -> Self {
-        Self::made_by(EMPTY, options)
+        Self::made_by(EMPTY, options, &[])
+    }
+
+    /// The same, with more in the environment of its processes.
+    pub fn start_in(environment: Vec<(String, String)>, options: &str) -> Self {
+        Self::made_by(EMPTY, options, &environment)
     }
 
     /// Creates an asynchronous standby of this cluster.
@@ -114,15 +119,16 @@ impl Cluster {
             r#""$bin/pg_basebackup" --no-sync -c fast -X stream -R -h 127.0.0.1 -p {} -U postgres -D "$home/data""#,
             self.port
         );
-        Self::made_by(&copy, "")
+        Self::made_by(&copy, "", &[])
     }
 
-    fn made_by(make: &str, options: &str) -> Self {
+    fn made_by(make: &str, options: &str, environment: &[(String, String)]) -> Self {
         // Another process may take the port between its choice and its use.
-        (0..5).find_map(|_| Self::try_start(make, options)).expect("of five ports one is still free when it is taken")
+        let mut tries = (0..5).map(|_| Self::try_start(make, options, environment));
+        tries.find_map(|cluster| cluster).expect("of five ports one is still free when it is taken")
     }
 
-    fn try_start(make: &str, options: &str) -> Option<Self> {
+    fn try_start(make: &str, options: &str, environment: &[(String, String)]) -> Option<Self> {
         let (bin, owner) = (binaries(), owner());
         let home = tempfile::Builder::new().prefix("oncegate-postgres-").tempdir().unwrap().keep();
         if let Some((uid, gid)) = owner {
@@ -138,6 +144,7 @@ impl Cluster {
             .args(["-c", GUARDIAN, "guardian"])
             .args([&bin, &home])
             .args([&options, make])
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

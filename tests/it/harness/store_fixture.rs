@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -16,7 +16,7 @@ use oncegate::domain::response::StoredResponse;
 use oncegate::domain::scope::Scope;
 use oncegate::domain::sealed::SealedBytes;
 use oncegate::domain::space::SpaceHash;
-use oncegate::store::{self, LeaseRenewal, SettleResult, Store, StoreLocation, StoreSettings};
+use oncegate::store::{self, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
 use super::pgbouncer;
@@ -31,7 +31,17 @@ pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A lease of the default service for an instance with an empty cache.
 pub fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
-    LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None }
+    LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }
+}
+
+/// The estimate of a caller that believes whatever time the store's clock says.
+pub fn any_time() -> SystemTime {
+    SystemTime::UNIX_EPOCH + 100 * 365 * DAY
+}
+
+/// All records that are past their TTL by the store's clock.
+pub fn all_records() -> ReapScope {
+    ReapScope { as_of: any_time(), settled_since: SystemTime::UNIX_EPOCH }
 }
 
 /// A store for one test alone.
@@ -295,6 +305,7 @@ pub fn new_pick_up_request(tokens: Vec<Token>, terms: DeliveryPolicy) -> PickUpR
         delivered: Vec::new(),
         busy: Vec::new(),
         unsent: Vec::new(),
+        as_of: any_time(),
     }
 }
 

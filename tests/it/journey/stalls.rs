@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use framing_guard::FramingTimeouts;
 use oncegate::body::body_budget::BodyBudget;
@@ -14,10 +14,12 @@ use oncegate::downstream::balancer::ConnectionBalancer;
 use oncegate::downstream::connection_limits::ConnectionLimits;
 use oncegate::downstream::{self};
 use oncegate::gate::Gate;
-use oncegate::instance::Instance;
+use oncegate::instance::boot_time::BootInstant;
 use oncegate::instance::lease::InstanceLease;
 use oncegate::instance::metrics::Metrics;
 use oncegate::instance::observability::Observability;
+use oncegate::instance::store_clock::{ClockReading, StoreClock};
+use oncegate::instance::{Instance, clock_limits};
 use oncegate::store::metrics::StoreMetrics;
 use oncegate::store::{self, Breaker, Store as _};
 use oncegate::upstream::connection_slots::UpstreamSlots;
@@ -80,11 +82,14 @@ async fn gate(setup: &Setup) -> Gate {
     std::fs::write(&file, setup.text()).unwrap();
     let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
     let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
+    let (started, ended) = (BootInstant::now(), BootInstant::now());
+    let reading = ClockReading { started, ended, store_time: SystemTime::now() };
     Gate::new(Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
         salt: store.salt(),
         instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
+        store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::harness::operator::Operator;
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 
 /// A world that refuses late retries and reaps at this interval.
@@ -35,16 +36,10 @@ async fn a_late_retry_is_refused_after_the_reaper_has_come(store: Store) {
     let mut world = refusing(store, "30d", "100ms").await;
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
     expires(&world, "k-1").await;
-    loop {
-        // No other process may open the embedded store while a proxy has it.
-        world.proxy.kill9().await;
-        let reaped = world.store.states().await == ["expired"];
-        world.proxy = world.setup.start().await;
-        expires(&world, "k-1").await;
-        if reaped {
-            break;
-        }
-    }
+    Operator::of(&world.proxy).id_when("k-1", "expired").await;
+    expires(&world, "k-1").await;
+    world.crash_and_restart().await;
+    expires(&world, "k-1").await;
     assert_eq!(world.upstream.calls(), 1);
 }
 

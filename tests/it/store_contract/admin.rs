@@ -59,7 +59,7 @@ fn at_risk(change: OperatorAction) -> Arc<OperatorDecision> {
 }
 
 async fn decide(world: &StoreFixture, decision: &Arc<OperatorDecision>, targets: Vec<Target>) -> DecisionResults {
-    world.store().admin().apply_operator_decision(SHOP.into(), Arc::clone(decision), targets).await.unwrap()
+    world.store().admin().apply_operator_decision(SHOP.into(), Arc::clone(decision), targets, None).await.unwrap()
 }
 
 async fn verdict(world: &StoreFixture, decision: &Arc<OperatorDecision>, id: RecordId) -> DecisionResult {
@@ -138,8 +138,10 @@ pub async fn other_services_keys_are_not_listed(world: StoreFixture) {
     let seen = target(&entry(&world, ours.id).await);
     for change in [OperatorAction::Complete(response(b"")), OperatorAction::NotExecuted, OperatorAction::Purge] {
         let admin_store = world.store().admin();
-        let decided =
-            admin_store.apply_operator_decision("bank".into(), at_risk(change), vec![seen.clone()]).await.unwrap();
+        let decided = admin_store
+            .apply_operator_decision("bank".into(), at_risk(change), vec![seen.clone()], None)
+            .await
+            .unwrap();
         assert_eq!((&decided.verdicts[..], decided.purges), (&[DecisionResult::Gone][..], None));
     }
     assert_eq!(entry(&world, ours.id).await.state, StateKind::Unknown);
@@ -232,6 +234,12 @@ pub async fn not_executed_is_believed_once_the_attempt_is_quiet(world: StoreFixt
     world.reserve(&late).await;
     world.settle(settlement(&late, AttemptOutcome::Unknown)).await;
     let quiet = Target { quiet_after: Duration::ZERO, ..target(&entry(&world, late.id).await) };
+    // Not by a clock that is ahead of the caller's.
+    let behind = Some(world.an_hour_ago().await);
+    let admin_store = world.store().admin();
+    let refused =
+        admin_store.apply_operator_decision(SHOP.into(), Arc::clone(&plain), vec![quiet.clone()], behind).await;
+    assert_ne!(refused.unwrap().verdicts, [DecisionResult::Done]);
     assert_eq!(decide(&world, &plain, vec![quiet]).await.verdicts, [DecisionResult::Done]);
 }
 
@@ -356,7 +364,9 @@ pub async fn a_decision_that_cannot_be_audited_is_not_applied(mut world: StoreFi
     }
     let admin_store = world.store().admin();
     for change in [OperatorAction::NotExecuted, OperatorAction::Complete(response(b"")), OperatorAction::Purge] {
-        assert!(admin_store.apply_operator_decision(SHOP.into(), at_risk(change), targets.clone()).await.is_err());
+        assert!(
+            admin_store.apply_operator_decision(SHOP.into(), at_risk(change), targets.clone(), None).await.is_err()
+        );
     }
     for key in &keys {
         assert_eq!(entry(&world, key.id).await.state, StateKind::Unknown);

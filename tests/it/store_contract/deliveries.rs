@@ -19,8 +19,8 @@ use oncegate::store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, Operat
 use oncegate::store::{ExpectedRecord, SettleResult};
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_enqueue_request, new_pick_up_request, new_reserve_request, next_attempt_request,
-    own_instance, response, settlement, token, unwrap_taken,
+    DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_pick_up_request,
+    new_reserve_request, next_attempt_request, own_instance, response, settlement, token, unwrap_taken,
 };
 
 const RETRY: RetryPolicy = RetryPolicy {
@@ -87,8 +87,12 @@ impl StoreFixture {
         let (id, token, quiet_after) = (record.id, record.token, Duration::ZERO);
         let case = Target { id, token, state, ttl: DAY, remember: None, quiet_after };
         let decision = OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true };
-        let decided =
-            self.store().admin().apply_operator_decision("shop".into(), Arc::new(decision), vec![case]).await.unwrap();
+        let decided = self
+            .store()
+            .admin()
+            .apply_operator_decision("shop".into(), Arc::new(decision), vec![case], None)
+            .await
+            .unwrap();
         (decided.verdicts[0], decided.queued == [id])
     }
 }
@@ -210,7 +214,7 @@ pub async fn an_enqueue_replaces_a_released_record(world: StoreFixture) {
     );
     // An enqueue also replaces a deleted record.
     let gone = new_reserve_request("gone");
-    let seen = ExpectedRecord { token: gone.token, state: StateKind::Retryable, past_ttl: false };
+    let seen = ExpectedRecord { token: gone.token, state: StateKind::Retryable, past_ttl_at: None };
     assert!(matches!(
         world.store().enqueue(new_enqueue_request(&gone), Some(seen)).await.unwrap(),
         EnqueueResult::Accepted
@@ -305,6 +309,25 @@ pub async fn an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_afte
     assert_eq!(ids(&world.pick_up(pick(at_once, 5)).await), []);
 }
 
+pub async fn a_clock_ahead_of_the_caller_makes_no_delivery_due(world: StoreFixture) {
+    let [queued, unknown, old] = ["queued", "unknown", "old"].map(new_reserve_request);
+    let quiet = DeliveryPolicy { on_unknown: OnUnknown::RetryWhenQuiet, time_limit: Duration::ZERO, ..terms() };
+    world.accept(&unknown).await;
+    let job = world.pick_one(quiet.clone()).await;
+    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.accept(&queued).await;
+    let behind = world.an_hour_ago().await;
+    let picked = world.pick_up(PickUpRequest { as_of: behind, ..pick(quiet.clone(), 5) }).await;
+    assert_eq!((ids(&picked), picked.given_up.len()), (vec![], 0));
+    assert_eq!(ids(&world.pick_up(pick(quiet.clone(), 5)).await).len(), 2);
+    // Nor too old, by a caller that sees it as due.
+    world.accept(&old).await;
+    let give_up_after = Duration::from_secs(30 * 60);
+    let impatient = DeliveryPolicy { retry: RetryPolicy { give_up_after, ..RETRY }, ..quiet };
+    let as_of = behind + Duration::from_secs(61 * 60);
+    assert_eq!(ids(&world.pick_up(PickUpRequest { as_of, ..pick(impatient, 5) }).await), [old.id]);
+}
+
 pub async fn a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason(mut world: StoreFixture) {
     let [often, long, output] = ["often", "long", "said"].map(new_reserve_request);
     world.accept(&often).await;
@@ -333,7 +356,7 @@ pub async fn a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason(mut
         assert_eq!(world.current_state(reserve_request).await, "dead");
     }
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
-    assert_eq!(store.reap(100).await.unwrap().deleted, 0);
+    assert_eq!(store.reap(100, all_records()).await.unwrap().deleted, 0);
     drop(store);
     let line = |reserve_request: &ReserveRequest, before: &str, note: &str| {
         format!("shop delivery give_up {} {before} dead {note}", reserve_request.id)
@@ -440,7 +463,7 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
         ))
         .await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(world.store().reap(10).await.unwrap().deleted, 1);
+    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
     assert_eq!(world.rows_of("outbox").await, 1);
 }
 
@@ -466,7 +489,7 @@ pub async fn the_sweeper_treats_a_delivery_as_any_attempt(world: StoreFixture) {
     world.accept(&reserve_request).await;
     let gone = PickUpRequest { instance: InstanceId::from_stored(77), ..pick(terms(), 1) };
     assert_eq!(ids(&world.pick_up(gone).await), [reserve_request.id]);
-    let swept = world.store().sweep(DAY, 10).await.unwrap();
+    let swept = world.store().sweep(DAY, 10, any_time()).await.unwrap();
     assert_eq!((swept.len(), swept[0].id, swept[0].attempt), (1, reserve_request.id, 1));
     assert_eq!(world.current_state(&reserve_request).await, "unknown");
 }
@@ -559,7 +582,7 @@ pub async fn the_reaper_deletes_requests_without_a_key(mut world: StoreFixture) 
     world.execute_sql("delete from keys").await.unwrap();
     world.accept(&stays).await;
     assert_eq!(world.rows_of("outbox").await, 2);
-    assert_eq!(world.store().reap(10).await.unwrap().deleted, 0);
+    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 0);
     assert_eq!(world.rows_of("outbox").await, 1);
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), [stays.id]);
 }

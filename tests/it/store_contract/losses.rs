@@ -8,7 +8,8 @@ use oncegate::domain::state::KeyState;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
+    DAY, StoreFixture, all_records, completion, new_reserve_request, next_attempt_request, response, settlement,
+    unwrap_lease,
 };
 
 const LOSE_IT: &str = "delete from keys";
@@ -122,7 +123,7 @@ pub async fn a_restored_row_is_reaped_as_any_other(mut world: StoreFixture) {
         world.execute_sql(LOSE_IT).await.unwrap();
         world.settle(settlement(&first, short.clone())).await;
         assert!(world.find(&first).await.past_ttl);
-        assert_eq!(world.store().reap(10).await.unwrap().deleted, 1);
+        assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
     }
 }
 

@@ -13,8 +13,8 @@ use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::ExpectedRecord;
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, response,
-    settlement, unwrap_lease,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, new_reserve_request_in,
+    next_attempt_request, response, settlement, unwrap_lease,
 };
 
 const ZERO: Duration = Duration::ZERO;
@@ -36,7 +36,7 @@ impl StoreFixture {
     }
 
     async fn claim_probes(&self, schedule: ProbeSchedule, limit: u32) -> Vec<Probe> {
-        self.store().claim_probes(&"shop".into(), vec![schedule], limit).await.unwrap()
+        self.store().claim_probes(&"shop".into(), vec![schedule], limit, any_time()).await.unwrap()
     }
 
     /// Claims the only unknown key.
@@ -106,6 +106,13 @@ pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
     assert_eq!(ids(&world.claim_probes(at_once(), 10).await), [due.id]);
 }
 
+pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture) {
+    world.unknown(&over("k")).await;
+    let claim = async |as_of| world.store().claim_probes(&"shop".into(), vec![at_once()], 10, as_of).await.unwrap();
+    assert_eq!(claim(world.an_hour_ago().await).await, []);
+    assert_eq!(claim(any_time()).await.len(), 1);
+}
+
 pub async fn a_probe_is_counted_when_claimed_and_the_intervals_grow(world: StoreFixture) {
     world.unknown(&over("k")).await;
     let [first, cap] = [200, 350].map(Duration::from_millis);
@@ -162,7 +169,7 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
     oldest.sort();
     assert_eq!(claimed, oldest);
     let none = ProbeSchedule { route: "none".into(), ..later.clone() };
-    let rest = world.store().claim_probes(&"shop".into(), vec![none, later], 2).await.unwrap();
+    let rest = world.store().claim_probes(&"shop".into(), vec![none, later], 2, any_time()).await.unwrap();
     assert_eq!(ids(&rest), [reserve_requests[2].id]);
 }
 
@@ -217,7 +224,7 @@ pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion
     assert!(world.resolve(&probe, ProbeVerdict::Dead).await);
     assert_eq!(world.state(&reserve_request).await, "dead");
     assert_eq!(world.claim_probes(at_once(), 10).await, []);
-    assert_eq!(world.store().reap(10).await.unwrap().deleted, 0, "it is kept until somebody decides");
+    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 0, "it is kept until somebody decides");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
     assert!(matches!(
         world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap(),

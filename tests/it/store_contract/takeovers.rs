@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
+use oncegate::domain::delivery::EnqueueResult;
 use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
 use oncegate::domain::state::StateKind;
 use oncegate::store::ExpectedRecord;
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, token,
-    unwrap_lease, unwrap_taken,
+    DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_reserve_request,
+    next_attempt_request, response, settlement, token, unwrap_lease, unwrap_taken,
 };
 
 pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture) {
@@ -90,9 +91,9 @@ pub async fn an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_
     let reserve_request = new_reserve_request("k");
     world.reserve(&reserve_request).await;
     for state in [StateKind::InFlight, StateKind::Completed] {
-        for past_ttl in [false, true] {
+        for past_ttl_at in [None, Some(any_time())] {
             // Even if the caller expects another state.
-            let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl };
+            let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl_at };
             let record =
                 unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
             assert_eq!((record.state.kind(), record.token), (state, reserve_request.token));
@@ -112,7 +113,7 @@ pub async fn a_changed_record_is_not_taken_over(world: StoreFixture) {
         ExpectedRecord { token: token(), ..now },
         ExpectedRecord { state: StateKind::Unknown, ..now },
         ExpectedRecord { state: StateKind::Completed, ..now },
-        ExpectedRecord { past_ttl: true, ..now },
+        ExpectedRecord { past_ttl_at: Some(any_time()), ..now },
     ] {
         let record = unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
         assert_eq!((record.state.name(), record.attempt), ("retryable", 1));
@@ -120,9 +121,29 @@ pub async fn a_changed_record_is_not_taken_over(world: StoreFixture) {
     unwrap_lease(world.store().take_over(next_attempt_request(&reserve_request), now).await.unwrap());
 }
 
+pub async fn a_record_settled_after_it_was_seen_past_its_ttl_is_not_taken_over(world: StoreFixture) {
+    let ttl = Duration::ZERO;
+    let completed = || AttemptOutcome::Completed { response: response(b""), ttl, remember: None };
+    let first = new_reserve_request("k");
+    let lease = world.reserve(&first).await;
+    world.settle(settlement(&first, completed())).await;
+    let seen = ExpectedRecord::from(&world.find(&first).await);
+    assert!(seen.past_ttl_at.is_some());
+    // Reaped meanwhile, and stored anew by a settlement whose answer was lost.
+    assert_eq!(world.store().reap(1, all_records()).await.unwrap().deleted, 1);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    world.settle(lease.complete(response(b"late"), ttl)).await;
+    let next = next_attempt_request(&first);
+    let record = unwrap_taken(world.store().take_over(next.clone(), seen).await.unwrap());
+    assert!(record.past_ttl && record.token == first.token, "as before, and nobody has judged it");
+    let accepted = world.store().enqueue(new_enqueue_request(&next), Some(seen)).await.unwrap();
+    assert!(matches!(accepted, EnqueueResult::Taken(_)));
+    unwrap_lease(world.store().take_over(next, ExpectedRecord::from(&record)).await.unwrap());
+}
+
 pub async fn a_takeover_of_a_deleted_record_reserves_the_key(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
-    let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl: true };
+    let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl_at: Some(any_time()) };
     let lease = unwrap_lease(world.store().take_over(reserve_request.clone(), seen).await.unwrap());
     assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
 }

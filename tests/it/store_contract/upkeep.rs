@@ -1,15 +1,16 @@
 //! Leases, sweeping and reaping.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::ids::InstanceId;
 use oncegate::domain::scope::Scope;
-use oncegate::store::{ExpectedRecord, ReapedRows, RouteIdentity, SettleResult};
+use oncegate::store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, response, settlement, token,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, own_instance, renewal, response,
+    settlement, token,
 };
 
 pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: StoreFixture) {
@@ -23,7 +24,7 @@ pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: S
     join_all(reserve_requests.iter().chain([&settled]).map(|reserve_request| world.reserve(reserve_request))).await;
     world.settle(completion(&settled, b"")).await;
 
-    let mut swept = world.store().sweep(DAY, 100).await.unwrap();
+    let mut swept = world.store().sweep(DAY, 100, any_time()).await.unwrap();
     swept.sort_by_key(|swept| swept.instance.get());
     let reported: Vec<_> = swept.iter().map(|s| (s.id, &*s.route, s.attempt, s.instance)).collect();
     assert_eq!(reported, [(reserve_requests[1].id, "pay", 1, lapsed), (reserve_requests[2].id, "pay", 1, missing)]);
@@ -32,7 +33,7 @@ pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: S
         states.iter().map(|record| record.state.name()).collect::<Vec<_>>(),
         ["in_flight", "unknown", "unknown"]
     );
-    assert_eq!(world.store().sweep(DAY, 100).await.unwrap(), []);
+    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
 }
 
 pub async fn the_sweeper_marks_attempts_past_their_deadline_unknown(world: StoreFixture) {
@@ -41,8 +42,8 @@ pub async fn the_sweeper_marks_attempts_past_their_deadline_unknown(world: Store
     let running = new_reserve_request("running");
     world.reserve(&late).await;
     world.reserve(&running).await;
-    assert_eq!(world.store().sweep(DAY, 100).await.unwrap(), []);
-    let swept = world.store().sweep(Duration::ZERO, 100).await.unwrap();
+    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
+    let swept = world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap();
     assert_eq!(swept.iter().map(|swept| swept.id).collect::<Vec<_>>(), [late.id]);
 }
 
@@ -55,9 +56,31 @@ pub async fn the_deadline_of_an_attempt_in_flight_moves_and_never_comes_earlier(
     assert!(extend(late.token, DAY).await);
     assert!(extend(late.token, Duration::ZERO).await);
     assert!(world.find(&late).await.deadline_in_ms > 86_000_000);
-    assert_eq!(world.store().sweep(Duration::ZERO, 100).await.unwrap(), []);
+    assert_eq!(world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap(), []);
     world.settle(settlement(&late, AttemptOutcome::Unknown)).await;
     assert!(!extend(late.token, DAY).await, "it has ended");
+}
+
+impl StoreFixture {
+    /// The estimate of a caller whose own clock has not seen the last hour pass.
+    pub async fn an_hour_ago(&self) -> SystemTime {
+        let renewal = renewal(InstanceId::from_stored(99), Duration::ZERO);
+        self.store().renew_lease(renewal).await.unwrap().now - HOUR
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+pub async fn a_clock_ahead_of_the_caller_ends_no_lease_and_no_deadline(world: StoreFixture) {
+    let lapsed = InstanceId::from_stored(11);
+    world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
+    world.store().renew_lease(renewal(lapsed, Duration::ZERO)).await.unwrap();
+    let late = ReserveRequest { time_limit: Duration::ZERO, ..new_reserve_request("late") };
+    let without_lease = ReserveRequest { instance: lapsed, ..new_reserve_request("without-lease") };
+    join_all([&late, &without_lease].map(|reserve_request| world.reserve(reserve_request))).await;
+    // To this caller, its own lease was renewed an hour ahead: the clock was set forward, and not back.
+    assert_eq!(world.store().sweep(Duration::ZERO, 100, world.an_hour_ago().await).await.unwrap(), []);
+    assert_eq!(world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap().len(), 2);
 }
 
 pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
@@ -65,7 +88,7 @@ pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
     join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request))).await;
     let mut counts = Vec::new();
     for _ in 0..4 {
-        counts.push(world.store().sweep(DAY, 2).await.unwrap().len());
+        counts.push(world.store().sweep(DAY, 2, any_time()).await.unwrap().len());
     }
     assert_eq!(counts, [2, 2, 1, 0]);
 }
@@ -73,10 +96,10 @@ pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
 pub async fn a_released_lease_expires_at_once(world: StoreFixture) {
     world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
     world.reserve(&new_reserve_request("k")).await;
-    assert_eq!(world.store().sweep(DAY, 100).await.unwrap(), []);
+    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
     world.store().release_lease(own_instance()).await.unwrap();
     world.store().release_lease(own_instance()).await.unwrap();
-    assert_eq!(world.store().sweep(DAY, 100).await.unwrap().len(), 1);
+    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap().len(), 1);
 }
 
 pub async fn an_instances_attempts_are_listed_past_a_minimum_age(world: StoreFixture) {
@@ -115,10 +138,10 @@ pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    assert_eq!(world.store().reap(2).await.unwrap().deleted, 2);
+    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 2);
     assert!(world.store().find(goes[2].0.id).await.unwrap().is_some());
-    assert_eq!(world.store().reap(2).await.unwrap().deleted, 1);
-    assert_eq!(world.store().reap(2).await.unwrap().deleted, 0);
+    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 1);
+    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 0);
     for (reserve_request, _) in &goes {
         assert!(world.store().find(reserve_request.id).await.unwrap().is_none());
     }
@@ -141,7 +164,7 @@ pub async fn a_backlog_of_forgotten_and_remembered_keys_is_reaped_in_one_pass(mu
     // As the reaper does it.
     let mut total = ReapedRows::default();
     loop {
-        let reaped = world.store().reap(LIMIT).await.unwrap();
+        let reaped = world.store().reap(LIMIT, all_records()).await.unwrap();
         total.deleted += reaped.deleted;
         total.responses_dropped += reaped.responses_dropped;
         if !reaped.is_full_batch(LIMIT) {
@@ -167,6 +190,62 @@ pub async fn the_salt_does_not_change(mut world: StoreFixture) {
     assert_eq!(scope(&world), before);
 }
 
+/// Settles a key whose TTL ends at once, and returns the time.
+async fn settle_briefly(world: &StoreFixture, key: &str, outcome: AttemptOutcome) -> SystemTime {
+    let reserve_request = new_reserve_request(key);
+    world.reserve(&reserve_request).await;
+    world.settle(settlement(&reserve_request, outcome)).await;
+    // The store's clock has milliseconds, and the order must be unambiguous.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    world.an_hour_ago().await + HOUR
+}
+
+fn brief_outcomes() -> [(&'static str, AttemptOutcome); 3] {
+    let completed = |remember| AttemptOutcome::Completed { response: response(b""), ttl: Duration::ZERO, remember };
+    let retryable = AttemptOutcome::Retryable { ttl: Duration::ZERO };
+    [("completed", completed(None)), ("remembered", completed(Some(DAY))), ("retryable", retryable)]
+}
+
+pub async fn a_clock_ahead_of_the_caller_ends_no_ttl(world: StoreFixture) {
+    for (key, outcome) in brief_outcomes() {
+        settle_briefly(&world, key, outcome).await;
+    }
+    let behind = ReapScope { as_of: world.an_hour_ago().await, ..all_records() };
+    assert_eq!(world.store().reap(10, behind).await.unwrap(), ReapedRows::default());
+    let reaped = world.store().reap(10, all_records()).await.unwrap();
+    assert_eq!(reaped, ReapedRows { deleted: 2, responses_dropped: 1 });
+}
+
+pub async fn the_reaper_leaves_records_that_were_settled_before_the_watch(world: StoreFixture) {
+    for (key, outcome) in brief_outcomes() {
+        settle_briefly(&world, &format!("{key}-before"), outcome).await;
+    }
+    let settled_since = world.an_hour_ago().await + HOUR;
+    for (key, outcome) in brief_outcomes() {
+        settle_briefly(&world, &format!("{key}-since"), outcome).await;
+    }
+    let scope = ReapScope { settled_since, ..all_records() };
+    assert_eq!(world.store().reap(10, scope).await.unwrap(), ReapedRows { deleted: 2, responses_dropped: 1 });
+    assert_eq!(world.store().reap(10, scope).await.unwrap(), ReapedRows::default());
+    let reaped = world.store().reap(10, all_records()).await.unwrap();
+    assert_eq!(reaped, ReapedRows { deleted: 2, responses_dropped: 1 });
+}
+
+pub async fn the_latest_hold_of_ttls_is_known_to_every_instance(mut world: StoreFixture) {
+    let renew = async |world: &StoreFixture, id, hold_ttls_until| {
+        let renewal = LeaseRenewal { hold_ttls_until, ..renewal(InstanceId::from_stored(id), DAY) };
+        world.store().renew_lease(renewal).await.unwrap()
+    };
+    let held_until = |renewed: RenewResult| renewed.ttls_held_until;
+    let first = renew(&world, 1, None).await;
+    assert_eq!(held_until(first), SystemTime::UNIX_EPOCH);
+    let (soon, late) = (first.now + HOUR, first.now + DAY);
+    assert_eq!(held_until(renew(&world, 1, Some(late)).await), late);
+    assert_eq!(held_until(renew(&world, 2, Some(soon)).await), late, "it never comes earlier");
+    world.reopen().await;
+    assert_eq!(held_until(renew(&world, 3, None).await), late);
+}
+
 pub async fn a_remembered_key_outlives_its_response(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.reserve(&reserve_request).await;
@@ -175,8 +254,8 @@ pub async fn a_remembered_key_outlives_its_response(world: StoreFixture) {
     for state in ["completed", "expired", "expired"] {
         let record = world.find(&reserve_request).await;
         assert_eq!((record.state.name(), record.late, record.past_ttl), (state, true, false));
-        for past_ttl in [false, true] {
-            let seen = ExpectedRecord { past_ttl, ..ExpectedRecord::from(&record) };
+        for past_ttl_at in [None, Some(any_time())] {
+            let seen = ExpectedRecord { past_ttl_at, ..ExpectedRecord::from(&record) };
             let next_attempt_request = ReserveRequest { token: token(), ..reserve_request.clone() };
             assert!(matches!(
                 world.store().take_over(next_attempt_request, seen).await.unwrap(),
@@ -186,7 +265,7 @@ pub async fn a_remembered_key_outlives_its_response(world: StoreFixture) {
         // Its own late settlement changes nothing either.
         let late = world.store().settle(completion(&reserve_request, b"late")).await.unwrap();
         assert!(matches!(late, SettleResult::Fenced(Some(_))));
-        world.store().reap(10).await.unwrap();
+        world.store().reap(10, all_records()).await.unwrap();
     }
 }
 

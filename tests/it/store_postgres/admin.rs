@@ -51,7 +51,7 @@ async fn a_locked_row_is_reported_and_the_others_are_decided() {
         let decided = world
             .store()
             .admin()
-            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone())
+            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone(), None)
             .await;
         assert_eq!(decided.unwrap().verdicts, expected);
     }
@@ -59,7 +59,7 @@ async fn a_locked_row_is_reported_and_the_others_are_decided() {
     let decided = world
         .store()
         .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::Purge, "alice"), targets)
+        .apply_operator_decision("shop".into(), at_risk(OperatorAction::Purge, "alice"), targets, None)
         .await
         .unwrap();
     assert_eq!((decided.verdicts[0], decided.purges), (DecisionResult::Done, Some(1)));
@@ -78,7 +78,7 @@ async fn a_decision_with_a_lost_reply_is_recognized_by_its_audit_entry() {
         link.lose_replies(1);
         let decided = store
             .admin()
-            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone())
+            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone(), None)
             .await
             .unwrap();
         assert_eq!(link.replies_to_lose(), 0);
@@ -92,13 +92,13 @@ async fn a_decision_with_a_lost_reply_is_recognized_by_its_audit_entry() {
     let theirs = world
         .store()
         .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "bob"), targets.clone())
+        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "bob"), targets.clone(), None)
         .await;
     assert_eq!(theirs.unwrap().verdicts, [DecisionResult::Done]);
     link.lose_replies(1);
     let ours = store
         .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "alice"), targets)
+        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "alice"), targets, None)
         .await
         .unwrap();
     assert!(matches!(ours.verdicts[0], DecisionResult::Changed(_)), "{ours:?}");
@@ -119,8 +119,12 @@ async fn an_interrupted_decision_counts_once_its_commit_is_durable() {
     // The session is ended while its commit waits for a standby that does not exist: from then on the commit is
     // visible.
     commits_wait_for("nobody", &cluster, &client).await;
-    let deciding =
-        store.admin().apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "alice"), targets);
+    let deciding = store.admin().apply_operator_decision(
+        "shop".into(),
+        at_risk(OperatorAction::NotExecuted, "alice"),
+        targets,
+        None,
+    );
     let is_answered = Cell::new(false);
     let decided = async {
         let decided = deciding.await.unwrap();

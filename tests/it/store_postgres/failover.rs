@@ -10,7 +10,9 @@ use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use crate::harness::postgres::{self, Cluster, Database};
-use crate::harness::store_fixture::{DAY, completion, new_reserve_request, own_instance, renewal, unwrap_lease};
+use crate::harness::store_fixture::{
+    DAY, any_time, completion, new_reserve_request, own_instance, renewal, unwrap_lease,
+};
 use crate::harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::{CONNECTIONS, number};
 
@@ -239,7 +241,7 @@ async fn a_demoted_primary_is_left_for_the_new_one() {
     assert!(matches!(store.settle(completion(&second, b"")).await.unwrap(), SettleResult::Done { .. }));
     assert!(store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap().is_empty());
     store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
-    assert_eq!(store.sweep(DAY, 10).await.unwrap(), []);
+    assert_eq!(store.sweep(DAY, 10, any_time()).await.unwrap(), []);
     join_all((0..20).map(|i| store.reserve(new_reserve_request(&format!("k-{i}"))))).await.into_iter().for_each(
         |reservation| {
             unwrap_lease(reservation.unwrap());

@@ -12,8 +12,8 @@ use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::relay::Relay;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, settlement,
-    unwrap_lease,
+    DAY, StoreFixture, any_time, completion, new_reserve_request, next_attempt_request, own_instance, renewal,
+    settlement, unwrap_lease,
 };
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
@@ -296,7 +296,7 @@ async fn acknowledged_writes_survive_a_crash_even_with_synchronous_commit_off() 
         let record = store.find(reserve_request.id).await.unwrap().unwrap();
         assert_eq!((record.state.name(), record.attempt), (state, attempt));
     }
-    assert_eq!(store.sweep(DAY, 100).await.unwrap(), []);
+    assert_eq!(store.sweep(DAY, 100, any_time()).await.unwrap(), []);
 }
 
 #[tokio::test]

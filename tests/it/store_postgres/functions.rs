@@ -16,7 +16,8 @@ use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
 use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, settlement, token, unwrap_lease,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, settlement, token,
+    unwrap_lease,
 };
 
 /// A service in the proxy's database, with the privileges of `oncegate_app` and a table of orders.
@@ -213,7 +214,7 @@ async fn a_late_completion_counts_in_every_uncompleted_state() {
     let remember = Some(DAY);
     let response = crate::harness::store_fixture::response(b"");
     world.settle(settlement(&lapsed, AttemptOutcome::Completed { response, ttl: Duration::ZERO, remember })).await;
-    world.store().reap(100).await.unwrap();
+    world.store().reap(100, all_records()).await.unwrap();
     assert_eq!(world.find(&lapsed).await.state.name(), "expired");
     assert_eq!(app.complete(&lapsed, 200, "null", b"").await, fails("OG001"));
 }
@@ -433,9 +434,9 @@ async fn a_services_long_transaction_delays_no_other_key() {
             join_all(reserve_requests.iter().map(|reserve_request| world.settle(completion(reserve_request, b"paid"))))
                 .await;
             // These instances have no lease: every key in flight is swept unless its row is locked.
-            let swept = store.sweep(Duration::from_secs(3_600), 1_000).await.unwrap();
+            let swept = store.sweep(Duration::from_secs(3_600), 1_000, any_time()).await.unwrap();
             assert!(swept.iter().all(|swept| swept.id == lapsed.id), "{swept:?}");
-            store.reap(100).await.unwrap();
+            store.reap(100, all_records()).await.unwrap();
             store.service_reports().apply_deferred(100).await.unwrap();
             rounds += 1;
             longest = longest.max(round.elapsed());

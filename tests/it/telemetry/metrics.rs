@@ -376,6 +376,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
                 "take_over",
             ],
         ),
+        ("direction", &["backward", "forward"]),
         ("state", &["completed", "dead", "expired", "in_flight", "queued", "retryable", "unknown"]),
         ("tier", &["memory"]),
         ("limit", &["connections", "connections_per_peer", "held_bodies", "upstream_connections"]),

@@ -36,7 +36,9 @@ changed as (
      and k.service = $7::text
      and k.token = a.token
      and k.state = a.seen_state
-     and (a.quiet_after_ms is null or k.deadline + a.quiet_after_ms * interval '1 millisecond' <= durable.now)
+     and (a.quiet_after_ms is null or k.deadline + a.quiet_after_ms * interval '1 millisecond'
+          -- The caller's estimate limits the store's time. It has none where nobody has watched the clock.
+          <= least(durable.now, timestamptz 'epoch' + $15::bigint * interval '1 millisecond'))
      and durable.setting is not null
   returning k.id, a.seen_state, k.state, k.attempt
 ),

@@ -1,6 +1,10 @@
 -- claim_probes: claims unknown keys that are due for a probe. Counts the probe and sets the time of the next before
 -- the service is asked.
-, due as materialized (
+, clock as materialized (
+  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
+  select least(durable.now, timestamptz 'epoch' + $7::bigint * interval '1 millisecond') as now from durable
+),
+due as materialized (
   select k.id, s.pause_first_ms, s.pause_cap_ms
     from unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
          as s (route, quiet_after_ms, pause_first_ms, pause_cap_ms)
@@ -11,9 +15,9 @@
               and u.state = 'unknown'
               and u.route = s.route
               -- In a subquery, because an index cannot be searched for a value that changes from row to row.
-              and coalesce(u.probe_at, u.settled_at) <= (select clock_timestamp())
+              and coalesce(u.probe_at, u.settled_at) <= (select clock.now from clock)
               -- Before that, the service could answer "not executed" for a request that is still on its way.
-              and u.deadline + s.quiet_after_ms * interval '1 millisecond' <= clock_timestamp()
+              and u.deadline + s.quiet_after_ms * interval '1 millisecond' <= (select clock.now from clock)
             order by coalesce(u.probe_at, u.settled_at)
             limit $6::bigint
               -- Another reconciler has claimed a locked row.

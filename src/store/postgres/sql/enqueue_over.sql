@@ -7,13 +7,13 @@ queued as (
   update oncegate.keys as k
      set path = $2::bytea, route = $3::text, recipe = $4::text, fingerprint = $5::bytea, instance = $6::bigint,
          token = $7::bytea, state = 'queued',
-         attempt = case when $10::boolean then 0 else k.attempt end,
-         created_at = case when $10 then durable.now else k.created_at end,
+         attempt = case when $10::bigint is null then k.attempt else 0 end,
+         created_at = case when $10::bigint is null then k.created_at else durable.now end,
          reserved_at = durable.now, deadline = durable.now, settled_at = durable.now, accepted_at = durable.now,
          due_at = durable.now,
          expires_at = null, remember_ms = null, status = null, fields = null, body = null,
          probes = null, absences = null, probe_at = null,
-         recovery_point = case when $10 then null else k.recovery_point end
+         recovery_point = case when $10::bigint is null then k.recovery_point end
     from available
    cross join durable
    where k.id = available.id
@@ -21,8 +21,11 @@ queued as (
      and k.state = $9::text
      -- Nobody takes over a key that is running or queued, awaits an operator, or has a response within its TTL.
      and k.state not in ('dead', 'in_flight', 'queued')
-     and (k.state not in ('completed', 'expired') or $10)
-     and (not $10 or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= durable.now)
+     and (k.state not in ('completed', 'expired') or $10::bigint is not null)
+     -- As of the time when it was seen: nobody has judged a TTL that was written since.
+     and ($10::bigint is null
+          or k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond'
+             <= least(durable.now, timestamptz 'epoch' + $10::bigint * interval '1 millisecond'))
      and durable.setting is not null
   returning k.id, k.attempt
 )

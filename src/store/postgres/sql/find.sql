@@ -4,12 +4,15 @@ with writable as materialized (
   select from oncegate.instances where false for update
 )
 select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
-       (date_part('epoch', clock_timestamp() - k.reserved_at) * 1000)::bigint as running_ms,
-       (date_part('epoch', k.deadline - clock_timestamp()) * 1000)::bigint as deadline_in_ms,
+       (date_part('epoch', content.now - k.reserved_at) * 1000)::bigint as running_ms,
+       (date_part('epoch', k.deadline - content.now) * 1000)::bigint as deadline_in_ms,
        -- Past its TTL and forgotten, or past it and remembered to refuse late retries.
-       coalesce(k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= clock_timestamp(), false)
+       coalesce(k.expires_at + coalesce(k.remember_ms, 0) * interval '1 millisecond' <= content.now, false)
          as past_ttl,
-       k.state = 'expired' or (k.remember_ms is not null and k.expires_at <= clock_timestamp()) as late,
+       k.state = 'expired' or (k.remember_ms is not null and k.expires_at <= content.now) as late,
+       -- Rounded up: what had ended by then has ended at it.
+       ceil(date_part('epoch', content.now) * 1000)::bigint as now_ms,
+       (date_part('epoch', content.now - k.settled_at) * 1000)::bigint as settled_ms,
        (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms,
        (date_part('epoch', k.accepted_at) * 1000)::bigint as accepted_at_ms,
        k.recovery_point, k.status,
@@ -19,7 +22,8 @@ select k.id, k.attempt, k.token, k.recipe, k.fingerprint, k.state,
   from unnest($1::bytea[]) as wanted (id)
   join oncegate.keys as k on k.id = wanted.id
  cross join lateral (
-         -- Known without reading the values.
-         select coalesce(octet_length(k.fields), 0)::bigint + coalesce(octet_length(k.body), 0) as bytes
+         -- Known without reading the values. And one time for all columns.
+         select coalesce(octet_length(k.fields), 0)::bigint + coalesce(octet_length(k.body), 0) as bytes,
+                clock_timestamp() as now
        ) as content
  where not exists (select from writable)

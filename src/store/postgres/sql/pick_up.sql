@@ -1,5 +1,9 @@
 -- pick_up: starts attempts for due deliveries, each under its own token; marks keys dead that are past their limits.
-, policies as materialized (
+, clock as materialized (
+  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
+  select least(durable.now, timestamptz 'epoch' + $16::bigint * interval '1 millisecond') as now from durable
+),
+policies as materialized (
   select *
     from unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::integer[], $7::bigint[], $15::bigint[])
          as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms, slots)
@@ -14,7 +18,7 @@ queued_due as materialized (
               and k.state = 'queued'
               and k.route = a.route
               -- In a subquery, because an index cannot be searched for a value that changes from row to row.
-              and k.due_at <= (select clock_timestamp())
+              and k.due_at <= (select clock.now from clock)
               -- Attempts that ended on this instance and are not stored yet: a new token would fence their settlement.
               and k.id <> all ($12::bytea[])
             order by k.due_at
@@ -35,12 +39,12 @@ unknown_due as materialized (
               and k.route = a.route
               and k.accepted_at is not null
               and k.id <> all ($12)
-              and coalesce(k.due_at, k.settled_at) <= (select clock_timestamp())
+              and coalesce(k.due_at, k.settled_at) <= (select clock.now from clock)
               -- Its last attempt cannot be running any more, unless the route accepts that. The column stands alone, so
               -- that the index is searched for it.
               and k.deadline <= case a.on_unknown
                                   when 'retry' then 'infinity'
-                                  else (select clock_timestamp()) - a.quiet_after_ms * interval '1 millisecond'
+                                  else (select clock.now from clock) - a.quiet_after_ms * interval '1 millisecond'
                                 end
             order by coalesce(k.due_at, k.settled_at)
             limit a.slots
@@ -56,13 +60,13 @@ candidates as materialized (
          case when o.id is null then 'its request is not in the store any more'
               when d.attempt - o.attempts_before >= d.max_attempts
                 then format('tried %s times', d.attempt - o.attempts_before)
-              when o.since + d.give_up_after_ms * interval '1 millisecond' <= durable.now
+              when o.since + d.give_up_after_ms * interval '1 millisecond' <= clock.now
                 then format('not delivered in time, after %s attempts', d.attempt - o.attempts_before)
          end as note
     -- The longest due first, so that queued keys do not starve unknown ones.
     from (select * from queued_due union all select * from unknown_due order by since limit $8) as d
     left join oncegate.outbox as o on o.id = d.id
-   cross join durable
+   cross join clock
 ),
 assigned as materialized (
   select c.*, t.token

@@ -1,12 +1,17 @@
 -- reap: deletes records past their TTL, oldest first, and instances whose lease ended a day ago.
 , lapsed as materialized (
-  select k.id, k.remember_ms
-    from oncegate.keys as k
-    -- In a subquery, because an index cannot be searched for a value that changes from row to row.
-   where k.expires_at <= (select clock_timestamp())
-   order by k.expires_at
-   limit $1::bigint
-     for update of k skip locked
+  select past.id, past.remember_ms
+    from (select k.id, k.remember_ms, k.settled_at
+            from oncegate.keys as k
+            -- In a subquery, because an index cannot be searched for a value that changes from row to row. The caller's
+            -- estimate limits the store's time: a clock that was set forward ends nothing early.
+           where k.expires_at <= (select least(clock_timestamp(),
+                                               timestamptz 'epoch' + $2::bigint * interval '1 millisecond'))
+           order by k.expires_at
+           limit $1::bigint
+             for update of k skip locked) as past
+   -- Not above, so that a call reads no more rows than its limit where it leaves many of them.
+   where past.settled_at >= timestamptz 'epoch' + $3::bigint * interval '1 millisecond'
 ),
 instances_deleted as (
   -- An expired lease and a missing one mean the same; the row stays for a day for people who look.

@@ -23,5 +23,5 @@ update keys
    and service = :service
    and token = :token
    and state = :seen_state
-   and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :now)
+   and (:quiet_after_ms is null or deadline + :quiet_after_ms <= :as_of)
 returning state

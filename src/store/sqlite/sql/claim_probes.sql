@@ -13,8 +13,8 @@ update keys
             and state = 'unknown'
             and route = :route
             -- Before that, the service could answer "not executed" for a request that is still on its way.
-            and deadline + :quiet_after_ms <= :now
-            and coalesce(probe_at, settled_at) <= :now
+            and deadline + :quiet_after_ms <= :as_of
+            and coalesce(probe_at, settled_at) <= :as_of
           order by coalesce(probe_at, settled_at)
           limit :limit)
 returning id, token, scope, key, route, path, probes, absences

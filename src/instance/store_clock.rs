@@ -1,0 +1,461 @@
+//! The store's clock, as this instance can judge it: compared with boot time at each heartbeat, and believed only after it was
+//! watched.
+//!
+//! The store's clock decides when leases, quiet times and TTLs end. A failover to a server with another time, a restored
+//! machine or a correction by NTP makes it jump; a jump forward ends all of them at once. So an instance believes that a time
+//! has passed in two cases: the time began while the instance was watching the clock, or the instance has watched the clock
+//! without a jump for as long as an attempt may take.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::boot_time::BootInstant;
+use super::metrics::JumpDirection;
+use crate::domain::record::Record;
+use crate::domain::state::KeyState;
+use crate::store::ReapScope;
+
+/// Two clocks differ by one millisecond more in each of these milliseconds: ntpd corrects a clock by at most 500 ppm, and the
+/// two may be corrected in opposite directions.
+const DRIFT_PERIOD_MS: i64 = 1_000;
+
+/// The times that the instance's judgement depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockLimits {
+    /// The largest jump that does no harm: the margin with which an instance counts its own lease.
+    pub tolerance: Duration,
+    /// The longest time from a reservation until its attempt is quiet, of all routes.
+    pub longest_quiet_time: Duration,
+    /// The longest time for which a settled key is remembered, of all routes.
+    pub longest_ttl: Duration,
+}
+
+/// The store's time, and the call that has read it.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockReading {
+    /// The start of the call.
+    pub started: BootInstant,
+    /// The end of the call.
+    pub ended: BootInstant,
+    /// The store's time, read in between.
+    pub store_time: SystemTime,
+}
+
+/// A jump of the store's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockJump {
+    /// The direction.
+    pub direction: JumpDirection,
+    /// The size, as exactly as two calls can measure it.
+    pub size: Duration,
+}
+
+impl ClockJump {
+    /// The size in milliseconds; negative for a jump backward.
+    pub fn signed_millis(&self) -> i64 {
+        let size = i64::try_from(self.size.as_millis()).unwrap_or(i64::MAX);
+        match self.direction {
+            JumpDirection::Backward => -size,
+            JumpDirection::Forward => size,
+        }
+    }
+}
+
+/// The judgement on the store's clock at one moment: a jump that is noticed later changes neither the time nor the watch.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockView {
+    /// The store's time, extrapolated from the last reading: not before the true one.
+    pub as_of: SystemTime,
+    watched_for: Duration,
+    watch: ClockWatch,
+}
+
+/// The store's clock.
+#[derive(Debug)]
+pub struct StoreClock {
+    /// The upper end of [`ClockWatch::offset`], for those who only want the time.
+    latest_offset: AtomicI64,
+    watch: Mutex<ClockWatch>,
+}
+
+/// The result of all readings.
+#[derive(Clone, Copy, Debug)]
+struct ClockWatch {
+    limits: ClockLimits,
+    offset: OffsetRange,
+    /// When `offset` was measured.
+    measured_at: BootInstant,
+    /// Since then the clock has not jumped, as far as this instance knows.
+    watched_since: BootInstant,
+    /// The jump at `watched_since`; `None` where the instance started then.
+    last_jump: Option<ClockJump>,
+    /// No record is taken for past its TTL before this time of the store.
+    ttls_held_until: SystemTime,
+    /// The part of that which the store has, for all instances.
+    stored_hold: SystemTime,
+}
+
+/// The milliseconds by which the store's time is ahead of boot time: a range, because a reading happens at some moment between
+/// the start and the end of its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OffsetRange {
+    low: i64,
+    high: i64,
+}
+
+impl OffsetRange {
+    fn from_reading(reading: &ClockReading) -> Self {
+        let store_time = reading.store_time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, signed_millis);
+        let boot = |time: BootInstant| time.millis().cast_signed();
+        Self { low: store_time - boot(reading.ended), high: store_time - boot(reading.started) }
+    }
+
+    fn widened(self, by: i64) -> Self {
+        Self { low: self.low - by, high: self.high + by }
+    }
+
+    /// The part that both have; `None` where they do not meet.
+    fn intersection(self, other: Self) -> Option<Self> {
+        let both = Self { low: self.low.max(other.low), high: self.high.min(other.high) };
+        (both.low <= both.high).then_some(both)
+    }
+
+    /// The distance to a range that this one does not meet: the least jump that explains it.
+    fn gap_to(self, other: Self) -> i64 {
+        (other.low - self.high).max(self.low - other.high).max(0)
+    }
+
+    fn jump_to(self, other: Self) -> ClockJump {
+        let by = (other.low + other.high - self.low - self.high) / 2;
+        let direction = if by < 0 { JumpDirection::Backward } else { JumpDirection::Forward };
+        ClockJump { direction, size: Duration::from_millis(by.unsigned_abs()) }
+    }
+}
+
+impl StoreClock {
+    /// The clock after the first reading. From then on it is watched.
+    pub fn new(limits: ClockLimits, first: &ClockReading) -> Self {
+        let offset = OffsetRange::from_reading(first);
+        let watch = ClockWatch {
+            limits,
+            offset,
+            measured_at: first.ended,
+            watched_since: first.ended,
+            last_jump: None,
+            ttls_held_until: SystemTime::UNIX_EPOCH,
+            stored_hold: SystemTime::UNIX_EPOCH,
+        };
+        Self { latest_offset: AtomicI64::new(offset.high), watch: Mutex::new(watch) }
+    }
+
+    /// Judges by other limits: a reload may have changed the routes.
+    pub fn set_limits(&self, limits: ClockLimits) {
+        self.lock().limits = limits;
+    }
+
+    /// Compares a reading with the earlier ones. Returns the jump, if there was one.
+    ///
+    /// Jumps of at most the tolerance, and the drift since the last reading, are followed without notice.
+    pub fn observe(&self, reading: &ClockReading) -> Option<ClockJump> {
+        let new = OffsetRange::from_reading(reading);
+        let mut watch = self.lock();
+        let drift = signed_millis(reading.ended.since(watch.measured_at)) / DRIFT_PERIOD_MS;
+        let known = watch.offset.widened(drift);
+        let jump = (known.gap_to(new) > signed_millis(watch.limits.tolerance)).then(|| known.jump_to(new));
+        if let Some(jump) = jump {
+            watch.watched_since = reading.ended;
+            watch.last_jump = Some(jump);
+            // The TTLs that the jump has ended get the skipped time back. None lasts longer than the longest one.
+            let skipped = Duration::from_millis(u64::try_from(new.high - known.low).unwrap_or(0));
+            let held_until = reading.store_time + skipped.min(watch.limits.longest_ttl);
+            if jump.direction == JumpDirection::Forward && held_until > watch.ttls_held_until {
+                watch.ttls_held_until = held_until;
+            }
+        }
+        // A slow call measures badly: what the calls before it have measured stays true.
+        watch.offset = known.intersection(new).unwrap_or(new);
+        watch.measured_at = reading.ended;
+        self.latest_offset.store(watch.offset.high, Ordering::Release);
+        jump
+    }
+
+    /// Notes the time until which the store has the ends of TTLs held, for all instances.
+    pub fn note_stored_hold(&self, until: SystemTime) {
+        let mut watch = self.lock();
+        watch.stored_hold = until;
+        watch.ttls_held_until = watch.ttls_held_until.max(until);
+    }
+
+    /// The time until which the store is to hold the ends of TTLs; `None` where it does.
+    pub fn hold_to_store(&self) -> Option<SystemTime> {
+        let watch = self.lock();
+        (watch.ttls_held_until > watch.stored_hold).then_some(watch.ttls_held_until)
+    }
+
+    /// The store's time, extrapolated from the last reading: not before the true one.
+    pub fn now(&self) -> SystemTime {
+        store_time(BootInstant::now(), self.latest_offset.load(Ordering::Acquire))
+    }
+
+    /// The record without the passed times that are not certain, see [`ClockView::certain`].
+    pub fn certain(&self, record: Record, time_limit: Duration) -> Record {
+        let depends_on_clock = record.past_ttl || record.late || matches!(record.state, KeyState::Unknown);
+        if depends_on_clock { self.view().certain(record, time_limit) } else { record }
+    }
+
+    /// The judgement at this moment.
+    pub fn view(&self) -> ClockView {
+        let (watch, now) = (*self.lock(), BootInstant::now());
+        ClockView { as_of: store_time(now, watch.offset.high), watched_for: now.since(watch.watched_since), watch }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClockWatch> {
+        // Consistent between any two statements.
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClockView {
+    /// Whether the clock was watched for long enough to believe that an attempt is quiet which it says is: `quiet_time` is the
+    /// time from a reservation of its route until then.
+    pub fn is_watched_for(&self, quiet_time: Duration) -> bool {
+        self.watched_for >= quiet_time
+    }
+
+    /// The time until it is believed that an attempt is quiet which was reserved `running_for` before `read_at`, by the store's
+    /// clock; `None` if it is.
+    pub fn unwatched_for(&self, read_at: SystemTime, running_for: Duration, quiet_time: Duration) -> Option<Duration> {
+        let watched_for = self.watched_until(read_at);
+        (watched_for < running_for.min(quiet_time)).then(|| quiet_time - watched_for)
+    }
+
+    /// Whether a jump may have ended leases and deadlines early: it was seen a short time ago, and attempts from before it may
+    /// be running. The start of the instance is no jump.
+    pub fn has_jumped_lately(&self) -> bool {
+        self.watch.last_jump.is_some() && self.watched_for < self.watch.limits.longest_quiet_time
+    }
+
+    /// Whether a jump may have ended times early that count in hours: those that end a delivery.
+    pub fn has_skipped_time(&self) -> bool {
+        self.has_jumped_lately() || self.as_of < self.watch.ttls_held_until
+    }
+
+    /// The records that may be taken for past their TTL.
+    pub fn reap_scope(&self) -> ReapScope {
+        let settled_since = match self.ends_ttls_at(self.as_of, self.watched_for) {
+            true => SystemTime::UNIX_EPOCH,
+            false => store_time(self.watch.watched_since, self.watch.offset.high),
+        };
+        ReapScope { as_of: self.as_of, settled_since }
+    }
+
+    /// The record without the passed times that are not certain: its TTL has not ended, and its attempt counts as reserved when
+    /// the watch began. `time_limit` is the attempt's.
+    pub fn certain(&self, record: Record, time_limit: Duration) -> Record {
+        let Some(reading) = record.reading else { return record };
+        let watched_for = self.watched_until(reading.at);
+        let has_ended = watched_for >= reading.settled_for || self.ends_ttls_at(reading.at, watched_for);
+        let deadline_in_ms = match watched_for >= record.running_for {
+            true => record.deadline_in_ms,
+            false => record.deadline_in_ms.max(signed_millis(time_limit) - signed_millis(watched_for)),
+        };
+        Record {
+            past_ttl: record.past_ttl && has_ended,
+            // The response of an expired key is gone.
+            late: record.late && (has_ended || matches!(record.state, KeyState::Expired)),
+            deadline_in_ms,
+            ..record
+        }
+    }
+
+    /// The time for which the clock was watched without a jump.
+    pub fn watched_for(&self) -> Duration {
+        self.watched_for
+    }
+
+    /// The last jump that this instance has seen.
+    pub fn last_jump(&self) -> Option<ClockJump> {
+        self.watch.last_jump
+    }
+
+    /// The time for which the clock was watched until a reading. A reading from the future shows that the clock has jumped since
+    /// the last heartbeat.
+    fn watched_until(&self, read_at: SystemTime) -> Duration {
+        let is_ahead = read_at > self.as_of + self.watch.limits.tolerance;
+        if is_ahead { Duration::ZERO } else { self.watched_for }
+    }
+
+    /// Whether TTLs that began before the watch have ended when the store's clock says so at that time.
+    fn ends_ttls_at(&self, time: SystemTime, watched_for: Duration) -> bool {
+        watched_for >= self.watch.limits.longest_quiet_time && time >= self.watch.ttls_held_until
+    }
+}
+
+fn store_time(at: BootInstant, offset: i64) -> SystemTime {
+    let since_1970 = at.millis().saturating_add_signed(offset);
+    SystemTime::UNIX_EPOCH + Duration::from_millis(since_1970)
+}
+
+fn signed_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
+    use crate::domain::ids::{RecordId, Token};
+    use crate::domain::record::RecordReading;
+
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    const MINUTE: Duration = Duration::from_secs(60);
+    const LIMITS: ClockLimits = ClockLimits {
+        tolerance: Duration::from_secs(1),
+        longest_quiet_time: MINUTE,
+        longest_ttl: Duration::from_secs(24 * 60 * 60),
+    };
+    const JUMPS: fn(JumpDirection, u64) -> Option<ClockJump> =
+        |direction, seconds| Some(ClockJump { direction, size: Duration::from_secs(seconds) });
+
+    /// A clock that was first read `ago`, when the store's time was the boot time.
+    fn clock(ago: Duration) -> StoreClock {
+        StoreClock::new(LIMITS, &reading(boot() - signed_millis(ago), 0, 0))
+    }
+
+    fn boot() -> i64 {
+        BootInstant::now().millis().cast_signed()
+    }
+
+    /// A call at that boot time that took so long, after which the store was ahead by so much.
+    fn reading(ended_ms: i64, took_ms: i64, ahead_ms: i64) -> ClockReading {
+        ClockReading {
+            started: BootInstant::from_millis((ended_ms - took_ms).unsigned_abs()),
+            ended: BootInstant::from_millis(ended_ms.unsigned_abs()),
+            store_time: store_time(BootInstant::from_millis(ended_ms.unsigned_abs()), ahead_ms),
+        }
+    }
+
+    /// An unknown key's record, or a completed one past its TTL, as read now.
+    fn record(state: KeyState, age: Duration, ahead: Duration) -> Record {
+        Record {
+            id: RecordId::from_stored(&[1; 32]).unwrap(),
+            attempt: 1,
+            token: Token::from_random([2; 16]),
+            recipe: Recipe::new(FingerprintRules::default(), None),
+            fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
+            running_for: age,
+            deadline_in_ms: 30_000 - signed_millis(age),
+            past_ttl: true,
+            late: true,
+            recovery_point: None,
+            accepted_at: None,
+            state,
+            reading: Some(RecordReading { at: store_time(BootInstant::now(), signed_millis(ahead)), settled_for: age }),
+        }
+    }
+
+    fn retryable(clock: &StoreClock, age: Duration, ahead: Duration) -> (bool, bool) {
+        let certain = clock.certain(record(KeyState::Retryable, age, ahead), Duration::from_secs(30));
+        (certain.past_ttl, certain.late)
+    }
+
+    #[test]
+    fn a_jump_is_what_neither_the_round_trip_nor_drift_explains() {
+        let now = boot();
+        let second = |clock: &StoreClock, took, ahead| clock.observe(&reading(now, took, ahead));
+        let before = Duration::from_secs(2);
+        assert_eq!(second(&clock(before), 0, 0), None);
+        assert_eq!(second(&clock(before), 0, 1_000), None, "the tolerance");
+        assert_eq!(second(&clock(before), 0, 3_600_000), JUMPS(JumpDirection::Forward, 3_600));
+        assert_eq!(second(&clock(before), 0, -3_600_000), JUMPS(JumpDirection::Backward, 3_600));
+        // The store's time is from any moment of a call of 5 s.
+        assert_eq!(second(&clock(before), 5_000, -5_500), None);
+        assert!(second(&clock(before), 5_000, -6_500).is_some());
+        // After an hour without a reading, the two clocks may be 3.6 s apart.
+        assert_eq!(second(&clock(HOUR), 0, 4_500), None);
+        assert!(second(&clock(HOUR), 0, 4_700).is_some());
+    }
+
+    #[test]
+    fn a_slow_call_does_not_hide_a_jump_from_the_next_one() {
+        let (clock, now) = (clock(Duration::from_secs(9)), boot());
+        assert_eq!(clock.observe(&reading(now - 4_000, 4_000, -3_000)), None, "it fits the call's start");
+        assert_eq!(clock.observe(&reading(now, 0, -3_000)), JUMPS(JumpDirection::Backward, 3));
+        assert_eq!(clock.view().last_jump().map(|jump| jump.signed_millis()), Some(-3_000));
+    }
+
+    #[test]
+    fn after_a_start_passed_times_are_believed_if_they_began_since_or_were_watched_for_long_enough() {
+        for (watched, age, is_believed) in
+            [(MINUTE, HOUR, true), (MINUTE / 2, HOUR, false), (MINUTE / 2, MINUTE / 3, true)]
+        {
+            let clock = clock(watched);
+            assert_eq!(retryable(&clock, age, Duration::ZERO), (is_believed, is_believed), "{watched:?}, {age:?}");
+            let view = clock.view();
+            assert!(!view.has_jumped_lately() && !view.has_skipped_time(), "a start is no jump");
+        }
+        let expired = clock(Duration::ZERO).certain(record(KeyState::Expired, HOUR, Duration::ZERO), MINUTE);
+        assert_eq!((expired.past_ttl, expired.late), (false, true), "there is no response to replay");
+    }
+
+    #[test]
+    fn an_attempt_from_before_the_watch_counts_as_reserved_when_it_began() {
+        let limit = Duration::from_secs(30);
+        let deadline =
+            |watched, age| clock(watched).certain(record(KeyState::Unknown, age, Duration::ZERO), limit).deadline_in_ms;
+        assert_eq!(deadline(MINUTE, MINUTE / 2), 0, "as the store says");
+        assert!((-31_000..=-30_000).contains(&deadline(MINUTE, HOUR)));
+        assert!((19_000..=20_000).contains(&deadline(MINUTE / 6, HOUR)));
+    }
+
+    #[test]
+    fn a_reading_from_the_future_shows_a_jump_before_the_heartbeat() {
+        let clock = clock(HOUR);
+        assert_eq!(retryable(&clock, HOUR / 2, Duration::from_secs(1)), (true, true), "the tolerance");
+        assert_eq!(retryable(&clock, HOUR / 2, Duration::from_secs(2)), (false, false));
+        let unknown = record(KeyState::Unknown, HOUR, Duration::from_secs(2));
+        assert_eq!(clock.certain(unknown, MINUTE).deadline_in_ms, 60_000);
+    }
+
+    #[test]
+    fn after_a_jump_forward_ttls_are_held_for_the_skipped_time_and_the_tasks_wait_for_the_attempts() {
+        let (clock, now) = (clock(HOUR), boot());
+        let skipped = signed_millis(HOUR);
+        assert!(clock.observe(&reading(now - 70_000, 0, skipped)).is_some());
+        let view = clock.view();
+        assert!(!view.has_jumped_lately(), "no attempt takes so long");
+        assert!(view.is_watched_for(MINUTE) && view.has_skipped_time());
+        let age = 2 * HOUR;
+        let held = clock.hold_to_store().unwrap();
+        assert_eq!(retryable(&clock, age, HOUR), (false, false), "an hour has not passed yet");
+        assert_eq!(
+            clock.view().reap_scope().settled_since,
+            store_time(BootInstant::from_millis((now - 70_000) as u64), skipped)
+        );
+        // Another instance has jumped with it, and so has the store.
+        clock.note_stored_hold(held);
+        assert_eq!(clock.hold_to_store(), None);
+        assert!(clock.observe(&reading(now, 0, 3 * skipped)).is_some());
+        assert!(clock.view().has_jumped_lately());
+        assert!(clock.hold_to_store().is_some_and(|until| until > held));
+    }
+
+    #[test]
+    fn a_jump_backward_holds_no_ttl_and_suspends_the_tasks() {
+        let clock = clock(HOUR);
+        assert!(clock.observe(&reading(boot(), 0, -signed_millis(HOUR))).is_some());
+        assert!(clock.view().has_jumped_lately());
+        assert_eq!(clock.hold_to_store(), None);
+    }
+
+    #[test]
+    fn an_instance_that_starts_learns_of_the_hold_from_the_store() {
+        let clock = clock(MINUTE);
+        assert_eq!(clock.view().reap_scope().settled_since, SystemTime::UNIX_EPOCH);
+        clock.note_stored_hold(clock.now() + HOUR);
+        assert_eq!(retryable(&clock, HOUR, Duration::ZERO), (false, false));
+        assert_ne!(clock.view().reap_scope().settled_since, SystemTime::UNIX_EPOCH);
+        assert!(clock.view().has_skipped_time());
+    }
+}
