@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture bench demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture ha bench demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -60,6 +60,10 @@ torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORT
 	scripts/need postgresql
 	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
 	    cargo test --locked --test faults -- all_faults_combined --nocapture --test-threads=1
+
+ha: ## Failovers of a Patroni cluster, with and without synchronous replication: ten minutes, then a table; HA=killed-agent for one event
+	scripts/need postgresql patroni python3-etcd etcd-server haproxy
+	ONCEGATE_HA=$(HA) cargo test --locked --test ha -- --ignored --nocapture
 
 bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BENCH=--quick, --full or --help
 	scripts/need postgresql

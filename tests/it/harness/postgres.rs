@@ -178,25 +178,16 @@ impl Cluster {
 
     /// Stops all its processes: connections stay open, and nothing arrives over them.
     pub fn freeze(&self) {
-        // The first process starts the others: once it is stopped, no new ones appear.
-        let first = self.postmaster();
-        kill_process(first, Signal::STOP).unwrap();
-        for process in children(first) {
-            let _ = kill_process(process, Signal::STOP);
-        }
+        freeze(self.postmaster());
     }
 
     /// Continues all its processes.
     pub fn thaw(&self) {
-        let first = self.postmaster();
-        for process in children(first).into_iter().chain([first]) {
-            let _ = kill_process(process, Signal::CONT);
-        }
+        thaw(self.postmaster());
     }
 
     fn postmaster(&self) -> Pid {
-        let file = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
-        Pid::from_raw(file.lines().next().unwrap().parse().unwrap()).unwrap()
+        postmaster(&self.home.join("data")).unwrap()
     }
 
     /// Starts it again on its port, and waits until the recovery is done.
@@ -206,9 +197,7 @@ impl Cluster {
 
     /// Kills the first process with signal 9, which ends the others too.
     pub fn kill9(&self) {
-        let pid = std::fs::read_to_string(self.home.join("data/postmaster.pid")).unwrap();
-        let pid = Pid::from_raw(pid.lines().next().unwrap().parse().unwrap()).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
+        kill_process(self.postmaster(), Signal::KILL).unwrap();
     }
 
     /// Promotes a standby, and waits until it is the primary.
@@ -262,6 +251,29 @@ impl Drop for Cluster {
     }
 }
 
+/// The first process of the server on this data; `None` if it does not run.
+pub fn postmaster(data: &Path) -> Option<Pid> {
+    let file = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+    // A recovery in single-user mode writes a negative number.
+    let pid = file.lines().next()?.parse().ok().filter(|pid| *pid > 0)?;
+    Pid::from_raw(pid)
+}
+
+/// Stops all processes of a server. The first one starts the others: once it is stopped, no new ones appear.
+pub fn freeze(postmaster: Pid) {
+    kill_process(postmaster, Signal::STOP).unwrap();
+    for process in children(postmaster) {
+        let _ = kill_process(process, Signal::STOP);
+    }
+}
+
+/// Continues all processes of a server.
+pub fn thaw(postmaster: Pid) {
+    for process in children(postmaster).into_iter().chain([postmaster]) {
+        let _ = kill_process(process, Signal::CONT);
+    }
+}
+
 /// The child processes of this one.
 fn children(parent: Pid) -> Vec<Pid> {
     let is_child = |pid: &i32| {
@@ -292,7 +304,7 @@ pub fn owner() -> Option<(u32, u32)> {
     })
 }
 
-pub(super) fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
+pub fn as_owner(program: &Path, owner: Option<(u32, u32)>) -> Command {
     let mut command = Command::new(program);
     if let Some((uid, gid)) = owner {
         command.uid(uid).gid(gid);
