@@ -179,9 +179,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// The services that requests are forwarded to, each once.
+    /// The services that are called, each once.
     pub fn upstreams(&self) -> HashSet<&UpstreamTarget> {
-        let routes = self.routes.iter().map(|route| &*route.upstream);
+        let routes = self.routes.iter().flat_map(|route| {
+            let probed = route.reconcile.as_ref().map(|reconcile| &*reconcile.lookup.upstream);
+            let asked = route.authorize.as_ref().map(|authorize| &*authorize.upstream);
+            [Some(&*route.upstream), probed, asked].into_iter().flatten()
+        });
         std::iter::once(&*self.pass.upstream).chain(routes).collect()
     }
 

@@ -80,6 +80,10 @@ pub trait Store: Send + Sync + 'static {
     /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>>;
 
+    /// Whether the store has moved to another primary since the last [`Self::check_primaries`]: it may have neither the lease nor
+    /// what was reserved under it.
+    fn has_changed_primary(&self) -> bool;
+
     /// Gives the instance's lease back, so that nobody has to wait until it expires.
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()>;
 

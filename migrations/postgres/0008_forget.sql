@@ -31,8 +31,11 @@ begin
        and k.token = s.token
        and s.state = 'retryable'
        and s.ttl_ms = 0
-       -- An accepted key is queued again instead.
+       -- An accepted key is queued again instead. Earlier attempts, and how far they have come, are not forgotten: the next
+       -- attempt has to know.
        and k.accepted_at is null
+       and k.attempt = 1
+       and k.recovery_point is null
        -- As in the update below.
        and k.state in ('in_flight', 'unknown', 'dead')
        and durable.setting is not null and durable.patience is not null
@@ -56,7 +59,10 @@ begin
      set state = case when k.accepted_at is not null and s.state = 'retryable' then 'queued' else s.state end,
          settled_at = durable.now,
          expires_at = case when k.accepted_at is null or s.state <> 'retryable'
-                           then durable.now + s.ttl_ms * interval '1 millisecond' end,
+                           -- A key that was not deleted above is remembered for a day.
+                           then durable.now + case when s.ttl_ms = 0 and s.state = 'retryable' then interval '1 day'
+                                                   else s.ttl_ms * interval '1 millisecond' end
+                      end,
          due_at = case when k.accepted_at is null then null
                        when s.state = 'retryable' then durable.now + coalesce(s.due_ms, 0) * interval '1 millisecond'
                        when s.state = 'unknown' then durable.now + s.due_ms * interval '1 millisecond' end,

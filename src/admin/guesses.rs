@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::peer_network::peer_network;
+
 /// The number of wrong tokens from one address within [`WRONG_WINDOW`] after which its tokens are not looked at.
 const WRONG_MAX: usize = 5;
 const WRONG_WINDOW: Duration = Duration::from_secs(60);
@@ -20,6 +22,7 @@ pub struct TokenGuesses(Mutex<VecDeque<(IpAddr, Instant)>>);
 impl TokenGuesses {
     /// Returns the time until a token from this address is looked at again; `None` where it is looked at now.
     pub fn wait_before_token(&self, peer: IpAddr) -> Option<Duration> {
+        let peer = peer_network(peer);
         let mut wrong = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.retain(|(_, at)| at.elapsed() < WRONG_WINDOW);
         let mut of_peer = wrong.iter().rev().filter(|(of, _)| *of == peer);
@@ -33,7 +36,7 @@ impl TokenGuesses {
         if wrong.len() >= WRONG_REMEMBERED {
             wrong.pop_front();
         }
-        wrong.push_back((peer, Instant::now()));
+        wrong.push_back((peer_network(peer), Instant::now()));
     }
 }
 

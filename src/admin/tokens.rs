@@ -73,17 +73,23 @@ fn read_or_create(file: &Path) -> io::Result<AdminToken> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     // Complete before it has its name: another instance may start at the same moment.
-    let draft = file.with_extension(format!("new-{}", std::process::id()));
-    let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    writeln!(written, "{}", BASE64_STANDARD.encode(random))?;
-    written.sync_all()?;
-    let linked = fs::hard_link(&draft, file);
-    fs::remove_file(&draft)?;
+    let mut name = [0; 8];
+    getrandom::fill(&mut name).map_err(io::Error::other)?;
+    let draft = file.with_extension(format!("new-{:016x}", u64::from_ne_bytes(name)));
+    let linked = write(&draft, &BASE64_STANDARD.encode(random)).and_then(|()| fs::hard_link(&draft, file));
+    // What is left of it after a full disk, too.
+    let _ = fs::remove_file(&draft);
     match linked {
         // The other instance was first.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => read(file),
     }
+}
+
+fn write(file: &Path, token: &str) -> io::Result<()> {
+    let mut written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+    writeln!(written, "{token}")?;
+    written.sync_all()
 }
 
 fn read(file: &Path) -> io::Result<AdminToken> {

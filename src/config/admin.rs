@@ -37,6 +37,12 @@ pub(super) fn read(
         section.reader().problem(&found.position, message);
         return None;
     }
+    if token.is_some() && token == read_token {
+        section
+            .reader()
+            .problem(&found.position, "`token` and `read_token` are the same: a reader could change everything");
+        return None;
+    }
     if open.value && token.is_some() {
         section.reader().problem(&open.position, "contradicts `token`: an open listener asks for none");
         return None;

@@ -25,6 +25,10 @@ pub struct AuthorizeConfig {
 pub(super) fn read(section: &Section<'_>) -> Option<Option<Arc<AuthorizeConfig>>> {
     let (url, cache) = (section.text("authorize")?, section.duration("authorize_cache")?);
     if url.value.is_empty() {
+        if !cache.value.is_zero() {
+            section.reader().problem(&cache.position, "needs `authorize`");
+            return None;
+        }
         return Some(None);
     }
     match parse(&url.value) {

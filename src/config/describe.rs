@@ -25,7 +25,8 @@ pub fn describe(config: &Config) -> String {
     };
     lines.row("listen", &format!("{}{tls}, admin on {}{token}", config.listen, config.admin.listen));
     lines.row("upstream", &config.pass.upstream.to_string());
-    lines.row("store", &config.store.location.to_string());
+    let encrypted = if config.store.encrypt { ", responses encrypted" } else { "" };
+    lines.row("store", &format!("{}{encrypted}", config.store.location));
     lines.row("cache", &format!("{} of memory", show_size(config.cache_memory)));
     lines.row("service", &config.service);
     lines.row("secret", if config.secrets.current().is_some() { "set" } else { "none" });
@@ -100,6 +101,12 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     lines.row("  bodies", &format!("request {}, response {}", bodies[0], bodies[1]));
     if !route.cors.is_empty() {
         lines.row("  cors", &route.cors.to_string());
+    }
+    if let Some(rate) = route.key_rate {
+        lines.row("  new keys", &format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst()));
+    }
+    if let Some(authorize) = &route.authorize {
+        lines.row("  authorized by", &format!("{}{}", authorize.upstream, authorize.target));
     }
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());

@@ -14,6 +14,14 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     if let StoreLocation::Postgres(url) = &config.store.location {
         warnings.extend(postgres_tls::warning(url));
     }
+    let room = config.limits.held_bodies / 8 * 7;
+    for route in config.routes.iter().filter(|route| route.max_request_body as u64 > room) {
+        warnings.push(format!(
+            "route `{}`: a body of max_request_body never finds room in limits.held_bodies, seven eighths of which are for large \
+             bodies: its retries get 503 overloaded for ever",
+            route.name
+        ));
+    }
     if config.store.location == StoreLocation::Memory {
         warnings.push("store.url is `memory:`: after a restart every retry is executed again".into());
     }

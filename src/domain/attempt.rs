@@ -210,8 +210,8 @@ pub enum AttemptOutcome {
     },
     /// Not executed, or to be treated so: the next request becomes the next attempt.
     Retryable {
-        /// From settlement, by the store's clock. Zero: the key is deleted at once, unless it was accepted for asynchronous
-        /// delivery.
+        /// From settlement, by the store's clock. Zero: the key is deleted at once, unless it has had earlier attempts, has a
+        /// recovery point or was accepted for asynchronous delivery.
         ttl: Duration,
     },
     /// It may have executed.

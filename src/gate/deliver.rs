@@ -224,18 +224,19 @@ pub(super) fn release(
     let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
     let retry_after = response.and_then(|(_, headers)| retry_after(headers));
     let pause = lease.delivery.map(|delivery| pause(route, &delivery, is_final, retry_after));
-    let ttl = response.map_or(ttl, |(status, _)| released_ttl(status, ttl));
+    let ttl = response.map_or(ttl, |(status, _)| released_ttl(status, ttl, &lease));
     lease.release(ttl).with_retry_in(pause)
 }
 
-/// The time for which a key is remembered that a response with this status has released. A key that its service has refused to
-/// the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys.
-pub(super) fn released_ttl(status: StatusCode, ttl: Duration) -> Duration {
-    if refuses_caller(status) { Duration::ZERO } else { ttl }
+/// The time for which a key is remembered that a response with this status has released. A key whose first attempt the service
+/// has refused to the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys. Earlier
+/// attempts are remembered: one of them may have executed.
+pub(super) fn released_ttl(status: StatusCode, ttl: Duration, lease: &AttemptLease) -> Duration {
+    if refuses_caller(status) && lease.attempt == 1 { Duration::ZERO } else { ttl }
 }
 
 /// Whether the service refuses the caller, and not the request.
-pub(super) fn refuses_caller(status: StatusCode) -> bool {
+fn refuses_caller(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 

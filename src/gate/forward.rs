@@ -68,7 +68,9 @@ impl Gate {
         // failover, and the key may be another instance's by now.
         let instance = Arc::clone(&self.instance);
         let may_send = move || {
+            // The heartbeat suspends the lease after a change of the primary; until then the store itself says so.
             instance.instance_lease.has_held_since(reserving_since)
+                && !instance.store.has_changed_primary()
                 && reserving_since.elapsed() <= instance.first_byte_within()
         };
         self.send(guarded, lease, entry, context, &may_send).await
@@ -103,7 +105,7 @@ impl Gate {
         match outcome {
             UpstreamOutcome::Answered(response, directives) => {
                 let (verdict, ttl) = directives.apply(&route, response.status, &response.headers);
-                if route.key_rate.is_some() && !deliver::refuses_caller(response.status) {
+                if route.key_rate.is_some() && response.status.is_success() {
                     self.instance.key_limits.note_accepted(&reserve_request.scope);
                 }
                 // Anything that may panic comes before the lease leaves the attempt's care.

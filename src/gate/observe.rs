@@ -133,7 +133,10 @@ async fn compare(
 /// The settlement that the response would have led to. Of the response only the status is stored.
 fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Route) -> Settlement {
     match verdict {
-        Some((ResponseVerdict::Release, ttl, status)) => lease.release(deliver::released_ttl(status, ttl)),
+        Some((ResponseVerdict::Release, ttl, status)) => {
+            let ttl = deliver::released_ttl(status, ttl, &lease);
+            lease.release(ttl)
+        }
         Some((ResponseVerdict::Store, ttl, status)) => {
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };

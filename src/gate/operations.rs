@@ -57,18 +57,20 @@ impl Gate {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
-        let Some((id, route)) =
-            OperationId::parse(name).and_then(|id| Some((id, self.find_callers_route(id, &head, client, live)?)))
-        else {
+        let found = OperationId::parse(name).map(|id| (id, self.find_callers_routes(id, &head, client, live)));
+        let Some((id, routes)) = found.filter(|(_, routes)| !routes.is_empty()) else {
             return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
-        let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
-        if let Some(authorizer) = authorizer
-            && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route))).await
-        {
-            return denied.into_response();
+        // The operation's name does not say which of these routes accepted it, so all of their services have to agree.
+        for route in &routes {
+            let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
+            if let Some(authorizer) = authorizer
+                && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route))).await
+            {
+                return denied.into_response();
+            }
         }
-        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
+        let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].wait_timeout);
         // Waits until the key is settled or the time is up, and then shows the state of that time.
         tokio::select! {
             _ = self.instance.wait_groups.wait(&self.instance, id.record, Instant::now() + wait) => {}
@@ -80,15 +82,15 @@ impl Gate {
         found.map(certain).filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
     }
 
-    /// A route whose scope the operation's caller has; `None` if this request is another caller's. Tries the scope of every
-    /// route that may have accepted the operation.
-    fn find_callers_route<'a>(
+    /// The routes whose scope the operation's caller has; none if this request is another caller's. Tries the scope of every
+    /// route that may have accepted the operation, the asynchronous ones first.
+    fn find_callers_routes<'a>(
         &self,
         id: OperationId,
         head: &request::Parts,
         client: &ClientConnection,
         live: &'a LiveConfig,
-    ) -> Option<&'a Arc<Route>> {
+    ) -> Vec<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
             let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.untrusted_peer());
@@ -97,7 +99,7 @@ impl Gate {
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =
             live.config.routes.iter().partition(|route| route.delivery != DeliveryMode::Sync);
-        asynchronous.into_iter().chain(others).find(|route| is_of(&route.scope))
+        asynchronous.into_iter().chain(others).filter(|route| is_of(&route.scope)).collect()
     }
 }
 

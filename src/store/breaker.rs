@@ -255,6 +255,10 @@ impl Store for Breaker {
         self.call_always(Op::RenewLease, self.store.renew_lease(renewal))
     }
 
+    fn has_changed_primary(&self) -> bool {
+        self.store.has_changed_primary()
+    }
+
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
         Box::pin(async {
             let check = self.store.check_primaries().await;

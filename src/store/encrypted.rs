@@ -126,6 +126,10 @@ impl Store for EncryptedStore {
         self.store.check_primaries()
     }
 
+    fn has_changed_primary(&self) -> bool {
+        self.store.has_changed_primary()
+    }
+
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
         self.store.release_lease(instance)
     }

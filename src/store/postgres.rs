@@ -180,6 +180,10 @@ impl Store for Postgres {
         Box::pin(self.server.check_primaries())
     }
 
+    fn has_changed_primary(&self) -> bool {
+        self.server.has_changed_primary()
+    }
+
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {

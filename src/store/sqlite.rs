@@ -133,6 +133,10 @@ impl Store for Sqlite {
         Box::pin(std::future::ready(PrimaryCheck::default()))
     }
 
+    fn has_changed_primary(&self) -> bool {
+        false
+    }
+
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
         self.call(Urgency::First, 0, move |db, _| statements::release_lease(db, instance))
     }

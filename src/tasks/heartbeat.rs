@@ -39,11 +39,17 @@ impl Task for Heartbeat {
             purges_seen: Some(cache.purge_count()),
             hold_ttls_until: store_clock.hold_to_store(),
         };
-        let (primaries, renewed) = tokio::join!(store.check_primaries(), store.renew_lease(renewal));
-        if primaries.has_changed {
-            // The new primary may have neither this lease nor what was reserved under it, and the renewal may have gone to
-            // the former one.
-            instance_lease.suspend();
+        let check = async {
+            let has_changed = store.check_primaries().await.has_changed;
+            if has_changed {
+                // At once, and not after the renewal. The new primary may have neither this lease nor what was reserved under
+                // it, and the renewal may have gone to the former one.
+                instance_lease.suspend();
+            }
+            has_changed
+        };
+        let (has_changed, renewed) = tokio::join!(check, store.renew_lease(renewal));
+        if has_changed {
             return Ok(PassResult::Full);
         }
         let renewed = renewed.inspect_err(|_| instance_lease.record_missed_renewal())?;

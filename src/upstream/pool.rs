@@ -5,6 +5,7 @@
 //! idle connections once a second.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -73,12 +74,13 @@ impl UpstreamPool {
     ) -> Result<Response<PooledBody>, CallError> {
         let requests_upgrade = request.headers().contains_key(UPGRADE);
         let upload = request.body_mut().track_end();
+        let deadline = Instant::now() + self.wait_max;
         loop {
             let idle = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await;
             let (mut connection, was_idle) = match idle {
                 Some(connection) => (connection, true),
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
-                None => Box::pin(self.wait_or_connect()).await?,
+                None => Box::pin(self.wait_or_connect(deadline)).await?,
             };
             if !may_send() {
                 self.return_unused(connection);
@@ -111,16 +113,17 @@ impl UpstreamPool {
         pool.return_connection(connection);
     }
 
-    /// Makes a connection. Where all slots are taken, it waits for one, or for a connection that becomes idle here. Returns the
-    /// connection, and whether it was idle.
-    async fn wait_or_connect(&self) -> Result<(Box<PooledConnection>, bool), CallError> {
-        let deadline = Instant::now() + self.wait_max;
+    /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that becomes idle
+    /// here. Returns the connection, and whether it was idle.
+    async fn wait_or_connect(&self, deadline: Instant) -> Result<(Box<PooledConnection>, bool), CallError> {
+        if let Some(slot) = self.slots.try_take() {
+            return Ok((self.connect(slot).await.map_err(CallError::NeverSent)?, false));
+        }
+        // One place in the queue for the whole wait.
+        let mut taken = pin!(self.slots.take());
         let slot = loop {
-            if let Some(slot) = self.slots.try_take() {
-                break slot;
-            }
             tokio::select! {
-                slot = self.slots.take() => break slot,
+                slot = &mut taken => break slot,
                 () = self.returned.notified() => {
                     if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await {
                         return Ok((connection, true));
@@ -195,7 +198,7 @@ impl ReturnToPool for UpstreamPool {
     fn return_connection(self: Arc<Self>, connection: Box<PooledConnection>) {
         let mut idle = self.lock();
         idle.connections.push((connection, Instant::now()));
-        self.returned.notify_waiters();
+        self.returned.notify_one();
         if !std::mem::replace(&mut idle.is_checked, true) {
             tokio::spawn(check_idle(Arc::downgrade(&self)));
         }

@@ -55,6 +55,7 @@ on_both! {
         acknowledged_writes_survive_reopening,
     }
     settlements {
+        a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten,
         a_settlement_is_taken_by_the_table_of_outcomes_and_states,
     }
     takeovers {
@@ -113,6 +114,7 @@ on_both! {
         pages_of_recent_settlements_have_each_one_once,
     }
     admin {
+        the_audit_log_can_be_appended_to_and_not_changed,
         a_list_matches_its_filter_and_its_pages_have_each_key_once,
         other_services_keys_are_not_listed,
         each_decision_has_its_effect_and_is_audited,

@@ -25,10 +25,10 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
 /// The later migrations that only SQLite has.
-const SQLITE: [&str; 1] = ["0006_unknown_deliveries"];
+const SQLITE: [&str; 2] = ["0006_unknown_deliveries", "0007_audit"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 3] = ["0006_statements", "0007_unknown_deliveries", "0008_forget"];
+const POSTGRES: [&str; 4] = ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit"];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.

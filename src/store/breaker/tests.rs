@@ -58,6 +58,10 @@ impl Store for FakeStore {
         )
     }
 
+    fn has_changed_primary(&self) -> bool {
+        false
+    }
+
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
         unreachable!("the breaker only counts what it finds")
     }

@@ -42,6 +42,11 @@ impl PgServer {
         Ok((client, tokio::spawn(session::drive_until_refused(driver, server))))
     }
 
+    /// See [`crate::store::Store::has_changed_primary`].
+    pub fn has_changed_primary(&self) -> bool {
+        self.hosts.known_primary().is_some_and(|known_primary| known_primary.has_change())
+    }
+
     /// See [`crate::store::Store::check_primaries`].
     pub async fn check_primaries(&self) -> PrimaryCheck {
         self.look.look().await

@@ -135,6 +135,11 @@ impl KnownPrimary {
         self.has_changed.swap(false, Ordering::AcqRel)
     }
 
+    /// Whether a server that this process used was refused since the last [`Self::take_change`].
+    pub fn has_change(&self) -> bool {
+        self.has_changed.load(Ordering::Acquire)
+    }
+
     /// Waits until this server is refused.
     pub async fn refused(&self, server: PrimaryIdentity) -> PrimaryRefusal {
         let mut states = self.state.subscribe();

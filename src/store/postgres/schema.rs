@@ -53,6 +53,7 @@ const STEPS: &[MigrationStep] = &[
         sql: include_str!("../../../migrations/postgres/0007_unknown_deliveries.keys_unknown_deliveries.sql"),
     }]),
     MigrationStep::new(8, "0008_forget", include_str!("../../../migrations/postgres/0008_forget.sql")),
+    MigrationStep::new(9, "0009_audit", include_str!("../../../migrations/postgres/0009_audit.sql")),
 ];
 
 /// See [`crate::store::schema()`].

@@ -24,6 +24,7 @@ const STEPS: &[MigrationStep] = &[
         "0006_unknown_deliveries",
         include_str!("../../../migrations/sqlite/0006_unknown_deliveries.sql"),
     ),
+    MigrationStep::new(7, "0007_audit", include_str!("../../../migrations/sqlite/0007_audit.sql")),
 ];
 
 /// See [`crate::store::schema()`].

@@ -138,7 +138,7 @@ impl StoreFixture {
 
     /// The audit entries, oldest first, a line each.
     pub async fn audit(&mut self) -> Vec<String> {
-        let columns = ["service", "actor", "action", "id", "before", "after", "note"];
+        let columns = ["service", "actor", "action", "id", "before", "after", "coalesce(note, '-')"];
         let Home::Postgres(database) = &self.home else {
             self.close();
             let StoreLocation::Sqlite(path) = &self.settings.location else {
@@ -161,7 +161,6 @@ impl StoreFixture {
 
     /// The same without notes, where the entries have none.
     pub async fn audit_without_notes(&mut self) -> Vec<String> {
-        self.execute_sql("update audit set note = '-' where note is null").await.unwrap();
         let lines = self.audit().await;
         if self.store.is_none() {
             self.reopen().await;

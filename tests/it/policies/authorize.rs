@@ -68,8 +68,10 @@ async fn a_waiting_duplicate_and_an_operation_are_asked_about_too() {
     let authorize = format!("replay = {{ authorize = \"http://{}/\" }}", authority.address);
     let wait = format!("in_flight = \"wait\"\n{authorize}");
     let queued = format!("delivery = \"async\"\n{authorize}");
+    // Another asynchronous route, whose operations nobody is asked about, has the same callers.
     let world = World::with(Store::sqlite(), |setup| {
-        setup.top("secret = \"a secret of some length\"").route(&route("pay", &wait)).route(&route("later", &queued))
+        let setup = setup.top("secret = \"a secret of some length\"").route(&route("free", "delivery = \"async\""));
+        setup.route(&route("pay", &wait)).route(&route("later", &queued))
     })
     .await;
     let hold = crate::harness::Hold::new();

@@ -14,7 +14,7 @@ use oncegate::store::admin::{
     AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, OperatorAction,
     OperatorDecision, Target, wait_until_forgotten,
 };
-use oncegate::store::{LeaseRenewal, SettleResult};
+use oncegate::store::{LeaseRenewal, SettleResult, StoreLocation};
 
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, renewal,
@@ -464,4 +464,22 @@ pub async fn decisions_survive_reopening(mut world: StoreFixture) {
     assert!(world.store().find(gone.id).await.unwrap().is_none());
     let noted: Vec<_> = audit_entries(&world, None).await.into_iter().map(|note| (note.action, note.after)).collect();
     assert_eq!(noted, [("purge", "none"), ("resolve", "completed")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+}
+
+pub async fn the_audit_log_can_be_appended_to_and_not_changed(mut world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    world.settle(settlement(&reserve_request, AttemptOutcome::Unknown)).await;
+    let id = reserve_request.id;
+    assert_eq!(verdict(&world, &at_risk(OperatorAction::NotExecuted), id).await, DecisionResult::Done);
+    let written = world.audit().await;
+    assert_eq!(written.len(), 1);
+    for change in ["update audit set actor = 'nobody'", "delete from audit", "truncate audit"] {
+        let refused = world.execute_sql(change).await.unwrap_err();
+        let is_sqlite = matches!(world.settings.location, StoreLocation::Sqlite(_));
+        // SQLite has no such statement.
+        let no_truncate = is_sqlite && change.starts_with("truncate");
+        assert!(no_truncate || refused.contains("cannot be changed or deleted"), "{change}: {refused}");
+    }
+    assert_eq!(world.audit().await, written);
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::AttemptOutcome;
 use oncegate::domain::state::StateKind;
-use oncegate::store::SettleResult;
+use oncegate::store::{ExpectedRecord, SettleResult};
 
-use crate::harness::store_fixture::{DAY, StoreFixture, completion, new_reserve_request, response, settlement};
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
+};
 
 /// The SQL that brings a settled key into a state. `None` if no key can be in that state, or SQL cannot bring it there.
 fn transition(state: StateKind, is_accepted: bool) -> Option<&'static str> {
@@ -66,4 +68,27 @@ pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world
             }
         }
     }
+}
+
+pub async fn a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten(mut world: StoreFixture) {
+    let forgotten = AttemptOutcome::Retryable { ttl: Duration::ZERO };
+    let second_attempt = new_reserve_request("second");
+    world.reserve(&second_attempt).await;
+    world.settle(settlement(&second_attempt, AttemptOutcome::Unknown)).await;
+    let next = next_attempt_request(&second_attempt);
+    let found = ExpectedRecord::from(&world.find(&second_attempt).await);
+    unwrap_lease(world.store().take_over(next.clone(), found).await.unwrap());
+    world.settle(settlement(&next, forgotten.clone())).await;
+    let record = world.find(&next).await;
+    assert_eq!((record.state.kind(), record.attempt, record.past_ttl), (StateKind::Retryable, 2, false));
+
+    let with_point = new_reserve_request("point");
+    world.reserve(&with_point).await;
+    world.settle(settlement(&with_point, AttemptOutcome::Unknown)).await;
+    let id = world.bytes(&with_point.id.to_string());
+    world.execute_sql(&format!("update keys set recovery_point = 'charged' where id = {id}")).await.unwrap();
+    world.settle(settlement(&with_point, forgotten)).await;
+    let record = world.find(&with_point).await;
+    assert_eq!((record.state.kind(), record.past_ttl), (StateKind::Retryable, false));
+    assert_eq!(record.recovery_point.unwrap().as_str(), "charged");
 }

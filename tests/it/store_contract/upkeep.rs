@@ -202,7 +202,7 @@ async fn settle_briefly(world: &StoreFixture, key: &str, outcome: AttemptOutcome
 
 fn brief_outcomes() -> [(&'static str, AttemptOutcome); 3] {
     let completed = |remember| AttemptOutcome::Completed { response: response(b""), ttl: Duration::ZERO, remember };
-    let retryable = AttemptOutcome::Retryable { ttl: Duration::ZERO };
+    let retryable = AttemptOutcome::Retryable { ttl: Duration::from_millis(1) };
     [("completed", completed(None)), ("remembered", completed(Some(DAY))), ("retryable", retryable)]
 }
 

@@ -1,7 +1,9 @@
 -- settle: ends an attempt. Only the newest attempt's token fits, and a completed key stays as it is.
 update keys
    set state = iif(accepted_at is not null and :state = 'retryable', 'queued', :state), settled_at = :now,
-       expires_at = iif(accepted_at is not null and :state = 'retryable', null, :now + :ttl_ms),
+       -- A key that forget has left is remembered for a day.
+       expires_at = iif(accepted_at is not null and :state = 'retryable', null,
+                        :now + iif(:ttl_ms = 0 and :state = 'retryable', 86400000, :ttl_ms)),
        due_at = case when accepted_at is null then null
                      when :state = 'retryable' then :now + coalesce(:due_ms, 0)
                      when :state = 'unknown' then :now + :due_ms end,
