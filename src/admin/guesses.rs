@@ -1,4 +1,4 @@
-//! Wrong tokens, by address: an address that has shown several is not looked at for a while.
+//! Wrong tokens, by address: after several from one address, no token from there is looked at for a while.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

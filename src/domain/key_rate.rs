@@ -26,13 +26,13 @@ impl KeyRate {
         self.burst
     }
 
-    /// The time between two keys at the even rate, in milliseconds.
-    pub fn interval_ms(self) -> u64 {
-        u64::from(1_000 / self.per_second)
+    /// The time between two keys at the even rate, in microseconds: whole milliseconds would make 501 a second into 1000.
+    pub fn interval_us(self) -> u64 {
+        u64::from(1_000_000 / self.per_second)
     }
 
-    /// The time in which a whole burst comes back, in milliseconds.
-    pub fn burst_ms(self) -> u64 {
-        self.interval_ms() * u64::from(self.burst)
+    /// The time in which a whole burst comes back, in microseconds.
+    pub fn burst_us(self) -> u64 {
+        self.interval_us() * u64::from(self.burst)
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{DATE, HOST, HeaderName};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, request};
+use http::header::{DATE, HeaderName};
+use http::{HeaderMap, Request, StatusCode, request};
 
 use super::authorize::{Authorizer, ReplayQuestion};
 use super::client::ClientConnection;
@@ -25,7 +25,6 @@ use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{FingerprintInput, Secrets};
 use crate::domain::ids::Token;
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
-use crate::domain::peer_network::peer_network;
 use crate::domain::record::Record;
 use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
@@ -37,6 +36,7 @@ use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::upstream::UpstreamClient;
 
 use identity::{IdentityInput, IdentitySearch, RequestIdentity};
+use origin::{client_address, request_origin};
 
 pub(super) use message::AdmitError;
 pub use message::Message;
@@ -46,6 +46,7 @@ mod identity;
 mod key_location;
 mod message;
 mod method_override;
+pub(super) mod origin;
 pub(super) mod read_body;
 pub(super) mod scope;
 
@@ -268,27 +269,6 @@ impl Gate {
     }
 }
 
-/// The request's origin, and whether its peer is trusted to name earlier hops.
-pub(super) fn request_origin(head: &request::Parts, client: &ClientConnection, config: &Config) -> RequestOrigin {
-    let peer = client.peer.to_canonical();
-    RequestOrigin {
-        peer,
-        trusted: is_trusted(&peer, config),
-        host: effective_host(head),
-        version: head.version,
-        secure: client.secure,
-    }
-}
-
-fn is_trusted(address: &IpAddr, config: &Config) -> bool {
-    config.trusted_proxies.iter().any(|network| network.contains(address))
-}
-
-/// The address that a request comes from, as far as it is one subject of a limit.
-fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
-    peer_network(origin.client_address(&head.headers, |address| is_trusted(&address.to_canonical(), config)))
-}
-
 impl Instance {
     /// The reservation of a keyed request.
     fn reserve_request(&self, view: &RequestView<'_>, identity: RequestIdentity) -> ReserveRequest {
@@ -429,16 +409,6 @@ const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
     let needed: Vec<_> = route.key.header().into_iter().chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
-}
-
-/// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else `Host`.
-/// A user before the host is not part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
-fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
-    let named = match head.uri.authority() {
-        Some(authority) => authority.as_str().as_bytes(),
-        None => head.headers.get(HOST)?.as_bytes(),
-    };
-    HeaderValue::from_bytes(named.rsplit(|byte| *byte == b'@').next()?).ok()
 }
 
 /// Refuses a request that was first sent more than `max_age` ago: its key may be forgotten, and it must not pass for a new

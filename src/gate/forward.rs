@@ -331,6 +331,8 @@ fn stored_outcome(record: Option<Box<Record>>, reserve_request: &ReserveRequest)
         KeyState::Completed(completed) if record.token == reserve_request.token => {
             Some(Outcome::CompletedByService(completed))
         }
+        // A failover has lost the takeover of the expired key. The earlier operation's response is back, and no retry gets it.
+        KeyState::Completed(_) if record.past_ttl => None,
         KeyState::Completed(completed) => Some(Outcome::Replayed(completed)),
         KeyState::Dead
         | KeyState::Expired

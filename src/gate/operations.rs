@@ -10,7 +10,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::admit::{request_origin, scope};
+use super::admit::origin::request_origin;
+use super::admit::scope;
 use super::authorize::ReplayQuestion;
 use super::client::ClientConnection;
 use super::decide::DEFAULT_RETRY_AFTER;

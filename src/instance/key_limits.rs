@@ -33,7 +33,7 @@ enum LimitedParty {
     Address(Arc<str>, IpAddr),
 }
 
-/// The time at which all new keys so far would have been used at the even rate, in milliseconds of boot time (the generic cell
+/// The time at which all new keys so far would have been used at the even rate, in microseconds of boot time (the generic cell
 /// rate algorithm: a token bucket in one number).
 #[derive(Debug, Default)]
 struct TokenBucket(AtomicU64);
@@ -91,21 +91,21 @@ impl NewKeyLimits {
 }
 
 impl TokenBucket {
-    /// Takes a token, or returns the milliseconds until there is one.
-    fn try_take(&self, rate: KeyRate, now: u64) -> Result<(), u64> {
-        let (interval, burst) = (rate.interval_ms(), rate.burst_ms());
+    /// Takes a token, or returns the milliseconds until there is one. `now_ms` is the boot time.
+    fn try_take(&self, rate: KeyRate, now_ms: u64) -> Result<(), u64> {
+        let (now, interval, burst) = (now_ms * 1_000, rate.interval_us(), rate.burst_us());
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |even| {
             let even = even.max(now) + interval;
             (even - now <= burst).then_some(even)
         });
-        taken.map(drop).map_err(|even| (even.max(now) + interval - now).saturating_sub(burst))
+        taken.map(drop).map_err(|even| (even.max(now) + interval - now).saturating_sub(burst).div_ceil(1_000))
     }
 }
 
 impl NewKeyAllowance {
     /// Takes the key back: it was not new.
     pub fn give_back(self) {
-        let interval = self.rate.interval_ms();
+        let interval = self.rate.interval_us();
         for bucket in self.buckets.into_iter().flatten() {
             bucket.0.fetch_sub(interval, Ordering::Relaxed);
         }
@@ -165,5 +165,18 @@ mod tests {
         let tries = [1_000, 1_000, 1_000, 1_099, 1_100, 1_100, 1_200, 5_000, 5_000, 5_000];
         let taken = tries.map(|now| bucket.try_take(rate, now).is_ok());
         assert_eq!(taken, [true, true, false, false, true, false, true, true, true, false]);
+    }
+
+    #[test]
+    fn a_rate_that_does_not_divide_a_second_is_kept_to() {
+        for per_second in [300, 501, 700, 999] {
+            let (bucket, rate) = (TokenBucket::default(), KeyRate::new(per_second, 100));
+            let tries = (0..20_000).filter(|half_ms| bucket.try_take(rate, 1_000 + half_ms / 2).is_ok());
+            let taken = tries.count() as u32;
+            assert!(
+                (100 + per_second * 10).abs_diff(taken) <= per_second / 50,
+                "{per_second} a second: {taken} in 10 s"
+            );
+        }
     }
 }

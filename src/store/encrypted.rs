@@ -16,7 +16,7 @@ use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Salt;
 use crate::domain::sealed_response;
-use crate::domain::state::{KeyState, StateKind};
+use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 
 use super::admin::{
     AuditEntry, Cursor, DecisionResults, KeyCounts, KeyFilter, KeyPage, OperatorAction, OperatorDecision, Target,
@@ -56,7 +56,7 @@ impl Encryption {
     fn open(&self, mut record: Record) -> Result<Record, CorruptRow> {
         if let KeyState::Completed(completed) = record.state {
             let response = sealed_response::open(&self.secrets, &record.id, &record.token, completed.response)?;
-            record.state = KeyState::Completed(crate::domain::state::CompletedResponse { response, ..completed });
+            record.state = KeyState::Completed(CompletedResponse { response, ..completed });
         }
         Ok(record)
     }
@@ -239,13 +239,10 @@ impl AdminStore for EncryptedStore {
         as_of: Option<SystemTime>,
     ) -> StoreFuture<'_, DecisionResults> {
         let encryption = self.encryption();
-        let OperatorAction::Complete(response) = &decision.change else {
-            return self.store.admin().apply_operator_decision(service, decision, targets, as_of);
+        let response = match &decision.change {
+            OperatorAction::Complete(response) if encryption.encrypts => response.clone(),
+            _ => return self.store.admin().apply_operator_decision(service, decision, targets, as_of),
         };
-        if !encryption.encrypts {
-            return self.store.admin().apply_operator_decision(service, decision, targets, as_of);
-        }
-        let response = response.clone();
         Box::pin(async move {
             // Each key has a text of its own, so each needs a call.
             let mut all = DecisionResults::default();

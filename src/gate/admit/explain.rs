@@ -54,8 +54,11 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
         &UpstreamSlots::new(1),
         &Default::default(),
     );
-    let origin =
-        super::request_origin(head, &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false), config);
+    let origin = super::origin::request_origin(
+        head,
+        &ClientConnection::new(std::net::Ipv4Addr::LOCALHOST.into(), false),
+        config,
+    );
     super::check_path(head.uri.path())?;
     if method_override::find_evaded_route(head, origin.host_name(), &router).is_some() {
         return Err(super::OVERRIDDEN_METHOD);

@@ -189,6 +189,29 @@ async fn an_attempt_is_stored_after_a_failover_lost_its_reservation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_takeover_of_an_expired_key_is_lost_in_a_failover_gets_no_earlier_answer() {
+    let pair = Pair::asynchronous().await;
+    let world = World::with(Store::Postgres(pair.database.clone()), |setup| {
+        impatient(setup).top("cache = { memory = \"0B\" }").defaults("ttl = \"1s\"")
+    })
+    .await;
+    assert_eq!(world.pay("k-1").send().await.text(), "effect 1");
+    pair.standby_has(1, "state = 'completed'").await;
+    pair.is_left_behind().await;
+    pair.standby_has(1, "expires_at <= clock_timestamp()").await;
+
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let later = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(2).await;
+    pair.fail_over();
+    pair.standby_has(1, "state = 'completed'").await;
+    hold.release();
+    let later = later.await.unwrap().unwrap();
+    assert_eq!((later.oncegate_status(), &*later.text()), (Some("unstored"), "effect 2"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_with_a_settlement_lost_in_a_failover_is_unknown_and_not_retried() {
     let pair = Pair::asynchronous().await;
     let world = World::with(Store::Postgres(pair.database.clone()), |setup| {

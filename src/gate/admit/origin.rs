@@ -1,0 +1,46 @@
+//! Where a request comes from: its peer, the client behind trusted proxies, and the host that it is addressed to.
+
+use std::net::IpAddr;
+
+use http::header::HOST;
+use http::{HeaderValue, request};
+
+use crate::config::Config;
+use crate::domain::peer_network::peer_network;
+use crate::gate::client::ClientConnection;
+use crate::protocol::fields::RequestOrigin;
+
+/// The request's origin, and whether its peer is trusted to name earlier hops.
+pub(in crate::gate) fn request_origin(
+    head: &request::Parts,
+    client: &ClientConnection,
+    config: &Config,
+) -> RequestOrigin {
+    let peer = client.peer.to_canonical();
+    RequestOrigin {
+        peer,
+        trusted: is_trusted(&peer, config),
+        host: effective_host(head),
+        version: head.version,
+        secure: client.secure,
+    }
+}
+
+fn is_trusted(address: &IpAddr, config: &Config) -> bool {
+    config.trusted_proxies.iter().any(|network| network.contains(address))
+}
+
+/// The address, or the IPv6 /64 network, that a request counts under in the limits for each address.
+pub(super) fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
+    peer_network(origin.client_address(&head.headers, |address| is_trusted(&address.to_canonical(), config)))
+}
+
+/// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else `Host`.
+/// A user before the host is not part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
+fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
+    let named = match head.uri.authority() {
+        Some(authority) => authority.as_str().as_bytes(),
+        None => head.headers.get(HOST)?.as_bytes(),
+    };
+    HeaderValue::from_bytes(named.rsplit(|byte| *byte == b'@').next()?).ok()
+}
