@@ -20,6 +20,7 @@ COPY crates crates
 RUN mkdir -p src benches/side_by_side && touch src/lib.rs \
     && echo 'fn main() {}' >src/main.rs && cp src/main.rs benches/side_by_side/ \
     && cargo build --locked --profile "$PROFILE" --target "$(rustc --print host-tuple)"
+COPY docs/runbooks docs/runbooks
 COPY migrations migrations
 COPY src src
 # Cargo goes by times, and these files are older than the stand-ins.

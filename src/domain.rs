@@ -34,3 +34,4 @@ pub mod sealed_response;
 pub mod service_report;
 pub mod space;
 pub mod state;
+pub mod unknown_cause;

@@ -97,7 +97,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago. The caller
     /// compares them with its running attempts.
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>>;
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>>;
 
     /// Moves the deadline of an attempt in flight to `time_limit` from now by the store's clock, unless it is later already.
     /// Returns whether the attempt is in flight; nothing has changed otherwise.
@@ -251,6 +251,17 @@ pub struct SweptKey {
     pub attempt: u32,
     /// The instance that had reserved the attempt.
     pub instance: InstanceId,
+}
+
+/// A reservation that [`Store::list_in_flight`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedAttempt {
+    /// The record's id.
+    pub id: RecordId,
+    /// The attempt's token.
+    pub token: Token,
+    /// The route's name.
+    pub route: String,
 }
 
 /// The records that [`Store::reap`] may take for past their TTL, as far as its caller believes the store's clock.

@@ -25,6 +25,7 @@ use super::{AdminListener, BODY_MAX};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::fingerprint::form;
+use runbooks::Runbook;
 use sessions::Visitor;
 use text::ActionKind;
 use view_models::TimeView;
@@ -33,6 +34,7 @@ pub use sessions::Sessions;
 
 mod action_pages;
 mod list_pages;
+mod runbooks;
 mod sessions;
 mod sign_in_pages;
 mod text;
@@ -66,6 +68,7 @@ enum PagePath<'a> {
     Key(&'a str),
     Keys,
     Overview,
+    Runbook(Runbook),
     SignIn,
     SignOut,
     Style,
@@ -84,6 +87,7 @@ impl<'a> PagePath<'a> {
             ["keys", id] => Self::Key(id),
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
             ["page.css"] => Self::Style,
+            ["runbooks", name] => Self::Runbook(Runbook::parse(name)?),
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
             _ => return None,
@@ -95,7 +99,7 @@ impl<'a> PagePath<'a> {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
             Self::Find | Self::SignOut => &[Method::POST],
-            Self::Audit | Self::Key(_) | Self::Keys | Self::Overview | Self::Style => &[Method::GET],
+            Self::Audit | Self::Key(_) | Self::Keys | Self::Overview | Self::Runbook(_) | Self::Style => &[Method::GET],
         }
     }
 }
@@ -229,6 +233,7 @@ impl AdminListener {
             (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Runbook(runbook), _) => Ok(visit.show_runbook(runbook).await),
             (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
                 Ok(visit.show_overview().await)
             }

@@ -15,6 +15,7 @@ use super::retry::DeliveryAttempt;
 use super::scope::Scope;
 use super::space::SpaceHash;
 use super::state::{KeyState, StateKind};
+use super::unknown_cause::UnknownCause;
 
 /// A request to the store: reserve this key for this attempt, unless the key is taken.
 #[derive(Clone, Debug)]
@@ -94,8 +95,8 @@ impl AttemptLease {
     }
 
     /// Settles an attempt that may have executed.
-    pub fn unknown(self) -> Settlement {
-        self.end(AttemptOutcome::Unknown)
+    pub fn unknown(self, cause: UnknownCause) -> Settlement {
+        self.end(AttemptOutcome::Unknown(cause))
     }
 
     /// Settles with any outcome.
@@ -137,7 +138,7 @@ impl Settlement {
     /// Marks an attempt unknown whose stored outcome a failover has lost: its row is in flight again, and the service
     /// may have acted.
     pub fn for_lost_outcome(id: RecordId, token: Token) -> Self {
-        Self { id, token, outcome: AttemptOutcome::Unknown, retry_in: None, lease: None }
+        Self { id, token, outcome: AttemptOutcome::Unknown(UnknownCause::Store), retry_in: None, lease: None }
     }
 
     /// Settles an attempt by its service's own report.
@@ -150,7 +151,7 @@ impl Settlement {
     /// retryable outcome: such a key is as good as one that was never used, so nothing is lost with its row.
     pub fn lease_to_restore(&self) -> Option<&AttemptLease> {
         match self.outcome {
-            AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown => self.lease.as_deref(),
+            AttemptOutcome::Completed { .. } | AttemptOutcome::Unknown(_) => self.lease.as_deref(),
             AttemptOutcome::Retryable { .. } => None,
         }
     }
@@ -178,7 +179,7 @@ impl Settlement {
             // The deletion is worth storing for as long as the record exists.
             AttemptOutcome::Retryable { .. } if self.outcome.forgets_key() => None,
             AttemptOutcome::Completed { ttl, .. } | AttemptOutcome::Retryable { ttl } => Some(ttl),
-            AttemptOutcome::Unknown => None,
+            AttemptOutcome::Unknown(_) => None,
         }
     }
 
@@ -215,7 +216,7 @@ pub enum AttemptOutcome {
         ttl: Duration,
     },
     /// It may have executed.
-    Unknown,
+    Unknown(UnknownCause),
 }
 
 impl AttemptOutcome {
@@ -243,7 +244,7 @@ impl AttemptOutcome {
             (Self::Completed { .. }, _) | (_, StateKind::InFlight) => true,
             (Self::Retryable { .. }, StateKind::Unknown) => true,
             (Self::Retryable { .. }, StateKind::Dead) => !is_accepted,
-            (Self::Retryable { .. }, StateKind::Queued | StateKind::Retryable) | (Self::Unknown, _) => false,
+            (Self::Retryable { .. }, StateKind::Queued | StateKind::Retryable) | (Self::Unknown(_), _) => false,
         }
     }
 }

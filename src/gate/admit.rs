@@ -215,6 +215,7 @@ impl Gate {
                 let secrets = live.config.secrets.clone();
                 let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
                 let reserve_request = self.instance.reserve_request(&view, identity);
+                context.with_trace(|trace| trace.note_record(reserve_request.id));
                 let client_address = route.key_rate.map(|_| client_address(&head, &origin, &live.config));
                 let guarded = GuardedRequest {
                     reserve_request,

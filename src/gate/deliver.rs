@@ -21,6 +21,7 @@ use crate::domain::response_policy::{OnUnknown, ResponseVerdict};
 use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
 use crate::domain::sealed::UnsealError;
 use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
@@ -114,7 +115,10 @@ impl Gate {
         }
         let mut context = ResponseContext::default();
         context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
-        context.with_trace(|trace| trace.note_key(&guarded.reserve_request.key));
+        context.with_trace(|trace| {
+            trace.note_key(&guarded.reserve_request.key);
+            trace.note_record(guarded.reserve_request.id);
+        });
         let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;
         context.note_outcome(&outcome);
         match delivery_result(outcome, &route).await {
@@ -266,10 +270,10 @@ fn may_log_missing_secret() -> bool {
 }
 
 /// Makes the attempt unknown. A delivery is due again if the route's `on_unknown` retries.
-pub(super) fn unknown(lease: AttemptLease, route: &Route) -> Settlement {
+pub(super) fn unknown(lease: AttemptLease, route: &Route, cause: UnknownCause) -> Settlement {
     let retries = route.on_unknown != OnUnknown::Hold;
     let pause = lease.delivery.filter(|_| retries).map(|delivery| pause(route, &delivery, false, None));
-    lease.unknown().with_retry_in(pause)
+    lease.unknown(cause).with_retry_in(pause)
 }
 
 fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after: Option<Duration>) -> Duration {

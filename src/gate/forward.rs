@@ -25,6 +25,7 @@ use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
 use crate::domain::service_report::ReservationHandle;
 use crate::domain::state::{CompletedResponse, KeyState};
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
@@ -120,9 +121,11 @@ impl Gate {
                         deliver::release(lease, &route, ttl, Some((response.status, &response.headers)))
                     }
                     (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                        tracing::warn!(%record, route = %route.name, attempt = number, status = response.status.as_u16(),
+                        let cause = directives.unknown_cause(response.status);
+                        context.with_trace(|trace| trace.note_unknown(cause));
+                        tracing::warn!(%record, route = %route.name, attempt = number, %cause,
                             "the service's response leaves the outcome unknown");
-                        deliver::unknown(lease, &route)
+                        deliver::unknown(lease, &route, cause)
                     }
                 };
                 let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
@@ -160,13 +163,14 @@ impl Gate {
                 self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
             }
             UpstreamOutcome::Broken | UpstreamOutcome::TimedOut => {
-                let refusal = match outcome {
-                    UpstreamOutcome::TimedOut => Refusal::UpstreamTimeout,
-                    _ => Refusal::UpstreamBroken,
+                let (refusal, cause) = match outcome {
+                    UpstreamOutcome::TimedOut => (Refusal::UpstreamTimeout, UnknownCause::Timeout),
+                    _ => (Refusal::UpstreamBroken, UnknownCause::Broken),
                 };
-                tracing::warn!(%record, route = %route.name, attempt = number, "{}: the outcome is unknown", refusal.slug());
+                context.with_trace(|trace| trace.note_unknown(cause));
+                tracing::warn!(%record, route = %route.name, attempt = number, %cause, "the outcome is unknown");
                 let (lease, entry) = attempt.into_parts();
-                let settlement = deliver::unknown(lease, &route);
+                let settlement = deliver::unknown(lease, &route, cause);
                 self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
             }
             UpstreamOutcome::Oversize(oversize) => {

@@ -74,7 +74,10 @@ impl Gate {
         };
         let mut context = ResponseContext::default();
         context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
-        context.with_trace(|trace| trace.note_key(&guarded.reserve_request.key));
+        context.with_trace(|trace| {
+            trace.note_key(&guarded.reserve_request.key);
+            trace.note_record(guarded.reserve_request.id);
+        });
         let id = guarded.reserve_request.id;
         let outcome = self.execute(guarded, &context).await;
         context.with_trace(|trace| {

@@ -16,6 +16,7 @@ use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveResult, Settlement};
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::metrics::{ReservationResult, RouteMetrics};
 use crate::protocol::directives::ServiceDirectives;
@@ -142,7 +143,8 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
             let response = StoredResponse { status, headers, body: None, trailers };
             lease.complete(response, ttl).with_remember(route.remember)
         }
-        Some((ResponseVerdict::Unknown, ..)) | None => lease.unknown(),
+        Some((ResponseVerdict::Unknown, _, status)) => lease.unknown(UnknownCause::Status(status)),
+        None => lease.unknown(UnknownCause::Broken),
     }
 }
 

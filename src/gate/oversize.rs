@@ -23,6 +23,7 @@ use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
 use crate::domain::state::KeyState;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::stored_response;
@@ -79,33 +80,34 @@ async fn hand_on(
         of_service: deadline,
         stored: deadline,
     };
-    let OversizeResponse { head, beginning, mut rest, .. } = oversize;
+    let OversizeResponse { head, directives, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
     let mut held = Frame::data(beginning.freeze());
-    let is_whole = loop {
+    let broken_by = loop {
         match timeout_at(deadline.of_service, rest.frame()).await {
             Ok(Some(Ok(next))) => {
                 let ready = std::mem::replace(&mut held, next);
                 client = send(client, BodyPiece::Frame(ready), &mut deadline).await;
             }
-            Ok(None) => break true,
-            Ok(Some(Err(_))) | Err(_) => break false,
+            Ok(None) => break None,
+            Ok(Some(Err(_))) => break Some(UnknownCause::Broken),
+            Err(_) => break Some(UnknownCause::Timeout),
         }
     };
     let response =
         StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
     let storable = stored_response::to_storable(&response, route);
     let (lease, entry) = attempt.into_parts();
-    if !is_whole {
-        tracing::warn!(route = %route.name, "the service broke off within a large response; the outcome is unknown");
+    if let Some(cause) = broken_by {
+        tracing::warn!(route = %route.name, %cause, "the service broke off within a large response; the outcome is unknown");
         // The channel closes without an end, so the client's connection is cut.
-        persist(instance, deliver::unknown(lease, route), entry).await;
+        persist(instance, deliver::unknown(lease, route, cause), entry).await;
         return;
     }
     let settlement = match verdict {
         ResponseVerdict::Release => deliver::release(lease, route, ttl, Some((response.status, &response.headers))),
         ResponseVerdict::Store => lease.complete(storable, ttl).with_remember(route.remember),
-        ResponseVerdict::Unknown => deliver::unknown(lease, route),
+        ResponseVerdict::Unknown => deliver::unknown(lease, route, directives.unknown_cause(response.status)),
     };
     let own = settlement.clone();
     // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of
@@ -134,8 +136,10 @@ fn is_stored_as(record: &Record, own: &Settlement) -> bool {
         && match (&own.outcome, &record.state) {
             (AttemptOutcome::Completed { response, .. }, KeyState::Completed(stored)) => stored.response == *response,
             (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
-            (AttemptOutcome::Unknown, KeyState::Unknown) => true,
-            (AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown, _) => false,
+            (AttemptOutcome::Unknown(_), KeyState::Unknown) => true,
+            (AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_), _) => {
+                false
+            }
         }
 }
 

@@ -66,7 +66,7 @@ impl Router {
                 upstream,
                 authorizer,
                 latency: latencies.route(&route.name),
-                metrics: metrics.route_metrics(&route.name),
+                metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
             };
             table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &active);
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));

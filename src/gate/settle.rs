@@ -10,6 +10,7 @@ use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, Reser
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
 use crate::domain::state::{CompletedResponse, KeyState};
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
@@ -42,6 +43,7 @@ pub(super) async fn persist(
     settlement: Settlement,
     mut entry: InFlightEntry,
 ) -> SettleOutcome {
+    count_unknown(instance, &settlement);
     if entry.reserve_status() == ReserveStatus::InDoubt {
         persist_in_background(instance, settlement, entry);
         return SettleOutcome::Bypassed;
@@ -74,6 +76,13 @@ pub(super) async fn persist(
             persist_in_background(instance, settlement, entry);
             SettleOutcome::Unstored
         }
+    }
+}
+
+/// Counts an outcome that is unknown, once for each attempt.
+fn count_unknown(instance: &Instance, settlement: &Settlement) {
+    if let (AttemptOutcome::Unknown(cause), Some(lease)) = (&settlement.outcome, settlement.lease_to_restore()) {
+        instance.observability.metrics.unknown.count(&lease.reserve_request.route, *cause);
     }
 }
 
@@ -230,7 +239,8 @@ impl RunningAttempt {
 impl Drop for RunningAttempt {
     fn drop(&mut self) {
         if let Some((lease, entry)) = self.held.take() {
-            let settlement = if self.sent { lease.unknown() } else { lease.release(self.ttl) };
+            let settlement = if self.sent { lease.unknown(UnknownCause::Crashed) } else { lease.release(self.ttl) };
+            count_unknown(&self.instance, &settlement);
             persist_in_background(&self.instance, settlement, entry);
         }
     }

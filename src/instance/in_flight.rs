@@ -208,7 +208,7 @@ impl InFlightEntry {
                 KeyState::Completed(CompletedResponse { response: response.clone(), expires_at: None })
             }
             AttemptOutcome::Retryable { .. } => KeyState::Retryable,
-            AttemptOutcome::Unknown => KeyState::Unknown,
+            AttemptOutcome::Unknown(_) => KeyState::Unknown,
         };
         let mut tables = self.registry.lock();
         if self.waiting_bytes.is_none() {

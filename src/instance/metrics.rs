@@ -23,6 +23,10 @@ use crate::telemetry::metrics::{
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
 
+pub use unknown_keys::UnknownKeys;
+
+mod unknown_keys;
+
 /// All metrics of this process. Each field is a metric, and is counted where the event happens.
 pub struct Metrics {
     registry: Registry,
@@ -43,6 +47,8 @@ pub struct Metrics {
     pub overloaded: Counters<ReachedLimit>,
     /// Requests that the admin listener denied.
     pub admin_denied: Counter,
+    /// Keys that this instance made unknown, by cause.
+    pub unknown: UnknownKeys,
     /// Keys that this instance's sweeper made unknown.
     pub zombies: Counter,
     /// Keys that this instance's reaper deleted.
@@ -76,6 +82,8 @@ pub struct Metrics {
 pub struct RouteMetrics {
     /// The route's name.
     pub name: Arc<str>,
+    /// The route's `path`, with its placeholders.
+    pub path: Arc<str>,
     /// Responses by `Oncegate-Status`.
     pub requests: Counters<OncegateStatus>,
     /// Results of reservations.
@@ -99,6 +107,7 @@ impl Metrics {
             cache_hits: Counters::default(),
             overloaded: Counters::default(),
             admin_denied: Counter::default(),
+            unknown: UnknownKeys::default(),
             zombies: Counter::default(),
             reaped: Counter::default(),
             clock_jumps: Counters::default(),
@@ -133,6 +142,7 @@ impl Metrics {
         m.register(name("store_primaries"), "Servers of store.url that take writes; 0 where it names one host", store.primaries.clone());
         m.register(name("store_clock_jumps"), "Jumps of the store's clock against this machine's, which the tasks wait after", self.clock_jumps.clone());
         m.register(name("in_flight"), "Attempts that this instance runs, or whose outcome it has still to store", self.in_flight.clone());
+        m.register(name("unknown"), "Keys that this instance made unknown, by cause", self.unknown.clone());
         m.register(name("zombie_keys"), "Keys that this instance made unknown because their attempt's lease ran out", self.zombies.clone());
         m.register(name("keys_reaped"), "Keys past their TTL that this instance deleted", self.reaped.clone());
         m.register(name("keys"), "Keys of this service in the store; settled keys are estimated from a sample", self.keys.clone());
@@ -154,10 +164,10 @@ impl Metrics {
     }
 
     /// The counters of a route. The same name has the same counters after a reload.
-    pub fn route_metrics(&self, route: &Arc<str>) -> Arc<RouteMetrics> {
+    pub fn route_metrics(&self, route: &Arc<str>, path: Arc<str>) -> Arc<RouteMetrics> {
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
         let rate_limited = self.rate_limited.of(route);
-        Arc::new(RouteMetrics { name: Arc::clone(route), requests, reservations, rate_limited })
+        Arc::new(RouteMetrics { name: Arc::clone(route), path, requests, reservations, rate_limited })
     }
 
     /// All metrics in the format of a scrape.

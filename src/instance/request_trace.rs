@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::metrics::{MethodLabel, RouteMetrics};
 use super::observability::Observability;
+use crate::domain::ids::RecordId;
 use crate::domain::key::Key;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::protocol::status::OncegateStatus;
 use crate::telemetry::logs::{REQUESTS, RequestLine, millis};
 use crate::telemetry::metrics::Label;
@@ -44,6 +46,10 @@ struct TraceState {
     route: Option<Arc<RouteMetrics>>,
     oncegate_status: Option<OncegateStatus>,
     attempt: Option<u32>,
+    /// The record of the request's key.
+    record: Option<RecordId>,
+    /// The cause for which the attempt's outcome is unknown.
+    cause: Option<UnknownCause>,
     /// The first bytes of the key, and their number.
     key: ([u8; 8], usize),
     answered: Option<(StatusCode, Duration)>,
@@ -99,6 +105,16 @@ impl RequestTrace {
     /// Notes the attempt's number.
     pub fn note_attempt(&self, number: u32) {
         self.lock().attempt = Some(number);
+    }
+
+    /// Notes the record of the request's key.
+    pub fn note_record(&self, id: RecordId) {
+        self.lock().record = Some(id);
+    }
+
+    /// Notes that the outcome of the request's attempt is unknown.
+    pub fn note_unknown(&self, cause: UnknownCause) {
+        self.lock().cause = Some(cause);
     }
 
     /// Notes the key. At most its first eight characters are kept.
@@ -165,8 +181,10 @@ impl RequestTrace {
         }
         let took = |stage: TraceStage| state.stages[stage as usize].map(|(_, took)| took);
         let key = std::str::from_utf8(&state.key.0[..state.key.1]).ok().filter(|key| !key.is_empty());
+        let (record, cause) = (state.record.map(|id| id.to_string()), state.cause.map(|cause| cause.to_string()));
         RequestLine {
             route: &route.name,
+            path: &route.path,
             method,
             oncegate_status: state.oncegate_status.map(OncegateStatus::name),
             status,
@@ -175,6 +193,8 @@ impl RequestTrace {
             store: took(TraceStage::Reserve).map(|reserve| reserve + took(TraceStage::Settle).unwrap_or_default()),
             upstream: took(TraceStage::Upstream),
             key,
+            record: record.as_deref(),
+            cause: cause.as_deref(),
             trace_id: trace_id().as_deref(),
         }
         .log();

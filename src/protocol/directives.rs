@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use super::fields;
 use crate::config::{self, Route};
 use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::unknown_cause::UnknownCause;
 
 /// The values of `Oncegate-Decision` and `Oncegate-TTL`; `None` for a field that is missing or invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,14 @@ impl ServiceDirectives {
         let ttl =
             text(fields::TTL).and_then(|ttl| config::parse_ttl(ttl).ok().or_else(|| report_invalid("oncegate-ttl")));
         Self { verdict, ttl }
+    }
+
+    /// The cause of an outcome that a response with this status leaves unknown.
+    pub fn unknown_cause(self, status: StatusCode) -> UnknownCause {
+        match self.verdict {
+            Some(ResponseVerdict::Unknown) => UnknownCause::Service,
+            Some(ResponseVerdict::Release | ResponseVerdict::Store) | None => UnknownCause::Status(status),
+        }
     }
 
     /// Returns the verdict on the response, and the time for which its outcome is kept.

@@ -12,17 +12,17 @@ use std::time::{Duration, SystemTime};
 use data_encoding::HEXLOWER_PERMISSIVE;
 
 use super::{StoreError, StoreFuture};
-use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::StoredResponse;
-use crate::domain::scope::Scope;
-use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 
 pub use current_row::CurrentRow;
+pub use key_entry::{EarlierAttempt, KeyEntry};
 pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
 pub use without_route::KeysWithoutRoute;
 
 mod current_row;
+mod key_entry;
 mod row;
 mod without_route;
 
@@ -186,60 +186,6 @@ impl KeyPage {
             |entry: &KeyEntry| Cursor { ticks: if order == ListOrder::Age { entry.ticks } else { 0 }, id: entry.id };
         let full = entries.len() >= limit as usize;
         Self { next: entries.last().filter(|_| full).map(cursor), entries }
-    }
-}
-
-/// A key as operators see it.
-#[derive(Clone, Debug)]
-pub struct KeyEntry {
-    /// The record's id.
-    pub id: RecordId,
-    /// The newest attempt's token, for [`Target`]. Never shown to anybody.
-    pub token: Token,
-    /// The stored state.
-    pub state: StateKind,
-    /// The number of attempts.
-    pub attempts: u32,
-    /// The instance of the newest attempt.
-    pub instance: InstanceId,
-    /// The caller's scope.
-    pub scope: Scope,
-    /// The space within which the key is unique.
-    pub space: SpaceHash,
-    /// The client's name for the operation.
-    pub key: Vec<u8>,
-    /// The route of the newest request.
-    pub route: String,
-    /// When the first attempt was reserved.
-    pub created_at: SystemTime,
-    /// When the newest attempt was reserved.
-    pub reserved_at: SystemTime,
-    /// When the newest attempt's time limit ends or ended.
-    pub deadline: SystemTime,
-    /// When the state last changed; `None` while in flight.
-    pub settled_at: Option<SystemTime>,
-    /// When the record lapses, where it has a TTL.
-    pub expires_at: Option<SystemTime>,
-    /// The stored response's status.
-    pub status: Option<u16>,
-    /// The length of the stored body in bytes; `None` where there is none, or it was too large to keep.
-    pub body_bytes: Option<u64>,
-    /// The number of probes for the newest attempt.
-    pub probes: u32,
-    /// The number of times in a row that the service knew of no such request.
-    pub absences: u32,
-    /// The time of the next probe.
-    pub probe_at: Option<SystemTime>,
-    /// The store's time when the row was read.
-    pub now: SystemTime,
-    /// `settled_at` in the store's own ticks.
-    pub ticks: i64,
-}
-
-impl KeyEntry {
-    /// Whether the record is past its TTL, and counts as never seen (or as expired) although its row still exists.
-    pub fn lapsed(&self) -> bool {
-        self.expires_at.is_some_and(|at| at <= self.now)
     }
 }
 

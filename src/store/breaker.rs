@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::metrics::{Op, StoreMetrics};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, RouteIdentity,
-    ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
+    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -275,7 +275,7 @@ impl Store for Breaker {
         self.call_always(Op::Sweep, self.store.sweep(expiry, limit, as_of))
     }
 
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
         self.call_always(Op::ListInFlight, self.store.list_in_flight(instance, older_than))
     }
 

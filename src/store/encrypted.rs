@@ -22,8 +22,8 @@ use super::admin::{
     AuditEntry, Cursor, DecisionResults, KeyCounts, KeyFilter, KeyPage, OperatorAction, OperatorDecision, Target,
 };
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, RouteIdentity,
-    ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
+    RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
 };
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
@@ -138,7 +138,7 @@ impl Store for EncryptedStore {
         self.store.sweep(expiry, limit, as_of)
     }
 
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
         self.store.list_in_flight(instance, older_than)
     }
 

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use super::row::{FoundRecord, millis, state_of};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture,
-    StoreSettings, SweptKey,
+    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, ServiceReports, SettleResult, Store,
+    StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -198,7 +198,7 @@ impl Store for Postgres {
         }))
     }
 
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
             upkeep::list_in_flight(&self.sweep, instance, millis(older_than), deadline)

@@ -167,7 +167,7 @@ pub fn state_after(outcome: &AttemptOutcome) -> &'static str {
     match outcome {
         AttemptOutcome::Completed { .. } => StateKind::Completed.name(),
         AttemptOutcome::Retryable { .. } => StateKind::Retryable.name(),
-        AttemptOutcome::Unknown => StateKind::Unknown.name(),
+        AttemptOutcome::Unknown(_) => StateKind::Unknown.name(),
     }
 }
 
@@ -183,12 +183,14 @@ pub struct OutcomeColumns<'a> {
     pub fields: Option<Vec<u8>>,
     /// The response's body.
     pub body: Option<&'a [u8]>,
+    /// The cause of an unknown outcome.
+    pub cause: Option<String>,
 }
 
 impl<'a> OutcomeColumns<'a> {
     /// The columns for this outcome.
     pub fn from_outcome(outcome: &'a AttemptOutcome) -> Self {
-        let nothing = Self { ttl_ms: None, remember_ms: None, status: None, fields: None, body: None };
+        let nothing = Self { ttl_ms: None, remember_ms: None, status: None, fields: None, body: None, cause: None };
         match outcome {
             AttemptOutcome::Completed { response, ttl, remember } => Self {
                 ttl_ms: Some(millis(*ttl)),
@@ -196,9 +198,10 @@ impl<'a> OutcomeColumns<'a> {
                 status: Some(response.status.as_u16().cast_signed()),
                 fields: Some(response.encode_fields()),
                 body: response.body.as_deref(),
+                cause: None,
             },
             AttemptOutcome::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
-            AttemptOutcome::Unknown => nothing,
+            AttemptOutcome::Unknown(cause) => Self { cause: Some(cause.to_string()), ..nothing },
         }
     }
 }
@@ -215,7 +218,7 @@ pub fn state_of(record: &Record, outcome: &AttemptOutcome) -> &'static str {
 pub fn body_bytes(outcome: &AttemptOutcome) -> usize {
     match outcome {
         AttemptOutcome::Completed { response, .. } => response.body.as_ref().map_or(0, Bytes::len),
-        AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown => 0,
+        AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_) => 0,
     }
 }
 

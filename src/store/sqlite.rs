@@ -20,8 +20,8 @@ use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, RouteIdentity, ServiceReports, SettleResult, Store, StoreError,
-    StoreFuture, StoreSettings, SweptKey,
+    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, ServiceReports, SettleResult, Store,
+    StoreError, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -145,7 +145,7 @@ impl Store for Sqlite {
         self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit, as_of))
     }
 
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
         self.call(Urgency::Ordinary, 0, move |db, now| {
             statements::list_in_flight(db, now, instance, millis(older_than))
         })

@@ -1,6 +1,6 @@
 //! Settles orphaned attempts: reserved for this instance in the store, but not running here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use futures_util::{StreamExt, stream};
 
 use super::{PassResult, Task};
 use crate::domain::attempt::{AttemptOutcome, Settlement};
-use crate::domain::ids::{RecordId, Token};
+use crate::domain::ids::Token;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
-use crate::store::{SettleResult, StoreError};
+use crate::store::{ReservedAttempt, SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
 ///
@@ -33,7 +34,7 @@ impl OrphanedAttempts {
     }
 
     /// Settles one attempt, and reports a delivery that was not sent, so that it does not count.
-    async fn settle(&self, settlement: Settlement) -> Result<(), StoreError> {
+    async fn settle(&self, settlement: Settlement, route: String) -> Result<(), StoreError> {
         let (id, token) = (settlement.id, settlement.token);
         let is_unsent = matches!(settlement.outcome, AttemptOutcome::Retryable { .. });
         match self.instance.store.settle(settlement.with_retry_in(is_unsent.then_some(PAUSE))).await? {
@@ -43,7 +44,8 @@ impl OrphanedAttempts {
                 self.instance.note_unsent_delivery(id, token);
             }
             SettleResult::Done { .. } => {
-                tracing::warn!(record = %id, "the store had lost the outcome of this attempt; the key is unknown");
+                self.instance.observability.metrics.unknown.count(&route, UnknownCause::Store);
+                tracing::warn!(record = %id, route, "the store had lost the outcome of this attempt; the key is unknown");
             }
             SettleResult::Fenced(_) => {}
         }
@@ -78,15 +80,17 @@ impl Task for OrphanedAttempts {
         // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
         // registry, so if it is not registered, its attempt never started.
         let found_before =
-            std::mem::replace(&mut self.found_before, reserved.iter().map(|(_, token)| *token).collect());
-        let orphans: HashMap<Token, RecordId> =
-            reserved.into_iter().filter(|(_, token)| !running.contains(token)).map(|(id, token)| (token, id)).collect();
-        let executed = in_flight.recently_executed(orphans.keys().copied());
+            std::mem::replace(&mut self.found_before, reserved.iter().map(|attempt| attempt.token).collect());
+        let orphans: Vec<_> = reserved.into_iter().filter(|attempt| !running.contains(&attempt.token)).collect();
+        let executed = in_flight.recently_executed(orphans.iter().map(|attempt| attempt.token));
         // Never started, or executed with a lost outcome. Others may still be about to be registered.
-        let settlements = orphans.into_iter().filter_map(|(token, id)| match executed.contains(&token) {
-            true => Some(self.settle(Settlement::for_lost_outcome(id, token))),
-            false => found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL))),
-        });
+        let settlements =
+            orphans.into_iter().filter_map(|ReservedAttempt { id, token, route }| match executed.contains(&token) {
+                true => Some(self.settle(Settlement::for_lost_outcome(id, token), route)),
+                false => {
+                    found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL), route))
+                }
+            });
         // The store commits together what is settled at the same time. A row that another transaction has locked fails alone,
         // after the store's timeout; the others do not wait for it.
         let mut settled = stream::iter(settlements).buffer_unordered(BATCH);

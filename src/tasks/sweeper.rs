@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{PassResult, Task};
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::store::StoreError;
 
@@ -24,6 +25,7 @@ impl Task for Sweeper {
         let swept = store.sweep(instance_lease.expiry(), BATCH, clock.as_of).await?;
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
+            observability.metrics.unknown.count(&key.route, UnknownCause::Crashed);
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
                 "the attempt's lease or its own deadline has run out; its outcome is unknown");
         }

@@ -1,5 +1,6 @@
 //! Requests and decisions of operators, over the admin listener and from a shell.
 
+mod causes;
 mod decisions;
 mod queries;
 mod shell;

@@ -60,6 +60,7 @@ on_both! {
     }
     takeovers {
         one_of_many_simultaneous_takeovers_gets_the_key,
+        the_attempts_before_the_newest_are_kept_up_to_twenty,
         the_next_attempt_increments_the_number_and_has_its_own_retention,
         a_key_past_its_ttl_starts_over,
         an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_over,

@@ -22,6 +22,7 @@ use oncegate::store::{self, ExpectedRecord, OpenError, Store, StoreSettings};
 use tokio_postgres::Client;
 
 use crate::harness::postgres;
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
     renewal, response, settlement, unwrap_taken,
@@ -62,7 +63,7 @@ async fn batches_with_common_keys_do_not_deadlock() {
                 ReserveRequest { token: record.token, ..mine }
             }
         };
-        drop(store.settle(settlement(&last, AttemptOutcome::Unknown)).await.unwrap());
+        drop(store.settle(settlement(&last, UNKNOWN)).await.unwrap());
     };
     for _ in 0..3 {
         let forwards = join_all(firsts.iter().map(|first| attempt(world.store().as_ref(), first)));

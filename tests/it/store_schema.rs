@@ -25,10 +25,10 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
 /// The later migrations that only SQLite has.
-const SQLITE: [&str; 2] = ["0006_unknown_deliveries", "0007_audit"];
+const SQLITE: [&str; 3] = ["0006_unknown_deliveries", "0007_audit", "0008_causes"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 4] = ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit"];
+const POSTGRES: [&str; 5] = ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit", "0010_causes"];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.
@@ -289,7 +289,8 @@ async fn no_statement_scans_the_whole_table() {
     // A caller's estimate of the time, in 2100.
     let as_of = "4102444800000";
     let settle = format!(
-        "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint])"
+        "({id}, {one}, array['completed'], array[1], array[200], {one}, {one}, array[null::bigint], array[null::bigint], \
+         array[null::text])"
     );
     let pick_up = format!(
         "('shop', array['pay'], array['retry'], array[1], array[1], array[3], array[1000], 8, {one}, 1, {one}, {one}, {one}, {one}, \
@@ -437,9 +438,9 @@ fn sqlite_searches_unknown_deliveries_by_their_own_index() {
 async fn a_plan_made_on_an_empty_table_is_right_for_a_large_one() {
     let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
-    let settle = "select * from oncegate.settle_2(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
+    let settle = "select * from oncegate.settle_3(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
                   array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint],
-                  array[null::bigint])";
+                  array[null::bigint], array[null::text])";
     // More often than a session needs before it may switch to a generic plan.
     for _ in 0..10 {
         client.batch_execute(settle).await.unwrap();

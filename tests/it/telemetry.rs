@@ -12,7 +12,7 @@ mod stats;
 mod traces;
 
 /// Scrapes the metrics as Prometheus does, with this Accept field.
-async fn scrape(proxy: &Proxy, accept: &str) -> Response {
+pub async fn scrape(proxy: &Proxy, accept: &str) -> Response {
     Client { address: proxy.admin }.get("/metrics").host("prometheus").field("Accept", accept).send().await
 }
 

@@ -9,6 +9,7 @@ use super::KeyAdminSnapshot;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, NextPage, ResponseSummary};
 use super::params::{self, AuditQuery, ListQuery};
 use super::problem::ApiProblem;
+use super::timeline::timeline;
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::store::StoreError;
@@ -65,7 +66,8 @@ impl KeyAdminSnapshot<'_> {
         let response = corrupt.or(response);
         let audit =
             self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
-        Ok(KeyDetails { entry, quiet_at, recovery_point, fingerprint, response, audit })
+        let timeline = timeline(&entry, &audit);
+        Ok(KeyDetails { entry, quiet_at, recovery_point, fingerprint, response, audit, timeline })
     }
 
     /// Returns the one key that an id, or the beginning of one, names.

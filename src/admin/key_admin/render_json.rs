@@ -11,6 +11,7 @@ use super::dto::{
 };
 use super::params;
 use super::problem::{ApiProblem, ProblemMember};
+use super::timeline::TimelineEvent;
 use crate::domain::rfc3339;
 use crate::domain::state::StateKind;
 use crate::store::admin::{AuditEntry, KeyEntry};
@@ -82,6 +83,8 @@ fn render_entry(entry: &KeyEntry) -> Value {
         "probes": entry.probes,
         "absences": entry.absences,
         "probe_at": render_time(entry.probe_at),
+        "accepted_at": render_time(entry.accepted_at),
+        "cause": entry.cause.map(|cause| cause.to_string()),
     });
     if str::from_utf8(&entry.key).is_err() {
         rendered["key_base64"] = BASE64_STANDARD.encode(&entry.key).into();
@@ -109,8 +112,29 @@ fn render_details(details: &KeyDetails) -> Value {
         Some(ResponseSummary::Corrupt(row)) => json!({ "corrupt": row.to_string() }),
         None => Value::Null,
     };
+    key["timeline"] = details.timeline.iter().map(render_event).collect();
     key["audit"] = details.audit.iter().map(render_audit_entry).collect();
     key
+}
+
+fn render_event(event: &TimelineEvent) -> Value {
+    match event {
+        TimelineEvent::Attempt(attempt) => json!({
+            "event": "attempt",
+            "at": rfc3339::format(attempt.began_at),
+            "attempt": attempt.number,
+            "instance": attempt.instance.to_string(),
+            "ended_at": render_time(attempt.ended_at),
+            "duration_ms": attempt.duration().map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            "state": attempt.state.map(StateKind::name),
+            "cause": attempt.cause.map(|cause| cause.to_string()),
+        }),
+        TimelineEvent::Decision(entry) => {
+            let mut rendered = render_audit_entry(entry);
+            rendered["event"] = "decision".into();
+            rendered
+        }
+    }
 }
 
 fn render_audit_log(log: &AuditLog) -> Value {

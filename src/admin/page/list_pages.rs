@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::text::{ActionKind, explain_state};
 use super::view_models::{
-    AuditEntryView, AuditLogView, KEY_CHARS_MAX, KeyDetailsView, KeyListView, KeyView, ResponseView, StatsView, shorten,
+    AuditEntryView, AuditLogView, EventView, KeyDetailsView, KeyListView, KeyView, ResponseView, StatsView, shorten_key,
 };
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::params::{AuditQuery, ListQuery, parse_filter};
@@ -158,7 +158,7 @@ impl Visit<'_> {
             let KeyListView { keys, next_cursor } = list.ok()?.into();
             let counted = stats.as_ref().map_or(0, |stats| stats.count(state));
             let count = counted.max(keys.len() as u64);
-            let explanation = explain_state(state);
+            let explanation = explain_state(state, false);
             Some(WaitingKeys { state, title, explanation, keys, count, more: next_cursor.is_some() })
         });
         let (waiting, log) = (waiting.collect(), log.ok().map(AuditLogView::from));
@@ -202,7 +202,7 @@ impl Visit<'_> {
         match (&*found, &cursor) {
             ([one], None) => Ok(redirect_to(&format!("/keys/{}", one.id))),
             _ => {
-                let name = shorten(key, KEY_CHARS_MAX);
+                let name = shorten_key(key);
                 Ok(self.render_keys(Some(name), FilterForm::default(), found, cursor).await)
             }
         }

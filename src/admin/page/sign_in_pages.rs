@@ -113,6 +113,7 @@ fn parse_own_page(next: &str) -> Option<&str> {
         | PagePath::Keys
         | PagePath::Audit
         | PagePath::Overview
+        | PagePath::Runbook(_)
         | PagePath::BulkChange => true,
         PagePath::Find | PagePath::SignIn | PagePath::SignOut | PagePath::Style => false,
     };

@@ -2,6 +2,7 @@
 
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
 
 /// The decisions about a key that the page offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,8 +147,11 @@ impl ActionKind {
 }
 
 /// Explains a state, and what a retry gets in it.
-pub fn explain_state(state: StateKind) -> &'static str {
+pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
     match state {
+        StateKind::Dead if accepted => {
+            "Oncegate accepted it for delivery and has given it up: nothing delivers it until you decide. Its caller was told 202, and retries get 202 too."
+        }
         StateKind::Completed => "The response is stored, and every retry gets it.",
         StateKind::Dead => {
             "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409."
@@ -157,6 +161,20 @@ pub fn explain_state(state: StateKind) -> &'static str {
         StateKind::Queued => "Accepted, and waiting to be delivered to the service.",
         StateKind::Retryable => "Known not to have executed: the next retry is sent to the service.",
         StateKind::Unknown => "It may have been executed, and nobody knows. Retries get 409 until somebody does.",
+    }
+}
+
+/// Explains the cause of an unknown outcome.
+pub fn explain_cause(cause: UnknownCause) -> String {
+    match cause {
+        UnknownCause::Broken => "the connection to the service broke after the request may have reached it".into(),
+        UnknownCause::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
+        UnknownCause::Service => "the service said so, by Oncegate-Decision: unknown".into(),
+        UnknownCause::Status(status) => {
+            format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
+        }
+        UnknownCause::Store => "the store lost the stored outcome in a failover".into(),
+        UnknownCause::Timeout => "the service did not answer within the route's upstream_timeout".into(),
     }
 }
 

@@ -9,14 +9,17 @@ use crate::admin::key_admin::dto::{
 };
 use crate::admin::key_admin::params::cursor_text;
 use crate::admin::key_admin::problem::ProblemCode;
+use crate::admin::key_admin::timeline::TimelineEvent;
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
 use crate::store::admin::{AuditEntry, KeyCount, KeyEntry, KeysWithoutRoute};
 
-/// The number of characters of a key that are shown: enough to recognise it, and not enough to use it.
-pub const KEY_CHARS_MAX: usize = 8;
+/// The number of characters of a key that a list shows, of its beginning and of its end: some clients begin all their keys with
+/// the same word, as Stripe's do with `stripe-node-retry-`.
+const KEY_ENDS: (usize, usize) = (12, 12);
 /// The number of digits of an id that are shown: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
 /// The number of digits of a caller's hash that are shown: enough to tell two apart.
@@ -95,6 +98,8 @@ pub struct KeyView {
     pub probes: u32,
     pub absences: u32,
     pub probe_at: Option<TimeView>,
+    accepted: bool,
+    cause: Option<UnknownCause>,
 }
 
 impl From<&KeyEntry> for KeyView {
@@ -117,13 +122,27 @@ impl From<&KeyEntry> for KeyView {
             probes: entry.probes,
             absences: entry.absences,
             probe_at: entry.probe_at.map(TimeView),
+            accepted: entry.accepted_at.is_some(),
+            cause: entry.cause,
         }
     }
 }
 
 impl KeyView {
+    /// The key's beginning and end, for lists.
     pub fn key(&self) -> String {
-        shorten(&self.key, KEY_CHARS_MAX)
+        shorten_key(&self.key)
+    }
+
+    /// The whole key, where somebody decides about it.
+    pub fn whole_key(&self) -> String {
+        make_visible(&self.key)
+    }
+
+    /// The cause for which the outcome is unknown; `None` for keys in other states.
+    pub fn cause(&self) -> Option<CauseView> {
+        let undecided = matches!(self.state, StateKind::Dead | StateKind::Unknown);
+        self.cause.filter(|_| undecided).map(CauseView)
     }
 
     pub fn id(&self) -> String {
@@ -149,7 +168,7 @@ impl KeyView {
     }
 
     pub fn explanation(&self) -> &'static str {
-        text::explain_state(self.state)
+        text::explain_state(self.state, self.accepted)
     }
 
     pub fn actions(&self) -> &'static [ActionKind] {
@@ -162,6 +181,51 @@ impl KeyView {
     }
 }
 
+/// The cause of an unknown outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct CauseView(UnknownCause);
+
+impl CauseView {
+    pub fn name(&self) -> String {
+        self.0.to_string()
+    }
+
+    pub fn explanation(&self) -> String {
+        text::explain_cause(self.0)
+    }
+}
+
+/// An event in the history of a key.
+#[derive(Debug)]
+pub enum EventView {
+    Attempt { at: TimeView, number: u32, instance: String, end: String, cause: Option<CauseView> },
+    Decision(AuditEntryView),
+}
+
+impl From<TimelineEvent> for EventView {
+    fn from(event: TimelineEvent) -> Self {
+        match event {
+            TimelineEvent::Attempt(attempt) => Self::Attempt {
+                at: TimeView(attempt.began_at),
+                number: attempt.number,
+                instance: attempt.instance.to_string(),
+                end: match (attempt.state, attempt.duration()) {
+                    (Some(state), Some(took)) => format!("{state} after {}", format_duration(took)),
+                    (Some(state), None) => state.to_string(),
+                    (None, _) => String::new(),
+                },
+                cause: attempt.cause.map(CauseView),
+            },
+            TimelineEvent::Decision(entry) => Self::Decision(AuditEntryView::from(entry)),
+        }
+    }
+}
+
+/// A duration in milliseconds below ten seconds, else in its largest unit.
+fn format_duration(took: Duration) -> String {
+    if took < Duration::from_secs(10) { format!("{} ms", took.as_millis()) } else { format_span(took) }
+}
+
 /// The details of a key that its own page shows.
 #[derive(Debug)]
 pub struct KeyDetailsView {
@@ -169,7 +233,7 @@ pub struct KeyDetailsView {
     pub quiet_at: Option<TimeView>,
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseView>,
-    pub audit: Vec<AuditEntryView>,
+    pub timeline: Vec<EventView>,
 }
 
 impl From<KeyDetails> for KeyDetailsView {
@@ -179,7 +243,7 @@ impl From<KeyDetails> for KeyDetailsView {
             quiet_at: details.quiet_at.map(TimeView),
             fingerprint: details.fingerprint,
             response: details.response.map(ResponseView::from),
-            audit: details.audit.into_iter().map(AuditEntryView::from).collect(),
+            timeline: details.timeline.into_iter().map(EventView::from).collect(),
         }
     }
 }
@@ -403,6 +467,19 @@ pub fn shorten(text: &str, chars: usize) -> String {
     shown
 }
 
+/// The beginning and the end of a key.
+pub fn shorten_key(key: &str) -> String {
+    let visible = make_visible(key);
+    let (first, last) = KEY_ENDS;
+    let count = visible.chars().count();
+    if count <= first + last + 1 {
+        return visible;
+    }
+    let (head, tail): (String, String) =
+        (visible.chars().take(first).collect(), visible.chars().skip(count - last).collect());
+    format!("{head}…{tail}")
+}
+
 /// A text that anybody may have written, without characters that turn the direction of a line or are invisible. The
 /// templates escape it for HTML.
 pub fn make_visible(text: &str) -> String {
@@ -430,11 +507,12 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_shown_by_its_first_characters_and_cannot_turn_the_line_around() {
-        let key = |key: &str| shorten(key, KEY_CHARS_MAX);
-        assert_eq!(key("order-1001-secret"), "order-10…");
-        assert_eq!(key("order-10"), "order-10");
-        assert_eq!(key("\u{202e}ab\r\ncd"), "\u{fffd}ab\u{fffd}\u{fffd}cd");
+    fn a_key_is_shown_so_that_it_can_be_told_apart_and_cannot_turn_the_line_around() {
+        let one = "stripe-node-retry-0b9c7f7e-1f1a-4b8e-9d5e-3c1f0a7b2d44";
+        assert_eq!(shorten_key(one), "stripe-node-…3c1f0a7b2d44");
+        assert_eq!(shorten_key("order-1001-which-is-short"), "order-1001-which-is-short");
+        assert_eq!(shorten_key("order-1001-which-is-longer"), "order-1001-w…ch-is-longer");
+        assert_eq!(shorten_key("\u{202e}ab\r\ncd"), "\u{fffd}ab\u{fffd}\u{fffd}cd");
     }
 
     #[test]

@@ -68,8 +68,9 @@ pub(super) fn render_key(key: &Value, paint: Paint) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
     let state = text(key, "state");
-    for name in ["id", "key", "state", "route", "space", "scope", "attempts", "instance"] {
+    for name in ["id", "key", "state", "cause", "route", "space", "scope", "attempts", "instance"] {
         match name {
+            "cause" if key[name].is_null() => {}
             "state" if key["lapsed"] == true => line(name, format!("{}, past its TTL", paint.state(&state, &state))),
             "state" => line(name, paint.state(&state, &state)),
             _ => line(name, text(key, name)),
@@ -97,13 +98,23 @@ pub(super) fn render_key(key: &Value, paint: Paint) -> String {
         };
         line("response", format!("{}, {body}; {}", response["status"], names.join(", ")));
     }
-    for note in key["audit"].as_array().into_iter().flatten() {
-        let why = note["note"].as_str().map(|why| format!(" ({})", escape_invisible(why))).unwrap_or_default();
-        let (before, after) = (text(note, "before"), text(note, "after"));
-        let done = format!("{}: {before} -> {after}", text(note, "action"));
-        line("audit", format!("{}  {done}, {}{why}", text(note, "at"), text(note, "actor")));
+    for event in key["timeline"].as_array().into_iter().flatten() {
+        line("history", format!("{}  {}", text(event, "at"), render_event(event)));
     }
     rendered
+}
+
+/// Renders an event in a key's history.
+fn render_event(event: &Value) -> String {
+    if event["event"] == "decision" {
+        let note = event["note"].as_str().map(|note| format!(" ({})", escape_invisible(note))).unwrap_or_default();
+        let (before, after) = (text(event, "before"), text(event, "after"));
+        return format!("{}: {before} -> {after}, {}{note}", text(event, "action"), text(event, "actor"));
+    }
+    let end = event["state"].as_str().map(|state| format!(": {}", escape_invisible(state))).unwrap_or_default();
+    let took = event["duration_ms"].as_u64().map(|ms| format!(" after {ms} ms")).unwrap_or_default();
+    let cause = event["cause"].as_str().map(|cause| format!(", cause {}", escape_invisible(cause))).unwrap_or_default();
+    format!("attempt {} by instance {}{end}{took}{cause}", event["attempt"], text(event, "instance"))
 }
 
 /// Renders a change.

@@ -1,11 +1,14 @@
 //! Decoding the rows of listings and of the audit log, for both stores.
 
-use super::{AuditEntry, CurrentRow, KeyEntry};
+use serde::Deserialize;
+
+use super::{AuditEntry, CurrentRow, EarlierAttempt, KeyEntry};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::domain::scope::Scope;
 use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
 use crate::store::row::{attempts, time};
 
 /// A row of a listing. Times are milliseconds since 1970; nothing of it is validated yet.
@@ -48,6 +51,12 @@ pub struct RawKeyEntry {
     pub absences: Option<i64>,
     /// The time of the next probe.
     pub probe_ms: Option<i64>,
+    /// When the request was accepted for asynchronous delivery.
+    pub accepted_ms: Option<i64>,
+    /// The cause of an unknown outcome.
+    pub cause: Option<String>,
+    /// The earlier attempts, as JSON.
+    pub earlier: Option<String>,
     /// The store's time.
     pub now_ms: i64,
     /// When the key was settled, in the store's own ticks.
@@ -81,10 +90,39 @@ impl RawKeyEntry {
             probes: count(self.probes)?,
             absences: count(self.absences)?,
             probe_at: self.probe_ms.map(time).transpose()?,
+            accepted_at: self.accepted_ms.map(time).transpose()?,
+            cause: self.cause.as_deref().and_then(UnknownCause::parse),
+            earlier: self.earlier.as_deref().map(earlier_attempts).transpose()?.unwrap_or_default(),
             now: time(self.now_ms)?,
             ticks: self.ticks.unwrap_or(0),
         })
     }
+}
+
+/// An attempt in the column `earlier`.
+#[derive(Deserialize)]
+struct RawEarlierAttempt {
+    attempt: u32,
+    instance: i64,
+    state: String,
+    cause: Option<String>,
+    reserved_ms: i64,
+    settled_ms: Option<i64>,
+}
+
+fn earlier_attempts(json: &str) -> Result<Vec<EarlierAttempt>, CorruptRow> {
+    let raw: Vec<RawEarlierAttempt> = serde_json::from_str(json).map_err(|_| CorruptRow("the earlier attempts"))?;
+    let decode = |raw: RawEarlierAttempt| {
+        Ok(EarlierAttempt {
+            number: raw.attempt,
+            instance: InstanceId::from_stored(raw.instance),
+            reserved_at: time(raw.reserved_ms)?,
+            settled_at: raw.settled_ms.map(time).transpose()?,
+            state: StateKind::parse(&raw.state).ok_or(CorruptRow("state"))?,
+            cause: raw.cause.as_deref().and_then(UnknownCause::parse),
+        })
+    };
+    raw.into_iter().map(decode).collect()
 }
 
 /// A row of the audit log.

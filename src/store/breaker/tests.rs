@@ -90,7 +90,7 @@ impl Store for FakeStore {
         unreachable!("the breaker has no part in it")
     }
 
-    fn list_in_flight(&self, _: InstanceId, _: Duration) -> StoreFuture<'_, Vec<(RecordId, Token)>> {
+    fn list_in_flight(&self, _: InstanceId, _: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
         self.answer(false, Vec::new())
     }
 

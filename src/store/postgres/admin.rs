@@ -415,6 +415,9 @@ fn read_key_entry(row: &Row) -> Result<KeyEntry, PgFailure> {
             probes: row.try_get::<_, Option<i32>>("probes")?.map(i64::from),
             absences: row.try_get::<_, Option<i32>>("absences")?.map(i64::from),
             probe_ms: row.try_get("probe_ms")?,
+            cause: row.try_get("cause")?,
+            accepted_ms: row.try_get("accepted_ms")?,
+            earlier: row.try_get("earlier")?,
             now_ms: row.try_get("now_ms")?,
             ticks: row.try_get("ticks")?,
         })

@@ -54,6 +54,7 @@ const STEPS: &[MigrationStep] = &[
     }]),
     MigrationStep::new(8, "0008_forget", include_str!("../../../migrations/postgres/0008_forget.sql")),
     MigrationStep::new(9, "0009_audit", include_str!("../../../migrations/postgres/0009_audit.sql")),
+    MigrationStep::new(10, "0010_causes", include_str!("../../../migrations/postgres/0010_causes.sql")),
 ];
 
 /// See [`crate::store::schema()`].

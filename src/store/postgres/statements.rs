@@ -165,7 +165,7 @@ impl BatchStatement for SettleStatement {
 
     async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let terms = column(requests, |q| OutcomeColumns::from_outcome(&q.settlement.outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 9] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
             (/* id */ &column(requests, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* state */ &column(requests, |q| state_after(&q.settlement.outcome)), Type::TEXT_ARRAY),
@@ -175,6 +175,7 @@ impl BatchStatement for SettleStatement {
             (/* body */ &map_all(&terms, |t| t.body), Type::BYTEA_ARRAY),
             (/* remember_ms */ &map_all(&terms, |t| t.remember_ms), Type::INT8_ARRAY),
             (/* due_ms */ &column(requests, |q| q.settlement.retry_in.map(millis)), Type::INT8_ARRAY),
+            (/* cause */ &map_all(&terms, |t| t.cause.as_deref()), Type::TEXT_ARRAY),
         ];
         let held = requests.iter().any(|q| q.held);
         let rows = match client.query_typed(if held { SETTLE_SKIP_LOCKED } else { SETTLE }, &parameters).await {
@@ -215,7 +216,7 @@ impl BatchStatement for RestoreStatement {
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
         let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 21] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 22] = [
             (
                 /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
@@ -276,6 +277,7 @@ impl BatchStatement for RestoreStatement {
                 &map_all(&lost, |(lease, _)| lease.taken_from.as_ref().map(|token| token.as_bytes().as_slice())),
                 Type::BYTEA_ARRAY,
             ),
+            (/* cause */ &map_all(&terms, |t| t.cause.as_deref()), Type::TEXT_ARRAY),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, requests.iter().map(|q| q.0.id))

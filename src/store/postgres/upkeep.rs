@@ -12,7 +12,7 @@ use super::failure::PgFailure;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::store::row;
-use crate::store::{LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SweptKey};
+use crate::store::{LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SweptKey};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = durable!("reap");
@@ -82,13 +82,13 @@ pub(super) async fn list_in_flight(
     instance: InstanceId,
     older_than_ms: i64,
     deadline: Instant,
-) -> Result<Vec<(RecordId, Token)>, PgFailure> {
+) -> Result<Vec<ReservedAttempt>, PgFailure> {
     let parameters: [Parameter<'_>; 2] =
         [(/* instance */ &instance.get(), Type::INT8), (/* older_than_ms */ &older_than_ms, Type::INT8)];
     let standing = |row: &Row| {
         let id = RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?;
         let token = Token::from_stored(row.try_get("token").map_err(column)?).ok_or(CorruptRow("token"))?;
-        Ok((id, token))
+        Ok(ReservedAttempt { id, token, route: row.try_get("route").map_err(column)? })
     };
     query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
 }

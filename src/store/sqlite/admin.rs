@@ -334,6 +334,9 @@ fn read_key_entry(row: &Row<'_>) -> Result<KeyEntry, SqliteFailure> {
         probes: row.get("probes")?,
         absences: row.get("absences")?,
         probe_ms: row.get("probe_ms")?,
+        cause: row.get("cause")?,
+        accepted_ms: row.get("accepted_ms")?,
+        earlier: row.get("earlier")?,
         now_ms: row.get("now_ms")?,
         ticks: row.get("ticks")?,
     };

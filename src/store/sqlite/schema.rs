@@ -25,6 +25,7 @@ const STEPS: &[MigrationStep] = &[
         include_str!("../../../migrations/sqlite/0006_unknown_deliveries.sql"),
     ),
     MigrationStep::new(7, "0007_audit", include_str!("../../../migrations/sqlite/0007_audit.sql")),
+    MigrationStep::new(8, "0008_causes", include_str!("../../../migrations/sqlite/0008_causes.sql")),
 ];
 
 /// See [`crate::store::schema()`].

@@ -12,7 +12,8 @@ use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
 use crate::store::{
-    ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult, SweptKey,
+    ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult,
+    SweptKey,
 };
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
@@ -114,6 +115,7 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
         ":status": terms.status,
         ":fields": terms.fields,
         ":body": terms.body,
+        ":cause": terms.cause,
         ":now": now,
     };
     let expires_at_ms: Option<Option<i64>> =
@@ -159,6 +161,7 @@ fn restore(
         ":status": terms.status,
         ":fields": terms.fields,
         ":body": terms.body,
+        ":cause": terms.cause,
         ":now": now,
     };
     let expires_at_ms: Option<i64> = db.prepare_cached(RESTORE)?.query_row(parameters, |row| row.get(0))?;
@@ -296,7 +299,7 @@ pub(super) fn list_in_flight(
     now: i64,
     instance: InstanceId,
     older_than_ms: i64,
-) -> Result<Vec<(RecordId, Token)>, SqliteFailure> {
+) -> Result<Vec<ReservedAttempt>, SqliteFailure> {
     let mut statement = db.prepare_cached(LIST_IN_FLIGHT)?;
     let parameters = named_params! { ":instance": instance.get(), ":older_than_ms": older_than_ms, ":now": now };
     let mut rows = statement.query(parameters)?;
@@ -304,7 +307,7 @@ pub(super) fn list_in_flight(
     while let Some(row) = rows.next()? {
         let id = blob(row, "id")?.and_then(RecordId::from_stored).ok_or(CorruptRow("id"))?;
         let token = blob(row, "token")?.and_then(Token::from_stored).ok_or(CorruptRow("token"))?;
-        standing.push((id, token));
+        standing.push(ReservedAttempt { id, token, route: row.get("route")? });
     }
     Ok(standing)
 }

@@ -14,6 +14,8 @@ use crate::telemetry::log_writer::LogWriter;
 pub struct RequestLine<'a> {
     /// The route's name.
     pub route: &'a str,
+    /// The route's `path`, with its placeholders.
+    pub path: &'a str,
     /// The method, from a closed list.
     pub method: &'a str,
     /// The value of `Oncegate-Status`.
@@ -30,6 +32,10 @@ pub struct RequestLine<'a> {
     pub upstream: Option<Duration>,
     /// The beginning of the key, at most eight characters.
     pub key: Option<&'a str>,
+    /// The id of the key's record, in hexadecimal digits.
+    pub record: Option<&'a str>,
+    /// The cause for which the attempt's outcome is unknown.
+    pub cause: Option<&'a str>,
     /// The ID of the request's trace.
     pub trace_id: Option<&'a str>,
 }
@@ -49,10 +55,11 @@ impl RequestLine<'_> {
         if let Some(mut writer) = json_writer() {
             return self.write_json(&mut writer, SystemTime::now());
         }
-        let Self { route, method, oncegate_status, status, attempt, key, trace_id, .. } = *self;
+        let Self { route, path, method, oncegate_status, status, attempt, key, record, cause, trace_id, .. } = *self;
         tracing::info!(
             target: REQUESTS,
             route,
+            path,
             method,
             oncegate_status,
             status,
@@ -61,6 +68,8 @@ impl RequestLine<'_> {
             store_ms = self.store.map(millis),
             upstream_ms = self.upstream.map(millis),
             key,
+            record,
+            cause,
             trace_id,
             client_gone = status.is_none().then_some(true),
             "request"
@@ -88,9 +97,12 @@ impl RequestLine<'_> {
         );
         let texts = [
             ("route", Some(self.route)),
+            ("path", Some(self.path)),
             ("method", Some(self.method)),
             ("oncegate_status", self.oncegate_status),
             ("key", self.key),
+            ("record", self.record),
+            ("cause", self.cause),
             ("trace_id", self.trace_id),
         ];
         for (name, value) in texts {
@@ -139,6 +151,7 @@ mod tests {
 
     const LINE: RequestLine<'_> = RequestLine {
         route: "pay",
+        path: "/payments/{id}",
         method: "POST",
         oncegate_status: Some("executed"),
         status: Some(201),
@@ -147,6 +160,8 @@ mod tests {
         store: Some(Duration::from_micros(7)),
         upstream: None,
         key: Some("a\"b\\c"),
+        record: Some("0a"),
+        cause: None,
         trace_id: None,
     };
 
@@ -164,6 +179,8 @@ mod tests {
             "level": "INFO",
             "message": "request",
             "route": "pay",
+            "path": "/payments/{id}",
+            "record": "0a",
             "method": "POST",
             "oncegate_status": "executed",
             "status": 201,

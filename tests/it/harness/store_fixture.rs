@@ -16,6 +16,7 @@ use oncegate::domain::response::StoredResponse;
 use oncegate::domain::scope::Scope;
 use oncegate::domain::sealed::SealedBytes;
 use oncegate::domain::space::SpaceHash;
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{self, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
@@ -338,6 +339,9 @@ pub fn completion(reserve_request: &ReserveRequest, body: &[u8]) -> Settlement {
 }
 
 /// The settlement of an attempt.
+/// An attempt that may have executed.
+pub const UNKNOWN: AttemptOutcome = AttemptOutcome::Unknown(UnknownCause::Broken);
+
 pub fn settlement(reserve_request: &ReserveRequest, outcome: AttemptOutcome) -> Settlement {
     AttemptLease {
         reserve_request: Arc::new(reserve_request.clone()),

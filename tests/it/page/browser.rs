@@ -104,11 +104,11 @@ async fn a_lost_answer_can_be_entered_by_keyboard_without_scripts() {
     browser.type_text(TOKEN).await;
     browser.press(&[ENTER]).await;
     // The page requested before the sign-in.
-    browser.wait_for_text("order-10…").await;
+    browser.wait_for_text("order-10").await;
     assert!(browser.url().await.ends_with("/keys?state=unknown"));
     browser.tab_to(".record a").await;
     browser.press(&[ENTER]).await;
-    browser.wait_for_text("Decisions about it").await;
+    browser.wait_for_text("History").await;
     // The first Tab is the link that skips the navigation.
     browser.tab_to(".skip").await;
     browser.press(&[ENTER]).await;
@@ -147,7 +147,7 @@ async fn a_form_of_another_site_in_the_same_browser_changes_nothing() {
     let id = unknown(&world, "order-1001").await;
     let admin = format!("http://localhost:{}", world.proxy.admin.port());
     browser.open(&format!("{admin}/keys/{id}")).await;
-    browser.wait_for_text("order-10…").await;
+    browser.wait_for_text("order-10").await;
     let form = format!(
         "<!doctype html><form method=post action='{admin}/keys/{id}/purge'><input name=seen value=unknown-1>\
          <input name=name value=mallory><input name=accept_risk value=true><button>x</button></form>\

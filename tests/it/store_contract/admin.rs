@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::domain::attempt::ReserveRequest;
 use oncegate::domain::ids::{InstanceId, RecordId};
 use oncegate::domain::scope::Scope;
 use oncegate::domain::space::SpaceHash;
@@ -16,6 +16,7 @@ use oncegate::store::admin::{
 };
 use oncegate::store::{LeaseRenewal, SettleResult, StoreLocation};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, renewal,
     response, settlement, unwrap_lease,
@@ -75,7 +76,7 @@ async fn audit_entries(world: &StoreFixture, of: Option<RecordId>) -> Vec<AuditE
 async fn unknown(world: &StoreFixture, key: &str) -> ReserveRequest {
     let reserve_request = new_reserve_request(key);
     world.reserve(&reserve_request).await;
-    world.settle(settlement(&reserve_request, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&reserve_request, UNKNOWN)).await;
     reserve_request
 }
 
@@ -217,7 +218,7 @@ pub async fn a_response_entered_by_an_operator_is_replayed_for_the_routes_ttl(wo
 pub async fn not_executed_is_believed_once_the_attempt_is_quiet(world: StoreFixture) {
     let key = ReserveRequest { time_limit: Duration::from_secs(60), ..new_reserve_request("k") };
     world.reserve(&key).await;
-    world.settle(settlement(&key, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&key, UNKNOWN)).await;
     let plain = decision(OperatorAction::NotExecuted);
     // An hour past its deadline, which is a minute away.
     match verdict(&world, &plain, key.id).await {
@@ -232,7 +233,7 @@ pub async fn not_executed_is_believed_once_the_attempt_is_quiet(world: StoreFixt
 
     let late = ReserveRequest { time_limit: Duration::ZERO, ..new_reserve_request("late") };
     world.reserve(&late).await;
-    world.settle(settlement(&late, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&late, UNKNOWN)).await;
     let quiet = Target { quiet_after: Duration::ZERO, ..target(&entry(&world, late.id).await) };
     // Not by a clock that is ahead of the caller's.
     let behind = Some(world.an_hour_ago().await);
@@ -268,7 +269,7 @@ pub async fn a_decision_does_not_apply_to_a_changed_key(world: StoreFixture) {
     let seen = target(&entry(&world, key.id).await);
     let (next, from) = (next_attempt_request(&key), world.find(&key).await);
     unwrap_lease(world.store().take_over(next.clone(), (&from).into()).await.unwrap());
-    world.settle(settlement(&next, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&next, UNKNOWN)).await;
     // Unknown as before, but by another attempt.
     for change in [OperatorAction::Complete(response(b"")), OperatorAction::NotExecuted, OperatorAction::Purge] {
         let decided = decide(&world, &at_risk(change), vec![seen.clone()]).await;
@@ -328,7 +329,7 @@ pub async fn a_released_key_is_not_completed_again_by_the_same_attempt(world: St
     let released = world.find(&key).await;
     assert!((released.state.name(), released.attempt) == ("retryable", 1) && released.token != key.token);
     // The same settlement, whose answer had been lost.
-    for outcome in [completion(&key, b"once"), settlement(&key, AttemptOutcome::Unknown)] {
+    for outcome in [completion(&key, b"once"), settlement(&key, UNKNOWN)] {
         let settled_record = world.settle_late(outcome).await.unwrap();
         assert_eq!((settled_record.state.name(), settled_record.token), ("retryable", released.token));
     }
@@ -469,7 +470,7 @@ pub async fn decisions_survive_reopening(mut world: StoreFixture) {
 pub async fn the_audit_log_can_be_appended_to_and_not_changed(mut world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.reserve(&reserve_request).await;
-    world.settle(settlement(&reserve_request, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&reserve_request, UNKNOWN)).await;
     let id = reserve_request.id;
     assert_eq!(verdict(&world, &at_risk(OperatorAction::NotExecuted), id).await, DecisionResult::Done);
     let written = world.audit().await;

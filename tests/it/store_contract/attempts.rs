@@ -10,6 +10,7 @@ use oncegate::domain::response::StoredResponse;
 use oncegate::domain::state::KeyState;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, response,
     settlement, unwrap_lease,
@@ -141,7 +142,7 @@ pub async fn a_completed_record_does_not_change(world: StoreFixture) {
     for outcome in [
         AttemptOutcome::Completed { response: response(b"second"), ttl: DAY, remember: None },
         AttemptOutcome::Retryable { ttl: Duration::ZERO },
-        AttemptOutcome::Unknown,
+        UNKNOWN,
     ] {
         let record = world.settle_late(settlement(&reserve_request, outcome)).await.unwrap();
         let KeyState::Completed(completed) = record.state else { panic!("it is not completed") };
@@ -153,7 +154,7 @@ pub async fn the_same_settlement_again_changes_nothing(world: StoreFixture) {
     for (key, outcome) in [
         ("completed", AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None }),
         ("retryable", AttemptOutcome::Retryable { ttl: Duration::from_millis(1) }),
-        ("unknown", AttemptOutcome::Unknown),
+        ("unknown", UNKNOWN),
     ] {
         let reserve_request = new_reserve_request(key);
         world.reserve(&reserve_request).await;
@@ -200,7 +201,7 @@ pub async fn a_superseded_attempt_settles_nothing(world: StoreFixture) {
     for outcome in [
         AttemptOutcome::Completed { response: response(b"late"), ttl: DAY, remember: None },
         AttemptOutcome::Retryable { ttl: DAY },
-        AttemptOutcome::Unknown,
+        UNKNOWN,
     ] {
         let record = world.settle_late(settlement(&first, outcome)).await.unwrap();
         assert_eq!((record.state.name(), record.token, record.attempt), ("in_flight", second.token, 2));
@@ -209,7 +210,7 @@ pub async fn a_superseded_attempt_settles_nothing(world: StoreFixture) {
 }
 
 pub async fn a_late_completion_is_taken_from_unknown_and_from_retryable(world: StoreFixture) {
-    for (key, belief) in [("unknown", AttemptOutcome::Unknown), ("retryable", AttemptOutcome::Retryable { ttl: DAY })] {
+    for (key, belief) in [("unknown", UNKNOWN), ("retryable", AttemptOutcome::Retryable { ttl: DAY })] {
         let reserve_request = new_reserve_request(key);
         world.reserve(&reserve_request).await;
         world.settle(settlement(&reserve_request, belief)).await;
@@ -223,12 +224,12 @@ pub async fn a_late_unknown_settlement_overwrites_no_decision(mut world: StoreFi
     let reserve_requests = ["released", "dead"].map(new_reserve_request);
     for reserve_request in &reserve_requests {
         world.reserve(reserve_request).await;
-        world.settle(settlement(reserve_request, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(reserve_request, UNKNOWN)).await;
     }
     world.settle(settlement(&reserve_requests[0], AttemptOutcome::Retryable { ttl: DAY })).await;
     world.execute_sql("update keys set state = 'dead' where state = 'unknown'").await.unwrap();
     for (reserve_request, settled_record) in reserve_requests.iter().zip(["retryable", "dead"]) {
-        let record = world.settle_late(settlement(reserve_request, AttemptOutcome::Unknown)).await.unwrap();
+        let record = world.settle_late(settlement(reserve_request, UNKNOWN)).await.unwrap();
         assert_eq!((record.state.name(), record.token), (settled_record, reserve_request.token));
     }
     // An attempt that is known not to have executed frees a dead key that was not accepted for delivery.

@@ -18,6 +18,7 @@ use oncegate::domain::state::StateKind;
 use oncegate::store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
 use oncegate::store::{ExpectedRecord, SettleResult};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_pick_up_request,
     new_reserve_request, next_attempt_request, own_instance, response, settlement, token, unwrap_taken,
@@ -137,7 +138,10 @@ pub async fn an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request(wo
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
     // It is listed under its instance like any attempt.
     let in_flight = world.store().list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
-    assert_eq!(in_flight, [(reserve_request.id, got.token)]);
+    assert_eq!(
+        in_flight.iter().map(|attempt| (attempt.id, attempt.token)).collect::<Vec<_>>(),
+        [(reserve_request.id, got.token)]
+    );
 }
 
 pub async fn one_of_many_simultaneous_enqueues_or_reservations_gets_the_key(world: StoreFixture) {
@@ -289,7 +293,7 @@ pub async fn an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_afte
     world.accept(&reserve_request).await;
     let brief = DeliveryPolicy { time_limit: Duration::from_millis(300), ..terms() };
     let job = world.pick_one(brief.clone()).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
     assert_eq!(ids(&world.pick_up(pick(brief.clone(), 1)).await), [], "it is held");
     let quiet_after = Duration::from_millis(300);
     let quiet = DeliveryPolicy { on_unknown: OnUnknown::RetryWhenQuiet, quiet_after, ..brief.clone() };
@@ -304,7 +308,7 @@ pub async fn an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_afte
     // A key that was not accepted is never delivered.
     let other = new_reserve_request("sync");
     world.reserve(&other).await;
-    world.settle(settlement(&other, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&other, UNKNOWN)).await;
     let at_once = DeliveryPolicy { on_unknown: OnUnknown::Retry, ..terms() };
     assert_eq!(ids(&world.pick_up(pick(at_once, 5)).await), []);
 }
@@ -314,7 +318,7 @@ pub async fn a_clock_ahead_of_the_caller_makes_no_delivery_due(world: StoreFixtu
     let quiet = DeliveryPolicy { on_unknown: OnUnknown::RetryWhenQuiet, time_limit: Duration::ZERO, ..terms() };
     world.accept(&unknown).await;
     let job = world.pick_one(quiet.clone()).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
     world.accept(&queued).await;
     let behind = world.an_hour_ago().await;
     let picked = world.pick_up(PickUpRequest { as_of: behind, ..pick(quiet.clone(), 5) }).await;
@@ -382,7 +386,7 @@ pub async fn a_requeued_delivery_has_all_its_attempts_again(world: StoreFixture)
     let job = world.pick_one(once.clone()).await;
     assert_eq!((job.lease.attempt, job.lease.delivery.unwrap().number), (2, 1));
     // An outcome that was unknown when the delivery was given up is unknown again.
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, None)).await;
+    world.settle(settlement_of(&job, UNKNOWN, None)).await;
     assert!(
         world
             .store()
@@ -425,7 +429,7 @@ pub async fn a_pick_up_skips_locked_deliveries(world: StoreFixture) {
     let retry = DeliveryPolicy { on_unknown: OnUnknown::Retry, ..terms() };
     world.accept(&reserve_requests[0]).await;
     let job = world.pick_one(retry.clone()).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
     world.accept(&reserve_requests[1]).await;
     world.accept(&reserve_requests[2]).await;
     let busy = vec![reserve_requests[0].id, reserve_requests[1].id];
@@ -450,7 +454,7 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
         ..pick(terms(), 0)
     };
     assert_eq!(ids(&world.pick_up(delivered).await), []);
-    world.settle(settlement_of(job(completed), AttemptOutcome::Unknown, None)).await;
+    world.settle(settlement_of(job(completed), UNKNOWN, None)).await;
     assert_eq!(world.decide(completed, OperatorAction::Complete(response(b""))).await, (DecisionResult::Done, false));
     world.settle(settlement_of(job(purged), AttemptOutcome::Retryable { ttl: DAY }, None)).await;
     assert_eq!(world.decide(purged, OperatorAction::Purge).await, (DecisionResult::Done, false));
@@ -513,11 +517,11 @@ pub async fn a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_d
                     .unwrap()
             );
         } else {
-            world.settle(settlement_of(&job, AttemptOutcome::Unknown, None)).await;
+            world.settle(settlement_of(&job, UNKNOWN, None)).await;
             assert_eq!(world.decide(reserve_request, OperatorAction::NotExecuted).await, (DecisionResult::Done, true));
         }
         let current_state = world.current_state(reserve_request).await;
-        for outcome in [AttemptOutcome::Unknown, AttemptOutcome::Retryable { ttl: DAY }] {
+        for outcome in [UNKNOWN, AttemptOutcome::Retryable { ttl: DAY }] {
             let SettleResult::Fenced(Some(record)) = world.settle_any(settlement_of(&job, outcome, None)).await else {
                 panic!("{current_state} is undone")
             };
@@ -532,7 +536,7 @@ pub async fn queued_deliveries_do_not_starve_older_unknown_ones(world: StoreFixt
     let open = new_reserve_request("open");
     world.accept(&open).await;
     let job = world.pick_one(terms()).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
     for number in 0..5 {
         world.accept(&new_reserve_request(&format!("queued-{number}"))).await;
     }
@@ -551,7 +555,7 @@ pub async fn a_pick_up_starts_no_more_of_a_route_than_its_slots(world: StoreFixt
     let policy =
         |route: &str, slots| DeliveryPolicy { route: route.into(), on_unknown: OnUnknown::Retry, slots, ..terms() };
     let job = world.pick_one(policy("full", 1)).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, Some(Duration::ZERO))).await;
+    world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
     for number in 1..8 {
         world.accept(&of_route("full", number)).await;
         world.accept(&of_route("other", number)).await;
@@ -591,7 +595,7 @@ pub async fn a_delivery_reported_as_not_executed_is_audited_as_queued(mut world:
     let reserve_request = new_reserve_request("k");
     world.accept(&reserve_request).await;
     let job = world.pick_one(terms()).await;
-    world.settle(settlement_of(&job, AttemptOutcome::Unknown, None)).await;
+    world.settle(settlement_of(&job, UNKNOWN, None)).await;
     assert_eq!(world.report(&job, ReportKind::NotExecuted(DAY)).await, ReportResult::Taken);
     assert_eq!(world.current_state(&reserve_request).await, "queued");
     let line = format!("shop service not_executed {} unknown queued", reserve_request.id);
@@ -601,7 +605,7 @@ pub async fn a_delivery_reported_as_not_executed_is_audited_as_queued(mut world:
 pub async fn a_backlog_hides_no_delivery_in_another_state(mut world: StoreFixture) {
     let (waits, open) = (new_reserve_request("waits"), new_reserve_request("open"));
     world.reserve(&open).await;
-    world.settle(settlement(&open, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&open, UNKNOWN)).await;
     world.accept(&waits).await;
     let columns = "token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, accepted_at, due_at, \
                    fingerprint, recipe, service, route, scope, space, key";

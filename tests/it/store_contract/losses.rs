@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::state::KeyState;
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, completion, new_reserve_request, next_attempt_request, response, settlement,
     unwrap_lease,
@@ -19,7 +21,7 @@ pub async fn a_completion_with_a_lost_row_is_stored_as_a_new_row(mut world: Stor
         let first = new_reserve_request(&format!("k-{attempt}"));
         let mut lease = world.reserve(&first).await;
         if attempt == 2 {
-            world.settle(lease.unknown()).await;
+            world.settle(lease.unknown(UnknownCause::Broken)).await;
             let seen = ExpectedRecord::from(&world.find(&first).await);
             lease = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
         }
@@ -47,7 +49,7 @@ pub async fn an_unknown_outcome_with_a_lost_row_stays_unknown(mut world: StoreFi
     let first = new_reserve_request("k");
     let lease = world.reserve(&first).await;
     world.execute_sql(LOSE_IT).await.unwrap();
-    let settled = world.store().settle(lease.unknown()).await.unwrap();
+    let settled = world.store().settle(lease.unknown(UnknownCause::Broken)).await.unwrap();
     assert!(matches!(settled, SettleResult::Done { expires_at: None }), "{settled:?}");
     let record = world.reserve_taken(&next_attempt_request(&first)).await;
     assert_eq!((record.state.name(), record.token, record.past_ttl), ("unknown", first.token, false));
@@ -72,9 +74,7 @@ pub async fn a_new_owner_after_a_lost_row_is_not_overwritten(mut world: StoreFix
     world.reserve(&first).await;
     world.execute_sql(LOSE_IT).await.unwrap();
     world.reserve(&second).await;
-    for outcome in
-        [AttemptOutcome::Completed { response: response(b"first"), ttl: DAY, remember: None }, AttemptOutcome::Unknown]
-    {
+    for outcome in [AttemptOutcome::Completed { response: response(b"first"), ttl: DAY, remember: None }, UNKNOWN] {
         let record = world.settle_late(settlement(&first, outcome)).await.unwrap();
         assert_eq!((record.token, record.state.name()), (second.token, "in_flight"));
     }
@@ -133,7 +133,7 @@ async fn lost_takeover(world: &mut StoreFixture, key: &str, state: &str) -> (Res
     let lease = world.reserve(&first).await;
     let (settlement, expires_at) = match state {
         "retryable" => (lease.release(DAY), "deadline"),
-        _ => (lease.unknown(), "null"),
+        _ => (lease.unknown(UnknownCause::Broken), "null"),
     };
     world.settle(settlement).await;
     let seen = ExpectedRecord::from(&world.find(&first).await);
@@ -160,7 +160,7 @@ pub async fn an_outcome_with_a_lost_takeover_replaces_the_record_before_it(mut w
 
         let (first, second) = lost_takeover(&mut world, &format!("{state}-unknown"), state).await;
         let token = second.reserve_request.token;
-        world.settle(second.unknown()).await;
+        world.settle(second.unknown(UnknownCause::Broken)).await;
         let record = world.find(&first).await;
         assert_eq!((record.token, record.attempt, record.state.name()), (token, 2, "unknown"));
 

@@ -12,6 +12,7 @@ use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, 
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::ExpectedRecord;
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, new_reserve_request_in,
     next_attempt_request, response, settlement, unwrap_lease,
@@ -32,7 +33,7 @@ fn over(key: &str) -> ReserveRequest {
 impl StoreFixture {
     async fn unknown(&self, reserve_request: &ReserveRequest) {
         self.reserve(reserve_request).await;
-        self.settle(settlement(reserve_request, AttemptOutcome::Unknown)).await;
+        self.settle(settlement(reserve_request, UNKNOWN)).await;
     }
 
     async fn claim_probes(&self, schedule: ProbeSchedule, limit: u32) -> Vec<Probe> {
@@ -184,7 +185,7 @@ pub async fn a_claim_returns_the_data_of_its_reservation(world: StoreFixture) {
     for next in [second, ReserveRequest { path: None, ..next_attempt_request(&first) }] {
         let seen = ExpectedRecord::from(&world.find(&first).await);
         unwrap_lease(world.store().take_over(next.clone(), seen).await.unwrap());
-        world.settle(settlement(&next, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(&next, UNKNOWN)).await;
         assert_eq!(world.probe().await.subject.path, next.path);
     }
 }
@@ -280,7 +281,7 @@ pub async fn a_probes_result_applies_only_to_its_attempt(world: StoreFixture) {
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
-    world.settle(settlement(&second, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&second, UNKNOWN)).await;
     assert_eq!(world.probe().await.number, probe.number, "the numbers are the same, the attempts are not");
     for verdict in [completed(b"first"), ProbeVerdict::Dead, ProbeVerdict::Retryable { ttl: DAY }] {
         assert!(!world.resolve(&probe, verdict).await);
@@ -321,7 +322,7 @@ pub async fn the_next_attempts_probes_start_at_zero(world: StoreFixture) {
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
-    world.settle(settlement(&second, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&second, UNKNOWN)).await;
     let probe = world.probe().await;
     assert_eq!((probe.subject.token, probe.number, probe.absences), (second.token, 1, 0));
 }
@@ -333,7 +334,7 @@ pub async fn pages_of_recent_settlements_have_each_one_once(world: StoreFixture)
         let outcome = match number % 3 {
             0 => AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None },
             1 => AttemptOutcome::Retryable { ttl: DAY },
-            _ => AttemptOutcome::Unknown,
+            _ => UNKNOWN,
         };
         world.settle(settlement(reserve_request, outcome)).await;
     }

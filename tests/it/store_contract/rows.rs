@@ -8,6 +8,7 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::response::StoredResponse;
 use oncegate::store::{SettleResult, StoreError};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,
     settlement,
@@ -40,7 +41,7 @@ pub async fn no_impossible_row_can_be_written(mut world: StoreFixture) {
     for (reserve_request, outcome) in [
         (&completed, AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None }),
         (&retryable, AttemptOutcome::Retryable { ttl: DAY }),
-        (&unknown, AttemptOutcome::Unknown),
+        (&unknown, UNKNOWN),
     ] {
         world.reserve(reserve_request).await;
         world.settle(settlement(reserve_request, outcome)).await;

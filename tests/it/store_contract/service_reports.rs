@@ -9,6 +9,7 @@ use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHand
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::ExpectedRecord;
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, token, unwrap_lease,
 };
@@ -57,11 +58,11 @@ pub async fn an_attempts_recovery_point_goes_to_the_next_attempt(world: StoreFix
     }
     let record = world.find(&first).await;
     assert_eq!((record.state.name(), record.recovery_point.unwrap().as_str()), ("in_flight", "charge_created"));
-    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&first, UNKNOWN)).await;
     let (second, point) = next(&world, &first).await;
     assert_eq!(point.as_deref(), Some("charge_created"));
     // A late report counts too, and its recovery point stays for the attempt after the next.
-    world.settle(settlement(&second, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&second, UNKNOWN)).await;
     let (third, point) = next(&world, &second).await;
     assert_eq!(point.as_deref(), Some("charge_created"));
     world.settle(settlement(&third, AttemptOutcome::Retryable { ttl: DAY })).await;
@@ -73,7 +74,7 @@ pub async fn only_the_newest_attempt_of_an_uncompleted_key_sets_the_recovery_poi
     let first = new_reserve_request("k");
     assert_eq!(send(&world, report(&first, reached("a"))).await, ReportResult::Gone, "there is no such key");
     world.reserve(&first).await;
-    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&first, UNKNOWN)).await;
     let (second, _) = next(&world, &first).await;
     assert_eq!(send(&world, report(&first, reached("late"))).await, ReportResult::Gone);
     assert_eq!(world.find(&first).await.recovery_point, None);
@@ -99,7 +100,7 @@ pub async fn an_ended_attempt_reported_as_not_executed_is_released_at_once(mut w
     let requests = ["unknown", "dead", "retryable"].map(new_reserve_request);
     for reserve_request in &requests {
         world.reserve(reserve_request).await;
-        world.settle(settlement(reserve_request, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(reserve_request, UNKNOWN)).await;
     }
     let [_, dead, free] = &requests;
     world
@@ -133,7 +134,7 @@ pub async fn a_reservation_finds_its_key_only_for_its_service_and_its_newest_att
     let reserved = |state| Some(ReservedKey { route: "pay".to_owned(), state });
     assert_eq!(find("shop", first.token).await, reserved(StateKind::InFlight));
     assert_eq!((find("other", first.token).await, find("shop", token()).await), (None, None));
-    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&first, UNKNOWN)).await;
     assert_eq!(find("shop", first.token).await, reserved(StateKind::Unknown));
     let (second, _) = next(&world, &first).await;
     assert_eq!(find("shop", first.token).await, None);
@@ -155,7 +156,7 @@ pub async fn a_running_attempt_reported_as_not_executed_is_released_at_its_end(m
     );
     assert_eq!(record.token, running.token);
     for reserve_request in [&running, &other] {
-        world.settle(settlement(reserve_request, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(reserve_request, UNKNOWN)).await;
     }
     world.reopen().await;
     assert_eq!((apply_deferred(&world).await, apply_deferred(&world).await), (1, 0));
@@ -170,7 +171,7 @@ pub async fn a_response_counts_after_a_report_of_not_executed(mut world: StoreFi
     for reserve_request in &requests {
         world.reserve(reserve_request).await;
     }
-    world.settle(settlement(&requests[1], AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&requests[1], UNKNOWN)).await;
     for reserve_request in &requests {
         send(&world, report(reserve_request, not_executed())).await;
         world.settle(completion(reserve_request, b"paid")).await;
@@ -189,7 +190,7 @@ pub async fn a_report_applies_only_to_its_own_attempt(mut world: StoreFixture) {
     assert_eq!(send(&world, report(&first, not_executed())).await, ReportResult::Noted);
     world.settle(settlement(&first, AttemptOutcome::Retryable { ttl: DAY })).await;
     let (second, _) = next(&world, &first).await;
-    world.settle(settlement(&second, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&second, UNKNOWN)).await;
     // The report about the first attempt does not apply to the second.
     assert_eq!(apply_deferred(&world).await, 0);
     assert_eq!((state(&world, &second).await, world.denials().await), ("unknown", 0));
@@ -206,7 +207,7 @@ pub async fn a_repeated_report_has_the_same_result(mut world: StoreFixture) {
     for reserve_request in [&running, &ended] {
         world.reserve(reserve_request).await;
     }
-    world.settle(settlement(&ended, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&ended, UNKNOWN)).await;
     for _ in 0..2 {
         assert_eq!(send(&world, report(&running, not_executed())).await, ReportResult::Noted);
         assert_eq!(send(&world, report(&ended, not_executed())).await, ReportResult::Taken);

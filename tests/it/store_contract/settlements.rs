@@ -6,6 +6,7 @@ use oncegate::domain::attempt::AttemptOutcome;
 use oncegate::domain::state::StateKind;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
 };
@@ -34,7 +35,7 @@ pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world
         AttemptOutcome::Completed { response: response(b"late"), ttl: DAY, remember: None },
         AttemptOutcome::Retryable { ttl: DAY },
         AttemptOutcome::Retryable { ttl: Duration::ZERO },
-        AttemptOutcome::Unknown,
+        UNKNOWN,
     ];
     for (number, outcome) in outcomes.iter().enumerate() {
         for (state, is_accepted) in StateKind::ALL.into_iter().flat_map(|state| [(state, false), (state, true)]) {
@@ -47,7 +48,7 @@ pub async fn a_settlement_is_taken_by_the_table_of_outcomes_and_states(mut world
                     world.settle(settlement(&request, AttemptOutcome::Retryable { ttl: DAY })).await;
                 }
                 StateKind::Dead | StateKind::Unknown => {
-                    world.settle(settlement(&request, AttemptOutcome::Unknown)).await;
+                    world.settle(settlement(&request, UNKNOWN)).await;
                 }
                 StateKind::InFlight => {}
             }
@@ -74,7 +75,7 @@ pub async fn a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten(mu
     let forgotten = AttemptOutcome::Retryable { ttl: Duration::ZERO };
     let second_attempt = new_reserve_request("second");
     world.reserve(&second_attempt).await;
-    world.settle(settlement(&second_attempt, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&second_attempt, UNKNOWN)).await;
     let next = next_attempt_request(&second_attempt);
     let found = ExpectedRecord::from(&world.find(&second_attempt).await);
     unwrap_lease(world.store().take_over(next.clone(), found).await.unwrap());
@@ -84,7 +85,7 @@ pub async fn a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten(mu
 
     let with_point = new_reserve_request("point");
     world.reserve(&with_point).await;
-    world.settle(settlement(&with_point, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&with_point, UNKNOWN)).await;
     let id = world.bytes(&with_point.id.to_string());
     world.execute_sql(&format!("update keys set recovery_point = 'charged' where id = {id}")).await.unwrap();
     world.settle(settlement(&with_point, forgotten)).await;

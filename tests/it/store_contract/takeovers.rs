@@ -7,8 +7,11 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::delivery::EnqueueResult;
 use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
 use oncegate::domain::state::StateKind;
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::ExpectedRecord;
+use oncegate::store::admin::{IdRange, KeyFilter};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_reserve_request,
     next_attempt_request, response, settlement, token, unwrap_lease, unwrap_taken,
@@ -17,7 +20,7 @@ use crate::harness::store_fixture::{
 pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture) {
     let first = new_reserve_request("k");
     world.reserve(&first).await;
-    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&first, UNKNOWN)).await;
     let seen = ExpectedRecord::from(&world.find(&first).await);
     let reserve_requests: Vec<ReserveRequest> = (0..50).map(|_| next_attempt_request(&first)).collect();
     let reservations =
@@ -37,7 +40,7 @@ pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture
 pub async fn the_next_attempt_increments_the_number_and_has_its_own_retention(world: StoreFixture) {
     let first = new_reserve_request("k");
     world.reserve(&first).await;
-    for (number, belief) in [(2, AttemptOutcome::Unknown), (3, AttemptOutcome::Retryable { ttl: DAY })] {
+    for (number, belief) in [(2, UNKNOWN), (3, AttemptOutcome::Retryable { ttl: DAY })] {
         let last = world.find(&first).await;
         world.settle(settlement(&ReserveRequest { token: last.token, ..first.clone() }, belief)).await;
         let next = ReserveRequest {
@@ -67,7 +70,7 @@ pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {
     ] {
         let first = new_reserve_request(key);
         world.reserve(&first).await;
-        world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(&first, UNKNOWN)).await;
         let second = next_attempt_request(&first);
         unwrap_lease(
             world.store().take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await.unwrap(),
@@ -146,4 +149,37 @@ pub async fn a_takeover_of_a_deleted_record_reserves_the_key(world: StoreFixture
     let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl_at: Some(any_time()) };
     let lease = unwrap_lease(world.store().take_over(reserve_request.clone(), seen).await.unwrap());
     assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
+}
+
+pub async fn the_attempts_before_the_newest_are_kept_up_to_twenty(world: StoreFixture) {
+    let mut last = new_reserve_request("k");
+    world.reserve(&last).await;
+    let (id, service) = (last.id, last.service.clone());
+    let list = async || {
+        let filter = KeyFilter { ids: IdRange::from_id(id), ..KeyFilter::default() };
+        let page = world.store().admin().list_keys(service.clone(), filter, None, 2).await.unwrap();
+        page.entries.into_iter().next().unwrap()
+    };
+    assert_eq!((list().await.cause, list().await.earlier), (None, vec![]));
+    for attempt in 1..=22 {
+        let unknown = attempt % 2 == 1;
+        let outcome = if unknown { UNKNOWN } else { AttemptOutcome::Retryable { ttl: DAY } };
+        world.settle(settlement(&last, outcome)).await;
+        assert_eq!(list().await.cause, unknown.then_some(UnknownCause::Broken));
+        let next = next_attempt_request(&last);
+        unwrap_lease(
+            world.store().take_over(next.clone(), ExpectedRecord::from(&world.find(&last).await)).await.unwrap(),
+        );
+        last = next;
+    }
+    let entry = list().await;
+    let earlier: Vec<_> = entry.earlier.iter().map(|attempt| (attempt.number, attempt.state, attempt.cause)).collect();
+    let expected: Vec<_> = (3..=22)
+        .map(|number| match number % 2 {
+            1 => (number, StateKind::Unknown, Some(UnknownCause::Broken)),
+            _ => (number, StateKind::Retryable, None),
+        })
+        .collect();
+    assert_eq!((entry.attempts, entry.cause, earlier), (23, None, expected));
+    assert!(entry.earlier.iter().all(|attempt| attempt.settled_at >= Some(attempt.reserved_at)));
 }

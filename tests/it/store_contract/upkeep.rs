@@ -6,8 +6,10 @@ use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::ids::InstanceId;
 use oncegate::domain::scope::Scope;
+use oncegate::store::ReservedAttempt;
 use oncegate::store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
 
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, own_instance, renewal, response,
     settlement, token,
@@ -57,7 +59,7 @@ pub async fn the_deadline_of_an_attempt_in_flight_moves_and_never_comes_earlier(
     assert!(extend(late.token, Duration::ZERO).await);
     assert!(world.find(&late).await.deadline_in_ms > 86_000_000);
     assert_eq!(world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap(), []);
-    world.settle(settlement(&late, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&late, UNKNOWN)).await;
     assert!(!extend(late.token, DAY).await, "it has ended");
 }
 
@@ -108,8 +110,13 @@ pub async fn an_instances_attempts_are_listed_past_a_minimum_age(world: StoreFix
     world.reserve(&ReserveRequest { instance: InstanceId::from_stored(2), ..new_reserve_request("other") }).await;
     let in_flight = async |older_than| world.store().list_in_flight(own_instance(), older_than).await.unwrap();
     assert_eq!(in_flight(DAY).await, []);
-    assert_eq!(in_flight(Duration::ZERO).await, [(reserve_request.id, reserve_request.token)]);
-    world.settle(settlement(&reserve_request, AttemptOutcome::Unknown)).await;
+    let listed = ReservedAttempt {
+        id: reserve_request.id,
+        token: reserve_request.token,
+        route: reserve_request.route.to_string(),
+    };
+    assert_eq!(in_flight(Duration::ZERO).await, [listed]);
+    world.settle(settlement(&reserve_request, UNKNOWN)).await;
     assert_eq!(in_flight(Duration::ZERO).await, []);
 }
 
@@ -118,7 +125,7 @@ pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: 
     let short = Duration::from_millis(1);
     let stays = [
         (new_reserve_request("in-flight"), None),
-        over("unknown", || AttemptOutcome::Unknown),
+        over("unknown", || UNKNOWN),
         over("completed", || AttemptOutcome::Completed { response: response(b""), ttl: DAY, remember: None }),
         over("retryable", || AttemptOutcome::Retryable { ttl: DAY }),
     ];

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::domain::attempt::ReserveRequest;
 use oncegate::store::admin::{DecisionResult, IdRange, KeyFilter, OperatorAction, OperatorDecision, Target};
 use oncegate::store::{self, Store, StoreSettings};
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres::{self, Cluster};
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{DAY, StoreFixture, new_reserve_request, response, settlement, unwrap_lease};
 use crate::store_postgres::faults::{COMMITTING, KILL, commits_wait_for};
 use crate::store_postgres::{eventually, number};
@@ -18,7 +19,7 @@ use crate::store_postgres::{eventually, number};
 async fn unknown(world: &StoreFixture, key: &str) -> ReserveRequest {
     let reserve_request = new_reserve_request(key);
     world.reserve(&reserve_request).await;
-    world.settle(settlement(&reserve_request, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&reserve_request, UNKNOWN)).await;
     reserve_request
 }
 
@@ -112,7 +113,7 @@ async fn an_interrupted_decision_counts_once_its_commit_is_durable() {
     let store = store::open(&settings).await.unwrap();
     let key = new_reserve_request("k");
     unwrap_lease(store.reserve(key.clone()).await.unwrap());
-    store.settle(settlement(&key, AttemptOutcome::Unknown)).await.unwrap();
+    store.settle(settlement(&key, UNKNOWN)).await.unwrap();
     let targets = vec![target(&store, &key).await];
     let client = database.client().await;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::domain::attempt::ReserveRequest;
 use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 use oncegate::store::{self, StoreSettings};
@@ -13,6 +13,7 @@ use tokio_postgres::Client;
 use crate::harness::operator::Operator;
 use crate::harness::pgbouncer;
 use crate::harness::postgres::{self, Database};
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, settlement,
 };
@@ -122,7 +123,7 @@ async fn reports_of_many_keys_take_few_commits_beside_a_held_row() {
     let keys: Vec<_> = (0..500).map(|n| new_reserve_request(&format!("k-{n}"))).collect();
     join_all(keys.iter().map(async |key| {
         world.reserve(key).await;
-        world.settle(settlement(key, AttemptOutcome::Unknown)).await;
+        world.settle(settlement(key, UNKNOWN)).await;
     }))
     .await;
     let holder = world.database().client().await;
@@ -154,7 +155,7 @@ async fn reports_that_wait_for_the_audit_log_delay_no_settlement() {
     let (lost, running) = (new_reserve_request("lost"), new_reserve_request("running"));
     world.reserve(&lost).await;
     world.reserve(&running).await;
-    world.settle(settlement(&lost, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&lost, UNKNOWN)).await;
     let holder = lock_audit_log(world.database()).await;
     // Its caller gives up in the first round, and the connection must be free in the second one.
     for _ in 0..2 {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::state::KeyState;
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{self, ExpectedRecord, SettleResult, Store, StoreError, StoreSettings};
 use tokio_postgres::Client;
 
@@ -91,7 +92,10 @@ async fn a_write_with_a_lost_reply_is_recognized_by_its_token() {
         };
         assert_eq!((lease.reserve_request.token, lease.attempt), (next.token, losses + 1));
         link.lose_replies(losses);
-        assert!(matches!(store.settle(lease.unknown()).await.unwrap(), SettleResult::Done { expires_at: None }));
+        assert!(matches!(
+            store.settle(lease.unknown(UnknownCause::Broken)).await.unwrap(),
+            SettleResult::Done { expires_at: None }
+        ));
         seen = store.find(first.id).await.unwrap().as_ref().map(ExpectedRecord::from);
 
         link.lose_replies(losses);
@@ -151,8 +155,8 @@ async fn calls_to_a_locked_table_end_in_time_and_succeed_afterwards() {
     ));
     eventually(async || {
         let in_flight = store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
-        for (id, token) in &in_flight {
-            drop(store.settle(Settlement::for_orphan(*id, *token, DAY)).await.unwrap());
+        for attempt in &in_flight {
+            drop(store.settle(Settlement::for_orphan(attempt.id, attempt.token, DAY)).await.unwrap());
         }
         in_flight.is_empty()
     })

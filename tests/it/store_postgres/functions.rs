@@ -15,6 +15,7 @@ use oncegate::store::{self, ExpectedRecord, SettleResult, Store};
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
 use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, settlement, token,
     unwrap_lease,
@@ -163,7 +164,7 @@ async fn a_superseded_attempts_transaction_rolls_back() {
     let app = App::of(&world).await;
     let first = new_reserve_request("k");
     world.reserve(&first).await;
-    world.settle(settlement(&first, AttemptOutcome::Unknown)).await;
+    world.settle(settlement(&first, UNKNOWN)).await;
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
     unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
@@ -197,8 +198,7 @@ async fn a_late_completion_counts_in_every_uncompleted_state() {
     for state in ["unknown", "dead", "retryable"] {
         let reserve_request = new_reserve_request(state);
         world.reserve(&reserve_request).await;
-        let outcome =
-            if state == "retryable" { AttemptOutcome::Retryable { ttl: DAY } } else { AttemptOutcome::Unknown };
+        let outcome = if state == "retryable" { AttemptOutcome::Retryable { ttl: DAY } } else { UNKNOWN };
         world.settle(settlement(&reserve_request, outcome)).await;
         if state == "dead" {
             client.batch_execute("update oncegate.keys set state = 'dead' where key = 'dead'").await.unwrap();

@@ -416,6 +416,7 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
         "store_breaker_open",
         "store_primaries",
         "in_flight",
+        "unknown_total",
         "zombie_keys_total",
         "keys_reaped_total",
         "keys",

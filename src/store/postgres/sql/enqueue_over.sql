@@ -13,7 +13,11 @@ queued as (
          due_at = durable.now,
          expires_at = null, remember_ms = null, status = null, fields = null, body = null,
          probes = null, absences = null, probe_at = null,
-         recovery_point = case when $10::bigint is null then k.recovery_point end
+         recovery_point = case when $10::bigint is null then k.recovery_point end, cause = null,
+         earlier = case when $10::bigint is null
+                        then oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at,
+                                                  k.settled_at, k.accepted_at, k.state, k.cause)
+                   end
     from available
    cross join durable
    where k.id = available.id

@@ -3,7 +3,7 @@ with writable as materialized (
   -- A server that takes no writes shows old records. It refuses a lock even on no rows, and the connection is dropped.
   select from oncegate.instances where false for update
 )
-select k.id, k.token
+select k.id, k.token, k.route
   from oncegate.keys as k
  where k.state = 'in_flight'
    and k.instance = $1::bigint

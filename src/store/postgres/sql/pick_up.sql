@@ -82,7 +82,9 @@ started as (
   update oncegate.keys as k
      set state = 'in_flight', attempt = k.attempt + 1, token = d.token, instance = $10::bigint,
          reserved_at = durable.now, deadline = durable.now + d.time_limit_ms * interval '1 millisecond',
-         settled_at = null, due_at = null, probes = null, absences = null, probe_at = null
+         settled_at = null, due_at = null, probes = null, absences = null, probe_at = null, cause = null,
+         earlier = oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at,
+                                         k.settled_at, k.accepted_at, k.state, k.cause)
     from assigned as d
    cross join durable
    where k.id = d.id and k.state = d.state and durable.setting is not null

@@ -20,7 +20,7 @@ lapsed as materialized (
      for no key update of k skip locked
 )
 update oncegate.keys as k
-   set state = 'unknown', settled_at = durable.now
+   set state = 'unknown', settled_at = durable.now, cause = 'crashed'
   from lapsed
  cross join durable
  where k.id = lapsed.id and k.state = 'in_flight' and durable.setting is not null

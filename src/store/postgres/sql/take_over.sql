@@ -16,7 +16,11 @@ update oncegate.keys as k
        deadline = durable.now + a.time_limit_ms * interval '1 millisecond',
        settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
        probes = null, absences = null, probe_at = null, accepted_at = null, due_at = null,
-       recovery_point = case when a.past_ttl_at is null then k.recovery_point end
+       recovery_point = case when a.past_ttl_at is null then k.recovery_point end, cause = null,
+       earlier = case when a.past_ttl_at is null
+                      then oncegate.with_attempt(k.earlier, k.attempt, k.instance, k.reserved_at,
+                                                k.settled_at, k.accepted_at, k.state, k.cause)
+                 end
   from unnest($1::bytea[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bytea[], $7::bigint[],
               $8::bytea[], $9::text[], $10::bigint[], $11::bytea[])
        as a (id, route, recipe, fingerprint, instance, token, time_limit_ms, seen_token, seen_state, past_ttl_at, path)

@@ -2,20 +2,20 @@
 insert into keys
        (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
         state, attempt, created_at, reserved_at, deadline, settled_at, expires_at, remember_ms, status, fields, body,
-        accepted_at)
+        accepted_at, cause)
 values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token,
         -- The time when it began is lost. Late is the safe side: an unknown key becomes quiet later than it could.
         :state, :attempt, :now, :now, :now + :time_limit_ms,
         -- A completed record may also have been reaped or purged, and this be its settlement a second time. Then
         -- it lives for one more TTL and no longer, as nobody settles for longer than that.
         :now, :now + :ttl_ms, :remember_ms, :status, :fields, :body,
-        :accepted_at)
+        :accepted_at, :cause)
     on conflict (id) do update
    set path = excluded.path, route = excluded.route, recipe = excluded.recipe, fingerprint = excluded.fingerprint,
        instance = excluded.instance, token = excluded.token, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, remember_ms = excluded.remember_ms, status = excluded.status,
-       fields = excluded.fields, body = excluded.body, probes = null, absences = null, probe_at = null
+       fields = excluded.fields, body = excluded.body, cause = excluded.cause, probes = null, absences = null, probe_at = null
  -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
  where keys.token = :taken_from
    and keys.attempt < excluded.attempt

@@ -2,7 +2,13 @@
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, probes = null, absences = null, probe_at = null
+       settled_at = null, due_at = null, probes = null, absences = null, probe_at = null, cause = null,
+       -- As in take_over.
+       earlier = case when attempt = 0 or reserved_at = accepted_at then earlier
+                      else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
+                          json_object('attempt', attempt, 'instance', instance, 'state', state, 'cause', cause,
+                                      'reserved_ms', reserved_at, 'settled_ms', settled_at))
+                 end
  where id = :id and state in ('queued', 'unknown')
 returning id, scope, space, key, path, route, recipe, fingerprint, attempt, recovery_point, accepted_at,
           (select o.secret from outbox as o where o.id = keys.id) as secret,

@@ -1,6 +1,6 @@
 -- sweep: makes keys unknown whose attempt nobody can be running any more.
 update keys
-   set state = 'unknown', settled_at = :now
+   set state = 'unknown', settled_at = :now, cause = 'crashed'
  where id in (
          select k.id
            from keys as k

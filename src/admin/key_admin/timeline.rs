@@ -1,0 +1,76 @@
+//! The history of a key: its attempts and the decisions about it, in the order of time.
+
+use std::time::{Duration, SystemTime};
+
+use crate::domain::ids::InstanceId;
+use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
+use crate::store::admin::{AuditEntry, KeyEntry};
+
+/// An event in the history of a key.
+#[derive(Clone, Debug)]
+pub enum TimelineEvent {
+    /// An attempt began.
+    Attempt(TimelineAttempt),
+    /// Somebody decided about the key: an operator, the service, a reconciler or the delivery.
+    Decision(AuditEntry),
+}
+
+/// An attempt in the history of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimelineAttempt {
+    /// The attempt's number.
+    pub number: u32,
+    /// The instance that ran it.
+    pub instance: InstanceId,
+    /// When it was reserved.
+    pub began_at: SystemTime,
+    /// When its outcome was stored; `None` if it is running, or if a decision has changed the key since.
+    pub ended_at: Option<SystemTime>,
+    /// The key's state after it; `None` if a decision has changed the key since.
+    pub state: Option<StateKind>,
+    /// The cause for which its outcome is or was unknown.
+    pub cause: Option<UnknownCause>,
+}
+
+impl TimelineAttempt {
+    /// The time from its reservation until its outcome was stored.
+    pub fn duration(&self) -> Option<Duration> {
+        self.ended_at?.duration_since(self.began_at).ok()
+    }
+}
+
+impl TimelineEvent {
+    /// The time of the event.
+    pub fn at(&self) -> SystemTime {
+        match self {
+            Self::Attempt(attempt) => attempt.began_at,
+            Self::Decision(entry) => entry.at,
+        }
+    }
+}
+
+/// The history of a key, the oldest event first. The store keeps the last 20 attempts before the newest; `audit` has the newest
+/// entries about the key, in any order.
+pub fn timeline(entry: &KeyEntry, audit: &[AuditEntry]) -> Vec<TimelineEvent> {
+    // The store notes the last change of a key. It is the end of an attempt unless somebody decided after the attempt began.
+    let attempt = |number, instance, began_at, changed_at: Option<SystemTime>, state, cause| {
+        let decided = audit.iter().any(|decision| decision.at >= began_at && Some(decision.at) <= changed_at);
+        let end = changed_at.filter(|_| !decided);
+        let state = (!decided).then_some(state);
+        TimelineEvent::Attempt(TimelineAttempt { number, instance, began_at, ended_at: end, state, cause })
+    };
+    let earlier = entry.earlier.iter().map(|earlier| {
+        let (began_at, changed_at) = (earlier.reserved_at, earlier.settled_at);
+        attempt(earlier.number, earlier.instance, began_at, changed_at, earlier.state, earlier.cause)
+    });
+    // An accepted request that was not tried yet has no attempt.
+    let tried = entry.attempts > 0 && entry.earlier.last().is_none_or(|last| last.number < entry.attempts);
+    let newest = tried.then(|| {
+        attempt(entry.attempts, entry.instance, entry.reserved_at, entry.settled_at, entry.state, entry.cause)
+    });
+    let decisions = audit.iter().cloned().map(TimelineEvent::Decision);
+    let mut events: Vec<_> = earlier.chain(newest).chain(decisions).collect();
+    events.sort_by_key(TimelineEvent::at);
+    events
+}

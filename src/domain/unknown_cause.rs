@@ -1,0 +1,66 @@
+//! The cause of an unknown outcome.
+
+use std::fmt;
+
+use http::StatusCode;
+
+/// The reason why the outcome of an attempt is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UnknownCause {
+    /// The connection to the service broke after the request may have reached it, or the response was invalid.
+    Broken,
+    /// The instance stopped, or lost its lease, while the attempt ran.
+    Crashed,
+    /// The service said so, by `Oncegate-Decision: unknown`.
+    Service,
+    /// The route takes the response's status for one that leaves the outcome unknown.
+    Status(StatusCode),
+    /// The store has lost the attempt's outcome, in a failover.
+    Store,
+    /// The service did not respond within the route's `upstream_timeout`.
+    Timeout,
+}
+
+impl UnknownCause {
+    /// Reads a name, as [`fmt::Display`] writes it; `None` if no cause has it.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "broken" => Some(Self::Broken),
+            "crashed" => Some(Self::Crashed),
+            "service" => Some(Self::Service),
+            "store" => Some(Self::Store),
+            "timeout" => Some(Self::Timeout),
+            _ => name.strip_prefix("status:")?.parse().ok().map(Self::Status),
+        }
+    }
+}
+
+/// The name in the store, the API, the log and the metrics: `broken`, `crashed`, `service`, `status:500`, `store` or `timeout`.
+impl fmt::Display for UnknownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken => f.write_str("broken"),
+            Self::Crashed => f.write_str("crashed"),
+            Self::Service => f.write_str("service"),
+            Self::Status(status) => write!(f, "status:{}", status.as_u16()),
+            Self::Store => f.write_str("store"),
+            Self::Timeout => f.write_str("timeout"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back() {
+        let status = UnknownCause::Status(StatusCode::BAD_GATEWAY);
+        use UnknownCause::{Broken, Crashed, Service, Store, Timeout};
+        for cause in [Broken, Crashed, Service, status, Store, Timeout] {
+            assert_eq!(UnknownCause::parse(&cause.to_string()), Some(cause));
+        }
+        assert_eq!(status.to_string(), "status:502");
+        assert_eq!(["", "Broken", "status:", "status:99", "status:1000", "status"].map(UnknownCause::parse), [None; 6]);
+    }
+}

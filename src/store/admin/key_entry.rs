@@ -1,0 +1,86 @@
+//! A key as operators see it.
+
+use std::time::SystemTime;
+
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::scope::Scope;
+use crate::domain::space::SpaceHash;
+use crate::domain::state::StateKind;
+use crate::domain::unknown_cause::UnknownCause;
+
+/// A key as operators see it.
+#[derive(Clone, Debug)]
+pub struct KeyEntry {
+    /// The record's id.
+    pub id: RecordId,
+    /// The newest attempt's token, for [`Target`]. Never shown to anybody.
+    pub token: Token,
+    /// The stored state.
+    pub state: StateKind,
+    /// The number of attempts.
+    pub attempts: u32,
+    /// The instance of the newest attempt.
+    pub instance: InstanceId,
+    /// The caller's scope.
+    pub scope: Scope,
+    /// The space within which the key is unique.
+    pub space: SpaceHash,
+    /// The client's name for the operation.
+    pub key: Vec<u8>,
+    /// The route of the newest request.
+    pub route: String,
+    /// When the first attempt was reserved.
+    pub created_at: SystemTime,
+    /// When the newest attempt was reserved.
+    pub reserved_at: SystemTime,
+    /// When the newest attempt's time limit ends or ended.
+    pub deadline: SystemTime,
+    /// When the state last changed; `None` while in flight.
+    pub settled_at: Option<SystemTime>,
+    /// When the record lapses, where it has a TTL.
+    pub expires_at: Option<SystemTime>,
+    /// The stored response's status.
+    pub status: Option<u16>,
+    /// The length of the stored body in bytes; `None` where there is none, or it was too large to keep.
+    pub body_bytes: Option<u64>,
+    /// The number of probes for the newest attempt.
+    pub probes: u32,
+    /// The number of times in a row that the service knew of no such request.
+    pub absences: u32,
+    /// The time of the next probe.
+    pub probe_at: Option<SystemTime>,
+    /// When the request was accepted for asynchronous delivery; `None` if a client waits for each attempt.
+    pub accepted_at: Option<SystemTime>,
+    /// The cause for which the newest attempt's outcome is unknown, or was before it was decided; `None` if it never was.
+    pub cause: Option<UnknownCause>,
+    /// The attempts before the newest one, the oldest first: the last 20.
+    pub earlier: Vec<EarlierAttempt>,
+    /// The store's time when the row was read.
+    pub now: SystemTime,
+    /// `settled_at` in the store's own ticks.
+    pub ticks: i64,
+}
+
+impl KeyEntry {
+    /// Whether the record is past its TTL, and counts as never seen (or as expired) although its row still exists.
+    pub fn lapsed(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= self.now)
+    }
+}
+
+/// An attempt before the newest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlierAttempt {
+    /// The attempt's number.
+    pub number: u32,
+    /// The instance that ran it.
+    pub instance: InstanceId,
+    /// When it was reserved.
+    pub reserved_at: SystemTime,
+    /// When the key's state last changed before the next attempt: when the attempt ended, or when somebody decided about it.
+    pub settled_at: Option<SystemTime>,
+    /// The key's state before the next attempt.
+    pub state: StateKind,
+    /// The cause for which its outcome was unknown; `None` if it never was.
+    pub cause: Option<UnknownCause>,
+}
