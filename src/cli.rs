@@ -60,7 +60,7 @@ enum Command {
     /// Runs the proxy
     Run(run::RunArguments),
     /// Shows a tour on one terminal: its own upstream, the embedded store, real requests
-    Demo,
+    Demo(demo::DemoArguments),
     /// Validates the configuration and prints the routes as resolved
     Check(check::CheckArguments),
     /// Shows route, key, scope, canonical body and fingerprint of a request, as the proxy would see them
@@ -131,7 +131,7 @@ impl CommandError {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(arguments) => run::run(arguments),
-        Command::Demo => demo::run(),
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),

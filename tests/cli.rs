@@ -185,7 +185,8 @@ fn send(address: SocketAddr, method: &str, path: &str, fields: &str) -> Answer {
 
 const CONFIG: &str = "upstream = 'http://127.0.0.1:1'\n[[routes]]\nname = 'pay'\npath = '/v1/payments'\n\
                       key = { required = true }\n[[routes]]\nname = 'items'\npath = '/v1/{kind}/{id}'\n\
-                      methods = ['PATCH', 'DELETE']\n";
+                      methods = ['PATCH', 'DELETE']\n[[routes]]\nname = 'reports'\npath = '/v1/reports'\n\
+                      mode = 'off'\n";
 
 #[test]
 fn the_schema_command_prints_valid_json_schema() {
@@ -243,6 +244,12 @@ fn check_lists_requests_that_no_route_guards() {
         ("guarded.yaml", spec),
         ("more.yaml", &format!("{spec}    put: {{}}\n  /refunds/{{id}}/x:\n    post: {{}}\n")),
         ("same.json", r#"{"openapi": "3.0.3", "paths": {"/v1/payments": {"post": {}}}}"#),
+        (
+            "decided.yaml",
+            "openapi: 3.1.0\npaths:\n  /v1/search: {x-oncegate: ignore, post: {}}\n  /v1/reports: {post: {}}\n  \
+             /v1/payments: {post: {x-oncegate: ignore}}\n",
+        ),
+        ("misspelt.yaml", "openapi: 3.1.0\npaths:\n  /v1/search: {post: {x-oncegate: skip}}\n"),
         ("broken.yaml", "openapi: [3.1"),
         ("other.yaml", "swagger: '2.0'"),
     ]);
@@ -257,9 +264,38 @@ fn check_lists_requests_that_no_route_guards() {
 
     let more = check("more.yaml");
     assert_eq!(more.code, 1);
-    assert!(more.err.contains("no route guards 2 of 4"), "{}", more.err);
-    assert!(more.out.contains("UNGUARDED   PUT     /v1/payments/{id}   items has the path, but not PUT\n"));
+    assert!(more.err.contains("no route guards 1 of 3"), "{}", more.err);
     assert!(more.out.contains("UNGUARDED   POST    /v1/refunds/{id}/x\n"), "{}", more.out);
+    assert!(
+        more.out.contains("1 state-changing operations with other methods are not checked: --methods"),
+        "{}",
+        more.out
+    );
+    let with = |name: &str, flags: &[&str]| {
+        let (config, spec) = (folder.at("c.toml"), folder.at(name));
+        run(&[&["check", "-c", &config, "--openapi", &spec], flags].concat())
+    };
+    let all = with("more.yaml", &["--methods", "post,put,patch,delete"]);
+    assert!(all.code == 1 && all.err.contains("no route guards 2 of 4"), "{}", all.err);
+    assert!(all.out.contains("UNGUARDED   PUT     /v1/payments/{id}   items has the path, but not PUT\n"));
+    let allowed = with("more.yaml", &["--allow", "POST /v1/refunds/{id}/x"]);
+    assert_eq!(allowed.code, 0, "{}", allowed.err);
+    assert!(allowed.out.contains("allowed     POST    /v1/refunds/{id}/x\n"), "{}", allowed.out);
+    assert_eq!(with("more.yaml", &["--allow", "PATCH /v1/refunds/{id}/x"]).code, 1, "another method");
+    let decided = with("decided.yaml", &[]);
+    assert_eq!(decided.code, 0, "{}", decided.err);
+    assert!(decided.out.contains("allowed     POST    /v1/search"), "{}", decided.out);
+    assert!(decided.out.contains("off         POST    /v1/reports   reports has mode = \"off\"\n"), "{}", decided.out);
+    for (flags, why) in [
+        (&["--allow", "POST"][..], "write a method and a path"),
+        (&["--allow", "GET /a"], "the methods are"),
+        (&["--methods", "GET"], "the methods are"),
+    ] {
+        let refused = with("more.yaml", flags);
+        assert!(refused.code == 2 && refused.err.contains(why), "{flags:?}: {}", refused.err);
+    }
+    let misspelt = with("misspelt.yaml", &[]);
+    assert!(misspelt.code == 1 && misspelt.err.contains("the only value is `ignore`"), "{}", misspelt.err);
 
     for (name, why) in [("broken.yaml", "neither JSON nor YAML"), ("other.yaml", "Swagger"), ("none", "cannot be read")]
     {
@@ -418,4 +454,44 @@ fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
         "GET /oncegate HTTP/1.1",
         "the first that the service sees"
     );
+}
+
+#[test]
+fn a_served_demo_answers_the_commands_that_it_prints_and_ends_with_a_signal() {
+    // Its ports are fixed. Where another program has one of them, it says which.
+    let taken = ["127.0.0.1:3000", "127.0.0.1:8080", "127.0.0.1:8081"].map(TcpListener::bind);
+    let is_free = taken.iter().all(Result::is_ok);
+    drop(taken);
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_oncegate"))
+        .args(["demo", "--serve"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    if !is_free {
+        let ended = demo.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        return eprintln!("a port of the demo is taken: only its refusal was tried");
+    }
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("A service that charges and dies")), "it is ready when it has said so");
+    let pay = |key: &str, body: &str| {
+        let field = format!("Idempotency-Key: {key}");
+        let arguments =
+            ["-sS", "http://127.0.0.1:8080/v1/payments", "-H", &field, "-H", "Authorization: Bearer alice", "-i"];
+        let json = ["-H", "Content-Type: application/json", "-d", body];
+        let output = Command::new("curl").args(arguments).args(json).output().expect("curl is installed");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for status in ["executed", "replayed"] {
+        let answer = pay("order-1001", r#"{"amount": 1000}"#);
+        assert!(answer.contains("201 Created") && answer.contains(&format!("oncegate-status: {status}")), "{answer}");
+    }
+    let lost = pay("order-1002", r#"{"amount": 1000, "then": "die"}"#);
+    assert!(lost.contains("502 Bad Gateway"), "{lost}");
+    let keys = run(&["keys", "list", "--state", "unknown"]);
+    assert!(keys.code == 0 && keys.out.contains("order-1002"), "{} {}", keys.out, keys.err);
+    let id = rustix::process::Pid::from_child(&demo);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
 }

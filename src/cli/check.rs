@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, load, print};
 use crate::config::{self, Config, Overrides, Route, RouteMode};
+use crate::domain::path_template::PathTemplate;
 use crate::domain::route_table::RouteTable;
 
 #[derive(Args)]
@@ -16,9 +18,33 @@ pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// An OpenAPI document (3.0 or 3.1, JSON or YAML): lists its state-changing operations, and exits with 1 if no
-    /// route guards one of them
+    /// route decides about one of them
     #[arg(long, value_name = "SPEC")]
     openapi: Option<PathBuf>,
+    /// The methods of the operations that --openapi expects routes for
+    #[arg(long, value_name = "METHODS", value_delimiter = ',', default_value = "POST,PATCH", requires = "openapi",
+          value_parser = parse_method)]
+    methods: Vec<Method>,
+    /// An operation that needs no route, as its method and path in the document; may be repeated
+    #[arg(long, value_name = "METHOD PATH", requires = "openapi", value_parser = parse_allowed)]
+    allow: Vec<(Method, PathTemplate)>,
+}
+
+/// Parses one of the methods that an OpenAPI document describes and that may change state.
+fn parse_method(text: &str) -> Result<Method, String> {
+    match text.to_ascii_uppercase().as_str() {
+        "DELETE" => Ok(Method::DELETE),
+        "PATCH" => Ok(Method::PATCH),
+        "POST" => Ok(Method::POST),
+        "PUT" => Ok(Method::PUT),
+        _ => Err("the methods are DELETE, PATCH, POST and PUT".into()),
+    }
+}
+
+fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
+    let (method, path) = text.split_once(' ').ok_or("write a method and a path, as in \"POST /v1/search\"")?;
+    let path = PathTemplate::parse(path.trim()).map_err(|error| format!("the path {error}"))?;
+    Ok((parse_method(method)?, path))
 }
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
@@ -29,38 +55,71 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     print(&config::describe(&config))?;
     match &arguments.openapi {
         None => Ok(()),
-        Some(spec) => check_openapi(&config, spec),
+        Some(spec) => check_openapi(&config, spec, arguments),
     }
 }
 
-fn check_openapi(config: &Config, spec: &Path) -> Result<(), CommandError> {
-    let operations = openapi::read(spec).map_err(|error| CommandError::Other(error.into()))?;
+/// What is known about an operation.
+enum OperationVerdict<'a> {
+    /// The document or the command line says that it needs no route.
+    Allowed,
+    /// A route guards it.
+    Guarded(&'a Arc<Route>),
+    /// A route has `mode = "off"` for it: somebody has decided.
+    Off(&'a Arc<Route>),
+    /// Nothing guards it, and nobody has decided so.
+    Unguarded,
+}
+
+fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Result<(), CommandError> {
+    let mut operations = openapi::read(spec).map_err(|error| CommandError::Other(error.into()))?;
+    let all = operations.len();
+    operations.retain(|operation| arguments.methods.contains(&operation.method));
     let mut table = RouteTable::default();
-    // A route that only observes, or is off, does not prevent a second execution.
-    let enforced = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
-    enforced.for_each(|route| {
+    // A route that only observes does not prevent a second execution.
+    for route in config.routes.iter().filter(|route| route.mode != RouteMode::Observe) {
         table.insert(&route.methods, route.host.as_deref(), &route.path, route.spelling, route);
-    });
-    let (guarded, unguarded): (Vec<_>, Vec<_>) = operations
+    }
+    let judge = |operation: &OpenApiOperation| {
+        let OpenApiOperation { method, template, is_ignored } = operation;
+        match table.find_for_all(method, template) {
+            Some(route) if route.mode == RouteMode::Enforce => OperationVerdict::Guarded(route),
+            Some(route) => OperationVerdict::Off(route),
+            None if *is_ignored => OperationVerdict::Allowed,
+            None if arguments.allow.iter().any(|(allowed, path)| allowed == method && path == template) => {
+                OperationVerdict::Allowed
+            }
+            None => OperationVerdict::Unguarded,
+        }
+    };
+    let (unguarded, decided): (Vec<_>, Vec<_>) = operations
         .iter()
-        .map(|operation| (operation, table.find_for_all(&operation.method, &operation.template)))
-        .partition(|(_, route)| route.is_some());
-    let mut text = format!("\n{:<16}{}, {} state-changing operations\n", "openapi", spec.display(), operations.len());
+        .map(|operation| (operation, judge(operation)))
+        .partition(|(_, verdict)| matches!(verdict, OperationVerdict::Unguarded));
+    let methods = arguments.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = format!("\n{:<16}{}, {} operations with {methods}\n", "openapi", spec.display(), operations.len());
     let width = operations.iter().map(|operation| operation.template.to_string().chars().count()).max().unwrap_or(0);
-    for (operation, route) in unguarded.iter().chain(&guarded) {
-        let (verdict, note) = match route {
-            None => ("UNGUARDED", explain_unguarded(config, operation)),
-            Some(route) => ("guarded", describe_route(route)),
+    for (operation, verdict) in unguarded.iter().chain(&decided) {
+        let (verdict, note) = match verdict {
+            OperationVerdict::Allowed => ("allowed", String::new()),
+            OperationVerdict::Guarded(route) => ("guarded", describe_route(route)),
+            OperationVerdict::Off(route) => ("off", format!("{} has mode = \"off\"", route.name)),
+            OperationVerdict::Unguarded => ("UNGUARDED", explain_unguarded(config, operation)),
         };
-        let OpenApiOperation { method, template } = operation;
+        let OpenApiOperation { method, template, .. } = operation;
         let line = format!("  {verdict:<11} {:<7} {:<width$}  {note}", method.as_str(), template.to_string());
         writeln!(text, "{}", line.trim_end()).expect("writing to a String does not fail");
+    }
+    if all > operations.len() {
+        let others = all - operations.len();
+        writeln!(text, "  {others} state-changing operations with other methods are not checked: --methods")
+            .expect("as above");
     }
     print(&text)?;
     match unguarded.len() {
         0 => Ok(()),
         count => {
-            let message = format!("no route guards {count} of {} state-changing operations", operations.len());
+            let message = format!("no route guards {count} of {} operations", operations.len());
             Err(CommandError::Other(message.into()))
         }
     }

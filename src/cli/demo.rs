@@ -5,42 +5,50 @@
 
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use clap::Args;
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use hyper_util::rt::TokioExecutor;
+use tokio::time::timeout;
 
 use super::{CommandError, block_on};
+use payments::Payments;
+use proxy::DemoProxy;
 
-/// The time for the proxy to start, cold and on a slow machine.
-const START_MAX: Duration = Duration::from_secs(20);
+mod payments;
+mod proxy;
+mod serve;
+
 /// The time for a step of the tour: more than any takes.
 const STEP_MAX: Duration = Duration::from_secs(15);
 
-pub(super) fn run() -> Result<(), CommandError> {
-    block_on(async { tour().await.map_err(|error| CommandError::Other(error)) })
+#[derive(Args)]
+pub(super) struct DemoArguments {
+    /// Keeps the payments service and the proxy running until Ctrl-C, for requests by hand
+    #[arg(long)]
+    serve: bool,
+}
+
+pub(super) fn run(arguments: &DemoArguments) -> Result<(), CommandError> {
+    let serve = arguments.serve;
+    block_on(async move {
+        let done = if serve { serve::serve().await } else { tour().await };
+        done.map_err(|error| CommandError::Other(error))
+    })
 }
 
 type DemoError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn tour() -> Result<(), DemoError> {
     let service = Arc::new(Payments::default());
-    let upstream = Arc::clone(&service).start().await?;
-    let proxy = DemoProxy::start(upstream).await?;
+    let upstream = Arc::clone(&service).start("127.0.0.1:0").await?;
+    let proxy = DemoProxy::start_on_free_ports(upstream).await?;
     let mut guide = Guide::new(proxy.address, &service);
 
     guide.print(&format!(
@@ -48,7 +56,7 @@ async fn tour() -> Result<(), DemoError> {
          The service counts its charges. Oncegate keeps its records in {}.",
         env!("CARGO_PKG_VERSION"),
         proxy.address,
-        proxy.folder.join("oncegate.db").display(),
+        proxy.store_file().display(),
     ))?;
 
     guide.print_step("A first attempt is executed, and its response stored.")?;
@@ -120,7 +128,7 @@ impl<'a> Guide<'a> {
     }
 
     async fn send(&self, key: &str, body: &'static str) -> Result<DemoResponse, DemoError> {
-        let shown = format!("   -> POST /payments   Idempotency-Key: {key}   {body}");
+        let shown = format!("   -> POST /v1/payments   Idempotency-Key: {key}   {body}");
         writeln!(std::io::stdout(), "{}", self.paint("2", &shown))?;
         let answer = timeout(STEP_MAX, self.client.post(key, body)).await??;
         self.print_response("", &answer)?;
@@ -141,9 +149,9 @@ impl<'a> Guide<'a> {
         answer: &DemoResponse,
         status: StatusCode,
         oncegate_status: &str,
-        charges: u32,
+        charges: usize,
     ) -> Result<(), DemoError> {
-        let made = self.service.charges.load(Ordering::SeqCst);
+        let made = self.service.charges();
         let line = self.paint("36", &format!("      charges made by the service so far: {made}"));
         writeln!(std::io::stdout(), "{line}\n")?;
         if (answer.status, &*answer.oncegate_status, made) == (status, oncegate_status, charges) {
@@ -196,7 +204,7 @@ impl DemoClient {
         key: &str,
         body: &'static str,
     ) -> impl Future<Output = Result<DemoResponse, DemoError>> + Send + use<> {
-        let request = Request::post(format!("http://{}/payments", self.proxy))
+        let request = Request::post(format!("http://{}/v1/payments", self.proxy))
             .header("authorization", "Bearer demo")
             .header("content-type", "application/json")
             .header("idempotency-key", key)
@@ -210,132 +218,4 @@ impl DemoClient {
             Ok(DemoResponse { status: head.status, oncegate_status: oncegate_status.to_owned(), body })
         }
     }
-}
-
-/// A payments service whose requests are not safe to retry.
-#[derive(Default)]
-struct Payments {
-    charges: AtomicU32,
-    busy: Notify,
-    proceed: Notify,
-}
-
-/// The service's crash in the middle of a request; hyper then closes the connection without a response.
-#[derive(Debug)]
-struct DemoCrash;
-
-impl std::fmt::Display for DemoCrash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("died after charging")
-    }
-}
-
-impl std::error::Error for DemoCrash {}
-
-impl Payments {
-    async fn start(self: Arc<Self>) -> Result<SocketAddr, DemoError> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(Arc::clone(&self).serve(stream));
-            }
-        });
-        Ok(address)
-    }
-
-    async fn serve(self: Arc<Self>, stream: TcpStream) {
-        let service = service_fn(|request| {
-            let payments = Arc::clone(&self);
-            async move { payments.charge(request).await }
-        });
-        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-    }
-
-    async fn charge(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, DemoCrash> {
-        let body = request.into_body().collect().await.map_err(|_| DemoCrash)?.to_bytes();
-        let order: serde_json::Value = serde_json::from_slice(&body).map_err(|_| DemoCrash)?;
-        if order["take"].is_string() {
-            self.busy.notify_one();
-            self.proceed.notified().await;
-        }
-        let number = self.charges.fetch_add(1, Ordering::SeqCst) + 1;
-        if order["then"] == "die" {
-            return Err(DemoCrash);
-        }
-        let receipt = format!(r#"{{"payment":"pay_{number}","amount":{}}}"#, order["amount"]);
-        let mut response = Response::new(Full::from(receipt));
-        *response.status_mut() = StatusCode::CREATED;
-        response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
-        Ok(response)
-    }
-}
-
-/// The proxy, a process of its own with a folder that is removed at its end.
-struct DemoProxy {
-    process: Child,
-    address: SocketAddr,
-    folder: PathBuf,
-}
-
-impl DemoProxy {
-    async fn start(upstream: SocketAddr) -> Result<Self, DemoError> {
-        let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
-        std::fs::create_dir(&folder)?;
-        let (address, admin) = (find_free_address()?, find_free_address()?);
-        let process = Command::new(std::env::current_exe()?)
-            .arg("run")
-            .args(["--listen", &address.to_string(), "--admin", &admin.to_string()])
-            .args(["--upstream", &format!("http://{upstream}")])
-            .args(["--store", &format!("sqlite:{}", folder.join("oncegate.db").display())])
-            .env("ONCEGATE_LOG", "error")
-            .env_remove("ONCEGATE_CONFIG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
-        let mut proxy = Self { process, address, folder };
-        timeout(START_MAX, proxy.wait_until_ready(admin)).await??;
-        Ok(proxy)
-    }
-
-    async fn wait_until_ready(&mut self, admin: SocketAddr) -> Result<(), DemoError> {
-        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-        loop {
-            let request = Request::get(format!("http://{admin}/readyz")).body(Full::default())?;
-            if client.request(request).await.is_ok_and(|response| response.status().is_success()) {
-                return Ok(());
-            }
-            if let Some(status) = self.process.try_wait()? {
-                return Err(format!("the proxy has ended: {status}").into());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    /// Stops it with SIGTERM, and waits until it has drained.
-    async fn stop(mut self) -> Result<(), DemoError> {
-        let id = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
-        let ended = async {
-            while self.process.try_wait()?.is_none() {
-                sleep(Duration::from_millis(10)).await;
-            }
-            Ok::<_, std::io::Error>(())
-        };
-        timeout(STEP_MAX, ended).await??;
-        Ok(())
-    }
-}
-
-impl Drop for DemoProxy {
-    fn drop(&mut self) {
-        // After `stop` it is gone; after an error it must not be left running.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn find_free_address() -> std::io::Result<SocketAddr> {
-    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

@@ -30,6 +30,8 @@ const SERVER_URLS_MAX: usize = 1000;
 pub(super) struct OpenApiOperation {
     pub method: Method,
     pub template: PathTemplate,
+    /// Whether the document says that no route needs to guard it: `x-oncegate: ignore`, at the operation or its path item.
+    pub is_ignored: bool,
 }
 
 /// Reads a document, JSON or YAML, and lists its state-changing operations by path.
@@ -66,15 +68,25 @@ fn find_operations(document: &Value) -> Result<Vec<OpenApiOperation>, String> {
         let servers = find_servers(&items).or(find_servers(&[document]));
         for (field, method) in &STATE_CHANGING {
             let Some(operation) = items.iter().find_map(|item| item.get(field)) else { continue };
+            let is_ignored = is_ignored(std::iter::once(&operation).chain(&items)).map_err(at)?;
             for base in base_paths(find_servers(&[operation]).or(servers)).map_err(at)? {
                 let template =
                     PathTemplate::parse(&format!("{base}{path}")).map_err(|error| at(format!("the path {error}")))?;
-                found
-                    .insert((template.clone(), method.as_str()), OpenApiOperation { method: method.clone(), template });
+                let operation = OpenApiOperation { method: method.clone(), template: template.clone(), is_ignored };
+                found.insert((template, method.as_str()), operation);
             }
         }
     }
     Ok(found.into_values().collect())
+}
+
+/// Reads `x-oncegate` of an operation and its path items.
+fn is_ignored<'a>(mut places: impl Iterator<Item = &'a &'a Value>) -> Result<bool, String> {
+    match places.find_map(|place| place.get("x-oncegate")) {
+        None => Ok(false),
+        Some(Value::String(word)) if word == "ignore" => Ok(true),
+        Some(other) => Err(format!("`x-oncegate` is {other}; the only value is `ignore`")),
+    }
 }
 
 /// Returns a path item and those that it refers to.

@@ -1,0 +1,116 @@
+//! The proxy of the demo: this program, in a process of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tokio::time::{sleep, timeout};
+
+use super::{DemoError, STEP_MAX};
+
+/// The time for the proxy to start, cold and on a slow machine.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// The addresses of the proxy's listeners, and its log.
+pub(super) struct DemoListeners {
+    pub(super) listen: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) log: &'static str,
+}
+
+/// The proxy, a process of its own with a folder that is removed at its end.
+pub(super) struct DemoProxy {
+    process: Child,
+    pub(super) address: SocketAddr,
+    folder: PathBuf,
+}
+
+impl DemoProxy {
+    /// Starts it on free ports, without its log.
+    pub(super) async fn start_on_free_ports(upstream: SocketAddr) -> Result<Self, DemoError> {
+        let listeners = DemoListeners { listen: find_free_address()?, admin: find_free_address()?, log: "error" };
+        Self::start(upstream, &listeners).await
+    }
+
+    /// Starts it, and waits until it is ready.
+    pub(super) async fn start(upstream: SocketAddr, listeners: &DemoListeners) -> Result<Self, DemoError> {
+        let DemoListeners { listen, admin, log } = listeners;
+        let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
+        std::fs::create_dir(&folder)?;
+        let (file, store) = (folder.join("oncegate.toml"), folder.join("oncegate.db"));
+        let config = format!(
+            "upstream = \"http://{upstream}\"\nlisten = \"{listen}\"\n\n\
+             [store]\nurl = \"sqlite:{}\"\n\n\
+             # Without a token: only on a machine of one's own, and only for a demo.\n\
+             [admin]\nlisten = \"{admin}\"\nopen = true\n",
+            store.display()
+        );
+        std::fs::write(&file, config)?;
+        let process = Command::new(std::env::current_exe()?)
+            .arg("run")
+            .arg("--config")
+            .arg(&file)
+            .env("ONCEGATE_LOG", log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut proxy = Self { process, address: *listen, folder };
+        timeout(START_MAX, proxy.wait_until_ready(*admin)).await??;
+        Ok(proxy)
+    }
+
+    /// The file of its store.
+    pub(super) fn store_file(&self) -> PathBuf {
+        self.folder.join("oncegate.db")
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn wait_for_end(&mut self) -> Result<(), DemoError> {
+        while self.process.try_wait()?.is_none() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    async fn wait_until_ready(&mut self, admin: SocketAddr) -> Result<(), DemoError> {
+        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+        loop {
+            let request = Request::get(format!("http://{admin}/readyz")).body(Full::default())?;
+            if client.request(request).await.is_ok_and(|response| response.status().is_success()) {
+                return Ok(());
+            }
+            if let Some(status) = self.process.try_wait()? {
+                return Err(format!("the proxy has ended: {status}").into());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Stops it with SIGTERM, and waits until it has drained.
+    pub(super) async fn stop(mut self) -> Result<(), DemoError> {
+        let id = rustix::process::Pid::from_child(&self.process);
+        if self.process.try_wait()?.is_none() {
+            rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
+        }
+        timeout(STEP_MAX, self.wait_for_end()).await?
+    }
+}
+
+impl Drop for DemoProxy {
+    fn drop(&mut self) {
+        // After `stop` it is gone; after an error it must not be left running.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn find_free_address() -> std::io::Result<SocketAddr> {
+    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
+}

@@ -1,0 +1,42 @@
+//! `oncegate demo --serve`: the payments service and the proxy, until Ctrl-C.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::DemoError;
+use super::payments::Payments;
+use super::proxy::{DemoListeners, DemoProxy};
+
+/// The address of the payments service: that of most examples.
+const SERVICE: &str = "127.0.0.1:3000";
+/// The ports of the proxy: its defaults, so that `oncegate keys` finds it.
+const LISTEN: u16 = 8080;
+const ADMIN: u16 = 8081;
+
+/// Runs both until the process gets SIGINT or SIGTERM.
+pub(super) async fn serve() -> Result<(), DemoError> {
+    let on_loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let upstream = Arc::new(Payments::default()).start(SERVICE).await?;
+    let listeners = DemoListeners { listen: on_loopback(LISTEN), admin: on_loopback(ADMIN), log: "info" };
+    let mut proxy = DemoProxy::start(upstream, &listeners).await?;
+    let text = format!(
+        "Oncegate listens on http://{} in front of a payments service on http://{upstream}.\n\
+         The admin page is http://{}, without a token. Ctrl-C ends all of it and deletes the records.\n\n\
+         In a second terminal, the same command twice:\n\n    \
+         curl -i http://{}/v1/payments -H 'Idempotency-Key: order-1001' -H 'Authorization: Bearer alice' \\\n         \
+         -H 'Content-Type: application/json' -d '{{\"amount\": 1000}}'\n\n\
+         A service that charges and dies before it answers: -d '{{\"amount\": 1000, \"then\": \"die\"}}' and another key.\n",
+        listeners.listen, listeners.admin, listeners.listen
+    );
+    writeln!(std::io::stdout(), "{text}")?;
+    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        // Ctrl-C reaches the proxy too, and ends it.
+        biased;
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminated.recv() => {}
+        ended = proxy.wait_for_end() => return ended.and(Err("the proxy has ended".into())),
+    }
+    proxy.stop().await
+}
