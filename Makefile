@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture ha bench demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture ha bench dist demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,6 +71,11 @@ bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BEN
 	cargo build --locked --release
 	@mkdir -p target/bench && cp target/release/oncegate target/bench/
 	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --bench side_by_side -- $(BENCH)
+
+dist: ## A release in target/dist: static binaries, Debian packages, an SBOM, checksums; then installs the package and tries it
+	@scripts/need musl-tools || echo "without musl-gcc there is no release" >&2
+	scripts/dist
+	scripts/try-package target/dist/oncegate_*_amd64.deb
 
 demo: ## The tour
 	cargo run --locked --release -- demo

@@ -16,6 +16,7 @@ use super::route_context::RouteContext;
 use super::routes;
 use super::units;
 use super::value_parsers::{socket_address, upstream_target};
+use super::wording::syntax_hint;
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
     UpstreamTarget, admin, consumers, cors, limits, otlp, tls, warnings,
@@ -108,7 +109,9 @@ fn parse_toml<'a>(text: &'a str, name: &Option<String>) -> Result<Spanned<DeTabl
     DeTable::parse(text).map_err(|error| {
         // Not the error's own `Display`, which prints the line: there may be a password in it.
         let position = error.span().map(|span| line_and_column(text, span.start));
-        file_problem(name, position, error.message().replace('\n', ", "))
+        let message = error.message().replace('\n', ", ");
+        let hint = error.span().and_then(|span| syntax_hint(text, span.start));
+        file_problem(name, position, hint.map_or(message.clone(), |hint| format!("{message} ({hint})")))
     })
 }
 

@@ -253,15 +253,6 @@ proptest! {
 }
 
 #[test]
-fn tables_written_as_something_else_are_told_how() {
-    one_problem("[routes]\nname = 'a'", "2:1: routes: must be written as `[[…]]`");
-    one_problem("routes = ['a']", "2:11: routes[0]: must be a table; this is a text");
-    one_problem("store = 'sqlite:x'", "2:9: store: must be a table; this is a text");
-    one_problem(&route("key = 'x'"), "5:7: routes[0].key: must be a table; this is a text");
-    one_problem("[[defaults]]\nttl = '1h'", "2:1: defaults: must be a table; this is a list");
-}
-
-#[test]
 fn strings_are_filled_in_and_never_shown() {
     let environment = || {
         FakeEnvironment::default()
@@ -420,6 +411,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 
 mod consumers;
 mod routes;
+mod wording;
 
 #[test]
 fn the_admin_token_is_found_in_a_file_that_is_otherwise_wrong() {

@@ -16,7 +16,7 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
         ValueKind::Integer => "a whole number, without quotes",
         ValueKind::Size if number => "in quotes and have a unit, like \"64KiB\"",
         ValueKind::Size => "a size, like \"64KiB\"",
-        ValueKind::Table(_) => "a table",
+        ValueKind::Table(keys) => &format!("a table, like `{}`", example(keys)),
         ValueKind::Tables(_) => "written as `[[…]]`, with two brackets on each side",
         ValueKind::Text => "a text in quotes",
         ValueKind::Texts => "a list of texts, like [\"a\", \"b\"]",
@@ -24,10 +24,41 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
     format!("must be {right}; this is {}", with_article(value))
 }
 
+/// A table with its first key that has a text: most tables begin with the key that matters.
+fn example(keys: &[KeyDoc]) -> String {
+    let is_text = |key: &&KeyDoc| matches!(key.kind, ValueKind::Text | ValueKind::Texts);
+    match keys.iter().find(is_text).or(keys.first()) {
+        Some(key) => format!("{{ {} = {} }}", key.name, key.default.filter(|text| *text != "\"\"").unwrap_or("\"…\"")),
+        None => "{ … }".into(),
+    }
+}
+
+/// Names that other programs have for our keys: the name there, and ours.
+const FOREIGN_NAMES: [(&str, &str); 17] = [
+    ("address", "listen"),
+    ("backend", "upstream"),
+    ("bind", "listen"),
+    ("expiry", "ttl"),
+    ("idempotency_key", "key"),
+    ("location", "path"),
+    ("match", "path"),
+    ("port", "listen"),
+    ("prefix", "path"),
+    ("proxy_pass", "upstream"),
+    ("proxy_read_timeout", "upstream_timeout"),
+    ("read_timeout", "upstream_timeout"),
+    ("request_timeout", "upstream_timeout"),
+    ("retries", "retry"),
+    ("target", "upstream"),
+    ("timeout", "upstream_timeout"),
+    ("verb", "methods"),
+];
+
 /// The problem of a key that its table does not have: names the nearest key, or all keys and the table that has it.
 pub(super) fn unknown_key(name: &str, keys: &[KeyDoc]) -> String {
     let names = || keys.iter().map(|key| key.name);
-    if let Some(near) = nearest(name, names()) {
+    let foreign = FOREIGN_NAMES.iter().find(|(foreign, _)| *foreign == name).map(|(_, ours)| *ours);
+    if let Some(near) = nearest(name, names()).or(foreign.filter(|ours| names().any(|known| known == *ours))) {
         return format!("unknown key; did you mean `{near}`?");
     }
     let table = key_docs::table_with(name).map_or(String::new(), |table| format!(" (`{name}` is written {table})"));
@@ -41,6 +72,25 @@ pub(super) fn one_of(words: &[&str]) -> String {
         Some((last, before)) if !before.is_empty() => format!("{} or {last}", before.join(", ")),
         _ => quoted.concat(),
     }
+}
+
+/// What the writer of a file that is not TOML may have meant; `None` if nothing shows it. `offset` is where the reader of TOML
+/// gave up.
+pub(super) fn syntax_hint(text: &str, offset: usize) -> Option<&'static str> {
+    let begin = text.get(..offset)?.rfind('\n').map_or(0, |end| end + 1);
+    let line = text.get(begin..)?.lines().next()?;
+    let is_yaml = |line: &str| {
+        let name = line.trim_start().trim_start_matches("- ");
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
+        line == "---" || (end > 0 && (name[end..] == *":" || name[end..].starts_with(": ")))
+    };
+    if line.contains(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}']) {
+        return Some("the line has typographic quotes; write \" instead");
+    }
+    if is_yaml(line) {
+        return Some("this looks like YAML; the file is TOML, as in upstream = \"http://127.0.0.1:3000\"");
+    }
+    line.trim_start().starts_with('{').then_some("this looks like JSON; the file is TOML")
 }
 
 fn with_article(value: &DeValue<'_>) -> &'static str {

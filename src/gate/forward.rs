@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{HeaderValue, TRAILER};
+use http::header::{CONTENT_TYPE, HeaderValue, TRAILER};
 use http::{HeaderMap, Request, request};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -238,9 +238,14 @@ async fn call(
     may_send: SendCheck<'_>,
     share: &mut BudgetShare,
 ) -> UpstreamOutcome {
+    // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
+    let needs_http2 = is_grpc(request.headers()) && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) => return UpstreamOutcome::TimedOut,
         Ok(Err(error)) => {
+            if needs_http2 {
+                tracing::warn!(route = %route.name, "gRPC needs HTTP/2: write the upstream as h2c://host:port");
+            }
             let cause = error_causes(&error);
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
@@ -288,6 +293,11 @@ async fn call(
     fields::prepare_for_client(&mut trailers);
     let body = Some(buffer.into_bytes());
     UpstreamOutcome::Answered(StoredResponse { status: head.status, headers: head.headers, body, trailers }, directives)
+}
+
+/// Whether a request is a gRPC call, by its content type.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// A body that is put together from pieces. A body in one piece, as most are, is never copied.
