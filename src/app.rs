@@ -34,6 +34,7 @@ use crate::instance::observability::Observability;
 use crate::instance::store_clock::{ClockReading, StoreClock};
 use crate::instance::{self, Instance};
 use crate::store::encrypted::{EncryptedStore, Encryption};
+use crate::store::salts::{self, OpenSaltError};
 use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
 use crate::tasks;
 use crate::tasks::deferred_reports::DeferredReports;
@@ -70,6 +71,8 @@ pub enum StartError {
     AdminToken(TokenFileError),
     /// The store gave no lease.
     Lease(store::StoreError),
+    /// The salt of the service's scopes cannot be used.
+    Salt(OpenSaltError),
     /// The store's file failed while the process ran. Only a new process can open it again.
     StoreFailed,
 }
@@ -82,6 +85,7 @@ impl fmt::Display for StartError {
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::AdminToken(error) => error.fmt(f),
             Self::Lease(_) => f.write_str("the store gave no lease"),
+            Self::Salt(error) => error.fmt(f),
             Self::StoreFailed => {
                 f.write_str("the store's file failed; the attempts that ran are unknown at the next start")
             }
@@ -96,6 +100,7 @@ impl std::error::Error for StartError {
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
             Self::Lease(source) => Some(source),
+            Self::Salt(error) => error.source(),
             Self::StoreFailed => None,
         }
     }
@@ -131,6 +136,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let store = EncryptedStore::new(store, Encryption::from(&*config));
+    let salt = salts::open(&*store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
     let breaker = Breaker::new(Arc::<EncryptedStore>::clone(&store));
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| StartError::Machine(error.into()))?;
@@ -154,7 +160,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     store_clock.note_stored_hold(renewed.ttls_held_until);
     instance_lease.record_renewal(begun);
     let instance = Arc::new(Instance {
-        salt: breaker.salt(),
+        salt,
         instance_lease,
         store_clock,
         delivery_due: Notify::new(),
@@ -193,13 +199,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(retention::publish_changes(Arc::clone(&instance), live.clone(), stops.tasks.clone()));
-    background.spawn(reload::reload_on_changes(
-        source,
-        hangups,
-        sender,
-        Arc::clone(&instance.observability),
-        stops.tasks.clone(),
-    ));
+    background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
     if let (Some(collector), Some(spans)) = (config.otlp.clone(), span_receiver) {
         let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));

@@ -109,7 +109,9 @@ impl CommandError {
     fn code(&self) -> u8 {
         match self {
             Self::Config(_) => CONFIG,
-            Self::Failure(StartError::Store(..) | StartError::Lease(_)) | Self::Store(..) => UNAVAILABLE,
+            Self::Failure(StartError::Store(..) | StartError::Lease(_) | StartError::Salt(_)) | Self::Store(..) => {
+                UNAVAILABLE
+            }
             Self::Failure(StartError::StoreFailed) => IO_ERROR,
             Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,

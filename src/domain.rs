@@ -34,4 +34,5 @@ pub mod sealed_response;
 pub mod service_report;
 pub mod space;
 pub mod state;
+pub mod stored_salt;
 pub mod unknown_cause;

@@ -52,7 +52,7 @@ pub struct Instance {
     pub bypassed: AtomicU64,
     /// Metrics, request traces and counts for operators.
     pub observability: Arc<Observability>,
-    /// The store's salt.
+    /// The salt of the service's scopes.
     pub salt: Salt,
     /// This instance's right to start attempts.
     pub instance_lease: InstanceLease,

@@ -15,7 +15,6 @@ use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, Pick
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
-use crate::domain::scope::Salt;
 use crate::domain::state::StateKind;
 
 pub use crate::config::StoreLocation;
@@ -23,6 +22,7 @@ pub use admin::AdminStore;
 pub use breaker::Breaker;
 pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
+pub use salts::SaltStore;
 pub use service_reports::ServiceReports;
 
 pub mod admin;
@@ -36,6 +36,7 @@ mod migrate;
 mod postgres;
 pub mod reply;
 mod row;
+pub mod salts;
 mod service_reports;
 mod sqlite;
 
@@ -69,9 +70,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the key's record, if it has one.
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>>;
-
-    /// Returns the salt of this store's scopes, drawn when the store was created.
-    fn salt(&self) -> Salt;
 
     /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the time
     /// until which the ends of TTLs are held.
@@ -164,6 +162,9 @@ pub trait Store: Send + Sync + 'static {
         service: Arc<str>,
         rules: Vec<RouteIdentity>,
     ) -> StoreFuture<'_, Vec<RouteIdentity>>;
+
+    /// Returns the interface for the salts of services.
+    fn salts(&self) -> &dyn SaltStore;
 
     /// Returns the interface for reports of services about their attempts.
     fn service_reports(&self) -> &dyn ServiceReports;

@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::KeyedRoute;
 use crate::config::{Config, ConfigProblems, Consumer, TlsConfig, TlsFilesVersion};
+use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
-use crate::instance::observability::Observability;
+use crate::store::salts;
 
 /// The time between two reads of the file. Mounted configurations change by swapping a symbolic link, which file
 /// notifications miss; reading some kilobytes costs nothing.
@@ -57,10 +58,10 @@ pub async fn reload_on_changes(
     mut source: ConfigSource,
     mut hangup: Signal,
     sender: watch::Sender<Arc<Config>>,
-    metrics: Arc<Observability>,
+    instance: Arc<Instance>,
     stop: CancellationToken,
 ) {
-    let metrics = &metrics.metrics;
+    let metrics = &instance.observability.metrics;
     note_success(metrics);
     let mut certificate = running_version(&sender);
     loop {
@@ -77,7 +78,7 @@ pub async fn reload_on_changes(
         if is_requested || is_changed || is_renewed {
             source.last_text = text;
             // The version that was loaded counts, not the one of a moment before.
-            certificate = match apply_reload(&source, &sender) {
+            certificate = match apply_reload(&source, &sender, &instance).await {
                 true => {
                     note_success(metrics);
                     running_version(&sender)
@@ -104,7 +105,7 @@ fn running_version(sender: &watch::Sender<Arc<Config>>) -> Option<TlsFilesVersio
 }
 
 /// Loads the configuration and sends it, unless it has a problem. Returns whether it is now the running one.
-fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> bool {
+async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>, instance: &Instance) -> bool {
     let new = match (source.load)() {
         Ok(new) => new,
         Err(problems) => {
@@ -134,6 +135,16 @@ fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>) -> b
             %queue,
             "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
              configuration stays. Restart to change it"
+        );
+        return false;
+    }
+    if new.secrets.names() != running.secrets.names()
+        && let Err(error) =
+            salts::open(&*instance.store, &instance.config.service, &new.secrets, Some(&instance.salt)).await
+    {
+        tracing::error!(
+            error = %error,
+            "`secret` or `previous_secrets` has changed, and a start with them would fail; the running configuration stays"
         );
         return false;
     }

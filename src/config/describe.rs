@@ -9,6 +9,7 @@ use super::{
     Config, Consumer, DeliveryMode, ForwardKey, InFlightPolicy, KeySource, ReconcileConfig, Route, ScopePart,
     ScopeRule, StoreDownPolicy,
 };
+use crate::domain::fingerprint::Secrets;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
 use crate::domain::retry::RetryPolicy;
 
@@ -29,7 +30,7 @@ pub fn describe(config: &Config) -> String {
     lines.row("store", &format!("{}{encrypted}", config.store.location));
     lines.row("cache", &format!("{} of memory", show_size(config.cache_memory)));
     lines.row("service", &config.service);
-    lines.row("secret", if config.secrets.current().is_some() { "set" } else { "none" });
+    lines.row("secret", &secrets(&config.secrets));
     for route in &config.routes {
         describe_route(&mut lines, route);
     }
@@ -37,6 +38,15 @@ pub fn describe(config: &Config) -> String {
         describe_consumer(&mut lines, consumer);
     }
     lines.text
+}
+
+/// The secrets by their names, which reveal nothing of them.
+fn secrets(secrets: &Secrets) -> String {
+    match &*secrets.names() {
+        [] => "none".into(),
+        [current] => format!("set, named {current}"),
+        [current, previous @ ..] => format!("set, named {current}; previous ones {}", previous.join(", ")),
+    }
 }
 
 fn describe_route(lines: &mut DescriptionTable, route: &Route) {

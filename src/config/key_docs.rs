@@ -60,7 +60,12 @@ pub const TOP: &[KeyDoc] = &[
         "the service, as `http://host:port` or `https://host:port` (or `--upstream`, or ONCEGATE_UPSTREAM)",
     ),
     KeyDoc::new("service", Text, r#""default""#, "keeps services that share a database apart; part of every key"),
-    KeyDoc::new("secret", Text, r#""${ONCEGATE_SECRET:-}""#, "keys the fingerprints' HMAC; empty for plain hashes"),
+    KeyDoc::new(
+        "secret",
+        Text,
+        r#""${ONCEGATE_SECRET:-}""#,
+        "keys the fingerprints' HMAC and encrypts the salt of the scopes; empty for neither",
+    ),
     KeyDoc::new("previous_secrets", Texts, "[]", "earlier secrets, still read while keys made under them live"),
     KeyDoc::new(
         "trusted_proxies",

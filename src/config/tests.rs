@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::environment::FakeEnvironment;
 use super::key_docs::{KeyDoc, TOP, ValueKind};
 use super::*;
+use crate::domain::fingerprint::Secret;
 
 const UPSTREAM: &str = "upstream = 'http://127.0.0.1:3000'\n";
 
@@ -301,6 +302,10 @@ fn a_secret_is_long_enough_and_its_successor_is_there() {
     one_problem("previous_secrets = ['0123456789abcdef']", "2:20: previous_secrets: needs a `secret`");
     one_problem("secret = '0123456789abcdef'\nprevious_secrets = ['a']", "3:21: previous_secrets[0]: is too short");
     assert!(config("previous_secrets = ['${OLD:-}']").secrets.current().is_none());
+    let both = config("secret = 'the new secret of ours'\nprevious_secrets = ['the old secret of ours']");
+    let names = ["the new secret of ours", "the old secret of ours"].map(|text| Secret::new(text).name());
+    let row = format!("secret          set, named {}; previous ones {}\n", names[0], names[1]);
+    assert!(describe(&both).contains(&row), "{}", describe(&both));
     let environment = FakeEnvironment::default().with_variable("ONCEGATE_SECRET", "0123456789abcdef");
     let config = load_in(environment, UPSTREAM).expect("it loads");
     assert_eq!(config.routes[0].recipe.to_stored().len(), "1 hmac=00000000".len());

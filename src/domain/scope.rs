@@ -8,12 +8,12 @@ use sha2::Sha256;
 
 /// The caller of a request, as a hash: the same key in two scopes is two records.
 ///
-/// The parts of a scope are mostly credentials. They are hashed with the store's salt, and never stored.
+/// The parts of a scope are mostly credentials. They are hashed with the service's salt, and never stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scope([u8; 32]);
 
 impl Scope {
-    /// The scope of a caller: HMAC-SHA-256 under the store's salt over each part's name and value, length-prefixed. An
+    /// The scope of a caller: HMAC-SHA-256 under the service's salt over each part's name and value, length-prefixed. An
     /// absent part and an empty one differ.
     pub fn from_parts<'a>(salt: &Salt, parts: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(&salt.0).expect("HMAC takes keys of any length");
@@ -51,15 +51,20 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// 256 random bits, drawn when a store is created and kept in it: without them, nobody can find a weak credential by
-/// its scope.
-#[derive(Clone)]
+/// 256 random bits, drawn at a service's first start in a store and kept there for ever, sealed where there is a secret
+/// ([`StoredSalt`](super::stored_salt::StoredSalt)): without them, nobody can find a weak credential by its scope.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Salt([u8; 32]);
 
 impl Salt {
     /// Makes a salt from 32 random bytes, or from the stored ones.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
+    }
+
+    /// The bytes, to be stored.
+    pub(super) fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
     }
 
     /// HMAC-SHA-256 under the salt, for other purposes than scopes: over the purpose and each part, length-prefixed.

@@ -15,14 +15,13 @@ use tokio::time::{Instant, sleep};
 use super::metrics::{Op, StoreMetrics};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
-    RouteIdentity, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
+    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
-use crate::domain::scope::Salt;
 use crate::domain::state::StateKind;
 use crate::telemetry::logs::error_causes;
 
@@ -247,10 +246,6 @@ impl Store for Breaker {
         self.call_if_closed(Op::Find, move || self.store.find(id))
     }
 
-    fn salt(&self) -> Salt {
-        self.store.salt()
-    }
-
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.call_always(Op::RenewLease, self.store.renew_lease(renewal))
     }
@@ -338,6 +333,11 @@ impl Store for Breaker {
         rules: Vec<RouteIdentity>,
     ) -> StoreFuture<'_, Vec<RouteIdentity>> {
         self.call_always(Op::RememberRouteIdentities, self.store.remember_route_identities(service, rules))
+    }
+
+    /// A start and a reload get the store's own answers.
+    fn salts(&self) -> &dyn SaltStore {
+        self.store.salts()
     }
 
     /// Reports end attempts and settle unknown keys, so they always go through.

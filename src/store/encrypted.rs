@@ -14,7 +14,6 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
-use crate::domain::scope::Salt;
 use crate::domain::sealed_response;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 
@@ -23,7 +22,7 @@ use super::admin::{
 };
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
-    RouteIdentity, ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
+    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
 };
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
@@ -112,10 +111,6 @@ impl Store for EncryptedStore {
             let found = self.store.find(id).await?;
             Ok(found.map(|record| self.encryption().open(record)).transpose()?)
         })
-    }
-
-    fn salt(&self) -> Salt {
-        self.store.salt()
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
@@ -209,6 +204,10 @@ impl Store for EncryptedStore {
         rules: Vec<RouteIdentity>,
     ) -> StoreFuture<'_, Vec<RouteIdentity>> {
         self.store.remember_route_identities(service, rules)
+    }
+
+    fn salts(&self) -> &dyn SaltStore {
+        self.store.salts()
     }
 
     fn service_reports(&self) -> &dyn ServiceReports {

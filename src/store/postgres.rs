@@ -19,15 +19,14 @@ use tokio::time::Instant;
 use super::row::{FoundRecord, millis, state_of};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, ServiceReports, SettleResult, Store,
-    StoreFuture, StoreSettings, SweptKey,
+    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
+    SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
-use crate::domain::scope::Salt;
 use crate::domain::state::{KeyState, StateKind};
 use batcher::Batcher;
 use connect::{PgPool, PgServer};
@@ -65,6 +64,7 @@ mod pools;
 mod primaries;
 mod probes;
 mod retry;
+mod salts;
 mod schema;
 mod service_reports;
 mod session;
@@ -81,7 +81,6 @@ const ROUNDS_MAX: usize = 3;
 
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
-    salt: Salt,
     timeout: Duration,
     server: PgServer,
     reserve: Batcher<ReserveStatement>,
@@ -109,10 +108,9 @@ pub(super) struct Postgres {
 /// Opens the store.
 pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = connect::config(url, settings.timeout)?;
-    let salt = schema::prepare(&server, settings).await?;
+    schema::prepare(&server, settings).await?;
     let pools = PgPools::new(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
-        salt,
         timeout: settings.timeout,
         reserve: Batcher::open(&pools.begin, LANES),
         take_over: Batcher::open(&pools.begin, LANES),
@@ -163,10 +161,6 @@ impl Store for Postgres {
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
             Ok(self.find.find(id, false, deadline).await?.map(|found| found.record))
         }))
-    }
-
-    fn salt(&self) -> Salt {
-        self.salt.clone()
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
@@ -296,6 +290,10 @@ impl Store for Postgres {
             let identities = identities.clone();
             async move { upkeep::remember_route_identities(&self.upkeep, &identities.0, &identities.1, deadline).await }
         }))
+    }
+
+    fn salts(&self) -> &dyn SaltStore {
+        self
     }
 
     fn service_reports(&self) -> &dyn ServiceReports {

@@ -20,14 +20,13 @@ use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, ServiceReports, SettleResult, Store,
-    StoreError, StoreFuture, StoreSettings, SweptKey,
+    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
+    SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
-use crate::domain::scope::Salt;
 use crate::domain::state::StateKind;
 use writer::{SqliteFailure, WriterInbox};
 
@@ -39,6 +38,7 @@ mod deliveries;
 mod file;
 mod open_error;
 mod probes;
+mod salts;
 mod schema;
 mod service_reports;
 mod statements;
@@ -49,7 +49,6 @@ pub(super) type Clock = fn() -> i64;
 
 /// The embedded store.
 pub(super) struct Sqlite {
-    salt: Salt,
     timeout: Duration,
     inbox: WriterInbox,
     /// Cancelled after an error that ends the store.
@@ -64,23 +63,23 @@ pub(super) async fn open(path: Option<&Path>, settings: &StoreSettings) -> Resul
 
 async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) -> Result<Sqlite, OpenError> {
     let (path, migrate) = (path.map(Path::to_owned), settings.migrate);
-    let (db, salt) = run_blocking(move || {
+    let db = run_blocking(move || {
         let mut db = match &path {
             Some(path) => file::open(path)?,
             None => file::memory()?,
         };
-        let salt = schema::prepare(&mut db, path.as_deref(), migrate)?;
+        schema::prepare(&mut db, path.as_deref(), migrate)?;
         statements::mark_interrupted_unknown(&db, clock())
             .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?
             .iter()
             .for_each(warn_of);
-        Ok((db, salt))
+        Ok(db)
     })
     .await?;
     let failed = CancellationToken::new();
     let started = writer::start(db, clock, failed.clone());
     let (inbox, writer) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
-    Ok(Sqlite { salt, timeout: settings.timeout, inbox, failed, writer: Some(writer) })
+    Ok(Sqlite { timeout: settings.timeout, inbox, failed, writer: Some(writer) })
 }
 
 /// Runs work that blocks on files outside of the threads that serve requests.
@@ -119,10 +118,6 @@ impl Store for Sqlite {
 
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         self.call(Urgency::Ordinary, 0, move |db, now| Ok(statements::find(db, now, id)?.map(|found| found.record)))
-    }
-
-    fn salt(&self) -> Salt {
-        self.salt.clone()
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
@@ -219,6 +214,10 @@ impl Store for Sqlite {
         rules: Vec<RouteIdentity>,
     ) -> StoreFuture<'_, Vec<RouteIdentity>> {
         self.call(Urgency::Ordinary, 0, move |db, _| statements::remember_route_identities(db, &service, &rules))
+    }
+
+    fn salts(&self) -> &dyn SaltStore {
+        self
     }
 
     fn service_reports(&self) -> &dyn ServiceReports {

@@ -39,6 +39,7 @@ mod orphans;
 mod overload;
 mod page;
 mod pod_end;
+mod salts;
 mod service_reports;
 mod shutdown;
 mod telemetry;

@@ -15,7 +15,7 @@ mod loops;
 mod misspelled_fields;
 mod observe;
 mod protocols;
-mod reload;
+pub mod reload;
 mod routes;
 mod scopes;
 mod spellings;

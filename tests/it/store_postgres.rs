@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::response::StoredResponse;
-use oncegate::domain::scope::Scope;
 use oncegate::store::{self, ExpectedRecord, OpenError, Store, StoreSettings};
 use tokio_postgres::Client;
 
@@ -25,7 +24,7 @@ use crate::harness::postgres;
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
-    renewal, response, settlement, unwrap_taken,
+    renewal, response, salt, settlement, unwrap_taken,
 };
 
 #[tokio::test]
@@ -39,8 +38,7 @@ async fn two_proxies_on_one_database_reserve_each_key_once() {
         reserve_requests.iter().enumerate().map(|(i, reserve_request)| stores[i % 2].reserve(reserve_request.clone()));
     let unwrap_lease = join_all(reservations).await.iter().filter(|r| matches!(r, Ok(ReserveResult::Fresh(_)))).count();
     assert_eq!(unwrap_lease, 100);
-    let self_signed = |store: &dyn Store| Scope::from_parts(&store.salt(), []);
-    assert_eq!(self_signed(world.store().as_ref()), self_signed(other.as_ref()));
+    assert_eq!(salt(world.store().as_ref()).await, salt(other.as_ref()).await);
 }
 
 #[tokio::test]

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
-use oncegate::domain::scope::Scope;
+use oncegate::domain::scope::Salt;
 use oncegate::domain::state::KeyState;
 use oncegate::store::{self, OpenError, StoreError, StoreLocation, StoreSettings};
 
 use crate::harness::postgres::{self, Database};
-use crate::harness::store_fixture::{StoreFixture, new_reserve_request, sqlite_settings, unwrap_lease};
+use crate::harness::store_fixture::{StoreFixture, new_reserve_request, salt, sqlite_settings, unwrap_lease};
 
 mod indexes;
 mod locks;
@@ -25,10 +25,11 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
 /// The later migrations that only SQLite has.
-const SQLITE: [&str; 3] = ["0006_unknown_deliveries", "0007_audit", "0008_causes"];
+const SQLITE: [&str; 4] = ["0006_unknown_deliveries", "0007_audit", "0008_causes", "0009_salts"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 5] = ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit", "0010_causes"];
+const POSTGRES: [&str; 6] =
+    ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit", "0010_causes", "0011_salts"];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.
@@ -88,23 +89,31 @@ async fn a_migration_keeps_the_rows_of_an_earlier_version() {
                 fields = hex("0d0a")
             )
         };
+        let drawn = |hex: fn(&str) -> String| {
+            format!("insert into meta (name, value) values ('salt', {})", hex(&"5a".repeat(32)))
+        };
         match &settings.location {
             StoreLocation::Sqlite(path) => {
                 let db = rusqlite::Connection::open(path).unwrap();
                 db.execute_batch(first).unwrap();
+                db.execute_batch(&drawn(|bytes| format!("x'{bytes}'"))).unwrap();
                 let later = "(unixepoch() + 1000) * 1000";
                 db.execute_batch(&completed(|bytes| format!("x'{bytes}'"), "1000", later)).unwrap();
             }
             _ => {
                 let client = database.client().await;
                 client.batch_execute(first).await.unwrap();
+                let salt = drawn(|bytes| format!("'\\x{bytes}'"));
+                client.batch_execute(&format!("set search_path = oncegate; {salt}")).await.unwrap();
                 let later = "clock_timestamp() + interval '1 hour'";
                 let row = completed(|bytes| format!("'\\x{bytes}'"), "clock_timestamp()", later);
                 client.batch_execute(&format!("set search_path = oncegate; {row}")).await.unwrap();
             }
         }
         assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings)[1..], "{store}");
-        let record = store::open(&settings).await.unwrap().find(id).await.unwrap().unwrap();
+        let opened = store::open(&settings).await.unwrap();
+        assert_eq!(salt(opened.as_ref()).await, Salt::new([0x5a; 32]), "{store}");
+        let record = opened.find(id).await.unwrap().unwrap();
         assert!(matches!(record.state, KeyState::Completed(stored) if stored.response.status == 201), "{store}");
     }
 }
@@ -117,10 +126,9 @@ fn names(migrations: Vec<store::Migration>) -> Vec<String> {
 async fn proxies_that_start_together_make_one_schema_and_one_salt() {
     let settings = postgres::settings(&postgres::empty_database().await.url);
     let stores = join_all((0..10).map(|_| store::open(&settings))).await;
-    let mut scopes: Vec<Scope> =
-        stores.into_iter().map(|store| Scope::from_parts(&store.unwrap().salt(), [])).collect();
-    scopes.dedup();
-    assert_eq!(scopes.len(), 1);
+    let mut salts = join_all(stores.iter().map(|store| salt(store.as_ref().unwrap().as_ref()))).await;
+    salts.dedup();
+    assert_eq!(salts.len(), 1);
 }
 
 #[tokio::test]
@@ -145,7 +153,10 @@ async fn a_newer_or_changed_schema_is_refused() {
                 "insert into migrations (version, name, sha256) select 99, '0099_more', sha256 from migrations where version = 1",
                 "newer",
             ),
-            ("update migrations set sha256 = (select value from meta)", "changed after it was applied"),
+            (
+                "update migrations set sha256 = (select sha256 from migrations where version = 2) where version = 1",
+                "changed after it was applied",
+            ),
             ("update migrations set name = '0001_other' where version = 1", "is in the place of"),
         ] {
             let mut world =

@@ -64,6 +64,16 @@ impl Secrets {
         self.0.first()
     }
 
+    /// Whether there is no secret at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The names of all secrets, the current one first.
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(Secret::name).collect()
+    }
+
     /// The secret of this [`Secret::name`].
     pub fn named(&self, name: &str) -> Option<&Secret> {
         self.get(KeyId::from_hex(name)?)

@@ -47,8 +47,8 @@ impl Store for FakeStore {
         self.answer(self.only_pings.load(Ordering::SeqCst), None)
     }
 
-    fn salt(&self) -> Salt {
-        Salt::new([0; 32])
+    fn salts(&self) -> &dyn SaltStore {
+        unreachable!("salts are not the breaker's business")
     }
 
     fn renew_lease(&self, _: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -10,14 +10,11 @@ use tokio_postgres::types::{ToSql, Type};
 use super::connect::{self, PgServer};
 use super::failure::without_detail;
 use super::indexes;
-use crate::domain::scope::Salt;
 use crate::jitter::jittered;
 use crate::store::migrate::{AppliedMigration, Index, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::store::{OpenError, StoreSettings};
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
-const INSERT_SALT: &str = durable!("insert_salt");
-const FIND_SALT: &str = include_str!("sql/find_salt.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
 
 const STEPS: &[MigrationStep] = &[
@@ -55,6 +52,7 @@ const STEPS: &[MigrationStep] = &[
     MigrationStep::new(8, "0008_forget", include_str!("../../../migrations/postgres/0008_forget.sql")),
     MigrationStep::new(9, "0009_audit", include_str!("../../../migrations/postgres/0009_audit.sql")),
     MigrationStep::new(10, "0010_causes", include_str!("../../../migrations/postgres/0010_causes.sql")),
+    MigrationStep::new(11, "0011_salts", include_str!("../../../migrations/postgres/0011_salts.sql")),
 ];
 
 /// See [`crate::store::schema()`].
@@ -80,8 +78,8 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// The time after which a step is not tried again: some transaction holds its table's lock for longer.
 const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
 
-/// Migrates the schema, or refuses it, and reads the salt.
-pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<Salt, OpenError> {
+/// Migrates the schema, or refuses it.
+pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
     let mut client = connect::connect_once(server).await?;
     let has = applied(&client).await?;
     let missing = missing_steps(STEPS, &has)?;
@@ -91,7 +89,7 @@ pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Resu
         check_none_missing(missing)?;
         warn_of_missing_indexes(&client).await?;
     }
-    salt(&client).await
+    Ok(())
 }
 
 /// Warns of missing indexes. Without them everything is correct, and some of it slow. Refusing them would keep every
@@ -244,23 +242,4 @@ async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResul
     transaction.query_typed(record, &parameters).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
     Ok(StepResult::Applied)
-}
-
-/// Reads the salt. Instances that start together each draw one, and all use the one that was stored first.
-async fn salt(client: &Client) -> Result<Salt, OpenError> {
-    let missing = |source| OpenError::Missing(without_detail(source));
-    let row = match client.query_typed_opt(FIND_SALT, &[]).await.map_err(missing)? {
-        // Nothing is written where nothing is missing: a start waits for no lock.
-        Some(row) => row,
-        None => {
-            let mut drawn = [0; 32];
-            getrandom::fill(&mut drawn).map_err(|source| OpenError::Missing(Box::new(source)))?;
-            client.query_typed(INSERT_SALT, &[(/* value */ &drawn.as_slice(), Type::BYTEA)]).await.map_err(missing)?;
-            client.query_typed_one(FIND_SALT, &[]).await.map_err(missing)?
-        }
-    };
-    let stored: Vec<u8> = row.try_get("value").map_err(missing)?;
-    let salt: [u8; 32] =
-        stored.try_into().map_err(|_| OpenError::SchemaForeign("the salt is not 32 bytes long".to_owned()))?;
-    Ok(Salt::new(salt))
 }

@@ -145,7 +145,12 @@ pub(super) async fn query(
     held.finish(deadline, async |client| client.query_typed(sql, parameters).await).await
 }
 
-async fn execute(pool: &PgPool, deadline: Instant, sql: &str, parameters: &[Parameter<'_>]) -> Result<u64, PgFailure> {
+pub(super) async fn execute(
+    pool: &PgPool,
+    deadline: Instant,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<u64, PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
     held.finish(deadline, async |client| client.execute_typed(sql, parameters).await).await
 }

@@ -5,13 +5,10 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::open_error::open_error;
-use crate::domain::scope::Salt;
 use crate::store::OpenError;
 use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
-const INSERT_SALT: &str = include_str!("sql/insert_salt.sql");
-const FIND_SALT: &str = include_str!("sql/find_salt.sql");
 
 const STEPS: &[MigrationStep] = &[
     MigrationStep::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
@@ -26,6 +23,7 @@ const STEPS: &[MigrationStep] = &[
     ),
     MigrationStep::new(7, "0007_audit", include_str!("../../../migrations/sqlite/0007_audit.sql")),
     MigrationStep::new(8, "0008_causes", include_str!("../../../migrations/sqlite/0008_causes.sql")),
+    MigrationStep::new(9, "0009_salts", include_str!("../../../migrations/sqlite/0009_salts.sql")),
 ];
 
 /// See [`crate::store::schema()`].
@@ -33,15 +31,14 @@ pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
 
-/// Migrates the schema, or refuses it, and reads the salt. A database in memory has no path, and is always empty at
-/// first.
-pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -> Result<Salt, OpenError> {
+/// Migrates the schema, or refuses it. A database in memory has no path, and is always empty at first.
+pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -> Result<(), OpenError> {
     if migrate || path.is_none() {
         apply(db, path)?;
     } else {
         check_none_missing(missing_steps(STEPS, &applied(db, path)?)?)?;
     }
-    salt(db, path)
+    Ok(())
 }
 
 /// Applies the missing migrations, each in a transaction of its own. Returns their names.
@@ -96,20 +93,6 @@ fn applied(db: &Connection, path: Option<&Path>) -> Result<Vec<AppliedMigration>
         db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect()
     };
     read().map_err(|source| refused(path, source))
-}
-
-/// Reads the salt, and draws it where the file is new.
-fn salt(db: &Connection, path: Option<&Path>) -> Result<Salt, OpenError> {
-    let mut drawn = [0; 32];
-    getrandom::fill(&mut drawn).map_err(|source| OpenError::Missing(Box::new(source)))?;
-    let read = || {
-        db.execute(INSERT_SALT, named_params! { ":salt": drawn })?;
-        db.query_row(FIND_SALT, [], |row| row.get::<_, Vec<u8>>(0))
-    };
-    let stored = read().map_err(|source| refused(path, source))?;
-    let salt: [u8; 32] =
-        stored.try_into().map_err(|_| OpenError::SchemaForeign("the salt is not 32 bytes long".to_owned()))?;
-    Ok(Salt::new(salt))
 }
 
 fn refused(path: Option<&Path>, source: rusqlite::Error) -> OpenError {

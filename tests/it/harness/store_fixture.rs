@@ -8,15 +8,16 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::delivery::{DeliveryPolicy, EnqueueRequest, PickUpRequest};
-use oncegate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret};
+use oncegate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret, Secrets};
 use oncegate::domain::ids::{InstanceId, RecordId, Token};
 use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
 use oncegate::domain::record::Record;
 use oncegate::domain::response::StoredResponse;
-use oncegate::domain::scope::Scope;
+use oncegate::domain::scope::{Salt, Scope};
 use oncegate::domain::sealed::SealedBytes;
 use oncegate::domain::space::SpaceHash;
 use oncegate::domain::unknown_cause::UnknownCause;
+use oncegate::store::salts;
 use oncegate::store::{self, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
@@ -43,6 +44,11 @@ pub fn any_time() -> SystemTime {
 /// All records that are past their TTL by the store's clock.
 pub fn all_records() -> ReapScope {
     ReapScope { as_of: any_time(), settled_since: SystemTime::UNIX_EPOCH }
+}
+
+/// The salt of the default service, without a secret.
+pub async fn salt(store: &dyn Store) -> Salt {
+    salts::open(store, &"shop".into(), &Secrets::default(), None).await.unwrap()
 }
 
 /// A store for one test alone.

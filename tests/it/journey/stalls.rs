@@ -21,7 +21,7 @@ use oncegate::instance::observability::Observability;
 use oncegate::instance::store_clock::{ClockReading, StoreClock};
 use oncegate::instance::{Instance, clock_limits};
 use oncegate::store::metrics::StoreMetrics;
-use oncegate::store::{self, Breaker, Store as _};
+use oncegate::store::{self, Breaker, salts};
 use oncegate::upstream::connection_slots::UpstreamSlots;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -82,12 +82,13 @@ async fn gate(setup: &Setup) -> Gate {
     std::fs::write(&file, setup.text()).unwrap();
     let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
     let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
+    let salt = salts::open(&*store, &config.service, &config.secrets, None).await.unwrap();
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
     Gate::new(Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
-        salt: store.salt(),
+        salt,
         instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
         in_flight: Arc::default(),

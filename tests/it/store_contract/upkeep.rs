@@ -5,13 +5,12 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::ids::InstanceId;
-use oncegate::domain::scope::Scope;
 use oncegate::store::ReservedAttempt;
 use oncegate::store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, own_instance, renewal, response,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, own_instance, renewal, response, salt,
     settlement, token,
 };
 
@@ -191,10 +190,9 @@ pub async fn a_working_store_answers_a_ping(world: StoreFixture) {
 }
 
 pub async fn the_salt_does_not_change(mut world: StoreFixture) {
-    let scope = |world: &StoreFixture| Scope::from_parts(&world.store().salt(), [("authorization", None)]);
-    let before = scope(&world);
+    let before = salt(world.store().as_ref()).await;
     world.reopen().await;
-    assert_eq!(scope(&world), before);
+    assert_eq!(salt(world.store().as_ref()).await, before);
 }
 
 /// Settles a key whose TTL ends at once, and returns the time.

@@ -6,7 +6,7 @@ use oncegate::store;
 use tokio::time::timeout;
 
 use super::indexes::{exclusive, first_version_database, opening, seen};
-use crate::harness::store_fixture::StoreFixture;
+use crate::harness::store_fixture::{StoreFixture, salt};
 use crate::harness::{TEST_TIMEOUT, eventually};
 
 #[tokio::test]
@@ -38,11 +38,13 @@ fn is_row(message: &tokio_postgres::SimpleQueryMessage) -> bool {
 #[tokio::test]
 async fn a_start_with_a_current_schema_takes_no_lock() {
     let mut world = StoreFixture::postgres().await;
+    let drawn = salt(world.store().as_ref()).await;
     world.close();
     let client = world.database().client().await;
     let lock = "begin;
                 lock table oncegate.keys, oncegate.instances in access exclusive mode;
-                lock table oncegate.meta, oncegate.migrations in exclusive mode";
+                lock table oncegate.salts, oncegate.migrations in exclusive mode";
     client.batch_execute(lock).await.unwrap();
-    timeout(TEST_TIMEOUT, store::open(&world.settings)).await.expect("it waits for a lock").unwrap();
+    let start = async { salt(store::open(&world.settings).await.unwrap().as_ref()).await };
+    assert_eq!(timeout(TEST_TIMEOUT, start).await.expect("it waits for a lock"), drawn);
 }

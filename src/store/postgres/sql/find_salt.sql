@@ -1,2 +1,2 @@
--- find_salt: the salt in use, whichever instance drew it.
-select value from oncegate.meta where name = 'salt'
+-- find_salt: a service's salt, whichever instance drew it.
+select s.value from oncegate.salts as s where s.service = $1::text

@@ -1,6 +1,6 @@
--- insert_salt: stores the salt, unless there is one.
-insert into oncegate.meta (name, value)
-select 'salt', $1::bytea
+-- insert_salt: stores a service's salt, unless it has one.
+insert into oncegate.salts (service, value)
+select $1::text, $2::bytea
   from durable
  where durable.setting is not null
-    on conflict (name) do nothing
+    on conflict (service) do nothing

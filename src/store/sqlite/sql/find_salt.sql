@@ -1,2 +1,2 @@
--- find_salt: the salt in use.
-select value from meta where name = 'salt'
+-- find_salt: a service's salt.
+select value from salts where service = :service

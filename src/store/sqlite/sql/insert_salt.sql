@@ -1,2 +1,2 @@
--- insert_salt: stores the salt, unless there is one.
-insert into meta (name, value) values ('salt', :salt) on conflict (name) do nothing
+-- insert_salt: stores a service's salt, unless it has one.
+insert into salts (service, value) values (:service, :salt) on conflict (service) do nothing

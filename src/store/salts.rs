@@ -1,0 +1,116 @@
+//! Salts in a store: finding, drawing and sealing them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Store, StoreError, StoreFuture};
+use crate::domain::fingerprint::Secrets;
+use crate::domain::scope::Salt;
+use crate::domain::stored_salt::{SaltError, StoredSalt};
+
+/// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
+const ROUNDS_MAX: usize = 100;
+
+/// The salts of services, in their stored form.
+pub trait SaltStore: Send + Sync {
+    /// Returns the service's salt, if it has one.
+    fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>>;
+
+    /// Stores the service's salt, if the stored one is still `from`. Returns whether it did.
+    fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool>;
+}
+
+/// Why a service has no salt to work with.
+#[derive(Debug)]
+pub enum OpenSaltError {
+    /// The stored one cannot be used.
+    Salt(SaltError),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl fmt::Display for OpenSaltError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Salt(error) => error.fmt(f),
+            Self::Store(error) => write!(f, "the salt of this service's scopes could not be read or stored: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenSaltError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Salt(_) => None,
+            Self::Store(error) => error.source(),
+        }
+    }
+}
+
+impl From<SaltError> for OpenSaltError {
+    fn from(error: SaltError) -> Self {
+        Self::Salt(error)
+    }
+}
+
+impl From<StoreError> for OpenSaltError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Opens a service's salt, and stores it as these secrets demand. Draws one where the store has none and the process uses
+/// none yet: of instances that start together, all use the one that was stored first.
+///
+/// # Errors
+/// [`OpenSaltError`]; nothing was stored then, as far as is known.
+pub async fn open(
+    store: &dyn Store,
+    service: &Arc<str>,
+    secrets: &Secrets,
+    in_use: Option<&Salt>,
+) -> Result<Salt, OpenSaltError> {
+    for _ in 0..ROUNDS_MAX {
+        let found = store.salts().find_salt(Arc::clone(service)).await?;
+        let stored = found.as_deref().map(StoredSalt::decode).transpose()?;
+        let salt = match (&stored, in_use) {
+            (Some(stored), _) => stored.open(service, secrets)?,
+            (None, Some(in_use)) => in_use.clone(),
+            (None, None) => Salt::new(random()),
+        };
+        if in_use.is_some_and(|in_use| *in_use != salt) {
+            return Err(SaltError::Changed.into());
+        }
+        let changed = match &stored {
+            Some(stored) => stored.for_secrets(&salt, service, secrets, random()),
+            None => Some(StoredSalt::new(&salt, service, secrets, random())),
+        };
+        let Some(changed) = changed else { return Ok(salt) };
+        if store.salts().replace_salt(Arc::clone(service), found, changed.encode()).await? {
+            log_change(stored.as_ref(), &changed);
+            return Ok(salt);
+        }
+    }
+    Err(StoreError::Unavailable("other instances change it without end".into()).into())
+}
+
+fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
+    let secrets = now.names().join(", ");
+    match before {
+        None => {}
+        Some(StoredSalt::Clear(_)) => tracing::info!(
+            %secrets,
+            "encrypted the salt of the scopes under `secret`; from now on the service starts with the secret only. Backups that \
+             were made before have the salt in clear"
+        ),
+        Some(StoredSalt::Sealed(_)) => {
+            tracing::info!(%secrets, "the salt of the scopes is now encrypted under these secrets, the latest last");
+        }
+    }
+}
+
+fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+    bytes
+}
