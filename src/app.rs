@@ -18,7 +18,7 @@ use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
 use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
-use crate::config::{Config, StoreLocation};
+use crate::config::{self, Config, StartExposure, StoreLocation};
 use crate::consumers;
 use crate::domain::ids::InstanceId;
 use crate::downstream;
@@ -124,6 +124,11 @@ struct ShutdownSignals {
 pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
+    }
+    match config::start_exposure(&config) {
+        Some(StartExposure { is_warning: true, text }) => tracing::warn!("{text}"),
+        Some(StartExposure { is_warning: false, text }) => tracing::info!("{text}"),
+        None => {}
     }
     // First of all, so that a signal during the start is not lost.
     let mut signals = TerminationSignals::new().map_err(StartError::Machine)?;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use http::StatusCode;
 
+use super::exposure;
 use super::units::{show_duration, show_size};
 use super::{
     Config, Consumer, DeliveryMode, ForwardKey, InFlightPolicy, KeySource, ReconcileConfig, Route, ScopePart,
@@ -31,6 +32,9 @@ pub fn describe(config: &Config) -> String {
     lines.row("cache", &format!("{} of memory", show_size(config.cache_memory)));
     lines.row("service", &config.service);
     lines.row("secret", &secrets(&config.secrets));
+    for (label, value) in exposure::describe(config) {
+        lines.row(label, &value);
+    }
     for route in &config.routes {
         describe_route(&mut lines, route);
     }

@@ -19,7 +19,7 @@ use super::value_parsers::{socket_address, upstream_target};
 use super::wording::syntax_hint;
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
-    UpstreamTarget, admin, consumers, cors, limits, otlp, tls, warnings,
+    UpstreamTarget, admin, consumers, cors, file_access, limits, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -45,7 +45,10 @@ pub(super) fn load(
     let config = read_config(&reader, table.get_ref(), built_in.get_ref(), &flags, &external_values);
     match (config, reader.into_problems()) {
         (_, Some(problems)) => Err(problems),
-        (Some(config), None) => Ok(config),
+        (Some(mut config), None) => {
+            config.warnings.extend(file_access::warnings(file, table.get_ref(), &config.store.location, environment));
+            Ok(config)
+        }
         (None, None) => unreachable!("a missing value has its problem"),
     }
 }

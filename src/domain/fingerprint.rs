@@ -159,6 +159,11 @@ impl Recipe {
         self.0.rules.headers.iter().any(|field| *field == *name)
     }
 
+    /// Whether the body is a part of the fingerprint.
+    pub fn reads_body(&self) -> bool {
+        self.0.rules.body != BodyRule::None
+    }
+
     /// The fingerprint of a request by this recipe; `None` if it needs a secret that is not among `secrets` any more,
     /// so that requests cannot be compared.
     pub fn fingerprint(&self, parts: &FingerprintInput<'_>, secrets: &Secrets) -> Option<Fingerprint> {

@@ -1,6 +1,7 @@
 //! The salt of a service's scopes: with a secret, a reader of the database cannot try credentials, and every key keeps its
 //! scope through each rotation.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use data_encoding::HEXLOWER;
@@ -240,4 +241,28 @@ async fn a_process_that_finds_another_salt_than_its_own_keeps_its_own() {
     client.batch_execute("update oncegate.salts set value = 'x'").await.unwrap();
     let refused = salts::open(store, &service, &none, None).await.unwrap_err();
     assert!(refused.to_string().contains("has been changed"), "{refused}");
+}
+
+on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);
+async fn a_start_says_what_a_reader_of_the_database_learns(store: Store) {
+    let mut world = world(store, "").await;
+    let line = world.proxy.wait_for_log("can find callers' credentials and short request bodies").await;
+    // The file of the embedded store is the proxy's own; a server has other users.
+    let level = if matches!(world.store, Store::Postgres(_)) { "WARN" } else { "INFO" };
+    assert_eq!(line["level"], level);
+    restart(&mut world, OLD).await;
+    assert_eq!(world.proxy.wait_for_log("a reader of the database reads stored responses;").await["level"], "INFO");
+    world.restart_as(|proxy| setup(proxy, OLD).store("encrypt = true")).await;
+    assert!(!world.proxy.output().contains("a reader of the database"), "{}", world.proxy.output());
+}
+
+#[tokio::test]
+async fn a_file_with_a_secret_that_everybody_can_read_is_warned_about() {
+    let world = world(Store::sqlite(), OLD).await;
+    world.proxy.wait_for_log("secret: everybody on this machine can read").await;
+    assert!(!world.proxy.output().contains("store.url: everybody"), "the database file was made for its owner alone");
+    assert_eq!(world.proxy.stop().await, Some(0));
+    std::fs::set_permissions(world.store.sqlite_file(), PermissionsExt::from_mode(0o644)).unwrap();
+    let proxy = world.setup.start().await;
+    proxy.wait_for_log("store.url: everybody on this machine can read").await;
 }

@@ -161,6 +161,9 @@ store           postgres://u@h/d
 cache           64MiB of memory
 service         default
 secret          none
+in the database keys, routes, states and times in clear; and
+  requests      bodies: hashed; short ones can be found by trying, as there is no `secret`
+  responses     in clear, fields and bodies, without `secret` and `store.encrypt`
 
 route           create-payment
   matches       POST PATCH /v1/payments
