@@ -42,11 +42,13 @@ enum KeysCommand {
     /// Settles an unknown outcome: unknown or dead becomes completed, or retryable
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve(ResolveArguments),
-    /// Drops a stored response, so that the next request is executed: completed becomes retryable
+    /// Drops a stored response, so that the next request is executed: completed becomes retryable; before the end of the TTL only
+    /// with --accept-risk
     Release(ChangeArguments),
     /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was
     Requeue(ChangeArguments),
-    /// Forgets keys: completed, retryable and expired ones, others only with --accept-risk, never one in flight
+    /// Forgets keys: retryable and expired ones, and completed ones past their TTL; others only with --accept-risk, never one in
+    /// flight
     Purge(ChangeArguments),
 }
 
@@ -123,7 +125,7 @@ struct ChangeArguments {
     /// Does not ask for confirmation where there are several keys
     #[arg(short, long)]
     yes: bool,
-    /// Accepts that a request may be executed twice; the audit log notes it
+    /// Accepts that a request may be executed twice, or that a stored response is withdrawn; the audit log notes it
     #[arg(long)]
     accept_risk: bool,
     /// The grounds, for the audit log

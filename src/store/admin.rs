@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use data_encoding::HEXLOWER_PERMISSIVE;
-
 use super::{StoreError, StoreFuture};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::StoredResponse;
 use crate::domain::state::StateKind;
 
 pub use current_row::CurrentRow;
+pub use id_range::IdRange;
 pub use key_entry::{EarlierAttempt, KeyEntry};
 pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
 pub use without_route::KeysWithoutRoute;
 
 mod current_row;
+mod id_range;
 mod key_entry;
 mod row;
 mod without_route;
@@ -114,37 +114,6 @@ pub enum ListOrder {
     Running,
 }
 
-/// A range of 32-byte hashes, both ends included.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IdRange {
-    /// The first.
-    pub low: Vec<u8>,
-    /// The last.
-    pub high: Vec<u8>,
-}
-
-impl Default for IdRange {
-    fn default() -> Self {
-        Self { low: Vec::new(), high: vec![0xff; 32] }
-    }
-}
-
-impl IdRange {
-    /// The range of one id.
-    pub fn from_id(id: RecordId) -> Self {
-        Self { low: id.as_bytes().to_vec(), high: id.as_bytes().to_vec() }
-    }
-
-    /// The range of hashes that begin with these 1 to 64 hexadecimal digits; `None` for anything else.
-    pub fn from_hex_prefix(prefix: &str) -> Option<Self> {
-        if prefix.is_empty() || prefix.len() > 64 {
-            return None;
-        }
-        let decode = |digits: String| HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok();
-        Some(Self { low: decode(format!("{prefix:0<64}"))?, high: decode(format!("{prefix:f<64}"))? })
-    }
-}
-
 /// A position in a listing: the last key read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
@@ -214,12 +183,14 @@ impl OperatorDecision {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// Whether the decision applies to keys in that state.
-    pub fn is_for(&self, state: StateKind) -> bool {
+    /// Whether the decision applies to keys in that state. `is_live` is [`Target::is_live`].
+    pub fn is_for(&self, state: StateKind, is_live: bool) -> bool {
         match (&self.change, state) {
             (OperatorAction::Complete(_) | OperatorAction::NotExecuted, StateKind::Dead | StateKind::Unknown) => true,
-            (OperatorAction::Release, StateKind::Completed) | (OperatorAction::Requeue, StateKind::Dead) => true,
-            (OperatorAction::Purge, StateKind::Completed | StateKind::Expired | StateKind::Retryable) => true,
+            (OperatorAction::Requeue, StateKind::Dead) => true,
+            (OperatorAction::Purge, StateKind::Expired | StateKind::Retryable) => true,
+            // The next retry of a live key would get its response, and is executed instead.
+            (OperatorAction::Purge | OperatorAction::Release, StateKind::Completed) => self.accept_risk || !is_live,
             (OperatorAction::Purge, StateKind::Dead | StateKind::Queued | StateKind::Unknown) => self.accept_risk,
             _ => false,
         }
@@ -292,6 +263,8 @@ pub struct Target {
     pub token: Token,
     /// The state.
     pub state: StateKind,
+    /// Whether retries get the key's response: it is completed, and its TTL has not ended.
+    pub is_live: bool,
     /// The TTL from now on.
     pub ttl: Duration,
     /// The time past its TTL for which the key is remembered, to refuse late retries.
@@ -324,7 +297,7 @@ pub enum DecisionResult {
     Held,
     /// The newest attempt may still be running for this long.
     NotQuiet(Duration),
-    /// The decision does not apply to the key's state.
+    /// The decision does not apply to the key's state, or not unless its risk is accepted.
     Unfit,
 }
 
@@ -461,34 +434,25 @@ mod tests {
     #[test]
     fn each_action_applies_to_its_states_and_none_to_a_running_key() {
         use StateKind::{Completed, Dead, Expired, Queued, Retryable, Unknown};
-        for (change, plain, at_risk) in [
-            (OperatorAction::Complete(response()), &[Dead, Unknown][..], &[Dead, Unknown][..]),
-            (OperatorAction::NotExecuted, &[Dead, Unknown], &[Dead, Unknown]),
-            (OperatorAction::Release, &[Completed], &[Completed]),
-            (OperatorAction::Requeue, &[Dead], &[Dead]),
+        for (change, plain, past_ttl, at_risk) in [
+            (OperatorAction::Complete(response()), &[Dead, Unknown][..], &[Dead, Unknown][..], &[Dead, Unknown][..]),
+            (OperatorAction::NotExecuted, &[Dead, Unknown], &[Dead, Unknown], &[Dead, Unknown]),
+            (OperatorAction::Release, &[], &[Completed], &[Completed]),
+            (OperatorAction::Requeue, &[Dead], &[Dead], &[Dead]),
             (
                 OperatorAction::Purge,
+                &[Expired, Retryable],
                 &[Completed, Expired, Retryable],
                 &[Completed, Dead, Expired, Queued, Retryable, Unknown],
             ),
         ] {
-            for (accept_risk, states) in [(false, plain), (true, at_risk)] {
+            for (accept_risk, is_live, states) in
+                [(false, true, plain), (false, false, past_ttl), (true, true, at_risk), (true, false, at_risk)]
+            {
                 let decision = decision(change.clone(), accept_risk);
-                let fit: Vec<_> = StateKind::ALL.into_iter().filter(|state| decision.is_for(*state)).collect();
-                assert_eq!(fit, states, "{decision:?}");
+                let fit: Vec<_> = StateKind::ALL.into_iter().filter(|state| decision.is_for(*state, is_live)).collect();
+                assert_eq!(fit, states, "{decision:?}, live: {is_live}");
             }
-        }
-    }
-
-    #[test]
-    fn a_prefix_is_a_range_of_hashes() {
-        let range = IdRange::from_hex_prefix("0a1").unwrap();
-        assert_eq!((&range.low[..3], range.low.len()), (&[0x0a, 0x10, 0][..], 32));
-        assert_eq!((&range.high[..3], range.high.len()), (&[0x0a, 0x1f, 0xff][..], 32));
-        let whole = IdRange::from_hex_prefix(&"ab".repeat(32)).unwrap();
-        assert_eq!(whole, IdRange::from_id(RecordId::from_stored(&[0xab; 32]).unwrap()));
-        for wrong in ["", "xyz", &"a".repeat(65), "ä", "+1"] {
-            assert_eq!(IdRange::from_hex_prefix(wrong), None, "{wrong}");
         }
     }
 
@@ -513,7 +477,15 @@ mod tests {
         let id = RecordId::from_stored(&[1; 32]).unwrap();
         let (token, other) = (Token::from_random([1; 16]), Token::from_random([2; 16]));
         let second = Duration::from_secs(1);
-        let target = Target { id, token, state: StateKind::Unknown, ttl: second, remember: None, quiet_after: second };
+        let target = Target {
+            id,
+            token,
+            state: StateKind::Unknown,
+            is_live: false,
+            ttl: second,
+            remember: None,
+            quiet_after: second,
+        };
         let found = |token, state| CurrentRow { id, current: Some((token, state)), deadline_in_ms: -400, last: None };
         let gone = CurrentRow { id, current: None, deadline_in_ms: 0, last: None };
         let plain = decision(OperatorAction::NotExecuted, false);

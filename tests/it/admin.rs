@@ -216,5 +216,6 @@ async fn the_read_token_may_look_and_not_change() {
     let form = form.host(&world.proxy.admin.to_string()).field("Content-Type", "application/x-www-form-urlencoded");
     let refused = form.send().await;
     assert!(refused.status == 403 && refused.text().contains("may look and not change"), "{}", refused.text());
-    assert_eq!(ask(&world, "DELETE", &format!("/api/v1/keys/{id}"), &[&format!("Bearer {TOKEN}")]).await.status, 200);
+    let path = format!("/api/v1/keys/{id}?accept_risk=true");
+    assert_eq!(ask(&world, "DELETE", &path, &[&format!("Bearer {TOKEN}")]).await.status, 200);
 }

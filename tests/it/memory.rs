@@ -121,8 +121,11 @@ async fn a_purge_or_release_returns_after_every_instances_cache_dropped_the_key(
         assert_eq!(world.pay(key).send().await.comparable(), first.replayed());
         let id = operator.id(key).await;
         let (status, told) = match verb {
-            "purge" => operator.delete(&format!("/api/v1/keys/{id}")).await,
-            _ => operator.post(&format!("/api/v1/keys/{id}/release"), serde_json::json!({})).await,
+            "purge" => operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await,
+            _ => {
+                let risk = serde_json::json!({ "accept_risk": true });
+                operator.post(&format!("/api/v1/keys/{id}/release"), risk).await
+            }
         };
         assert_eq!((status, &told["instances_behind"]), (200, &serde_json::json!(0)), "{told}");
         assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"), "{verb}");

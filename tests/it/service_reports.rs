@@ -321,7 +321,7 @@ async fn any_instance_accepts_a_report_and_duplicates_waiting_elsewhere_get_the_
     // A response that an operator then releases is in no cache.
     let operator = Operator::of(&world.proxy);
     let id = operator.id("k-1").await;
-    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
+    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await.0, 200);
     assert_eq!(pay.send().await.oncegate_status(), Some("executed"));
     assert_eq!(world.upstream.calls(), 2);
 }

@@ -60,10 +60,18 @@ impl KeyAdminSnapshot<'_> {
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
     }
 
+    /// Whether retries get the key's response: it is completed, and its TTL has not ended, by the store's clock and by this
+    /// instance's estimate of it.
+    pub(super) fn is_live(&self, entry: &KeyEntry) -> bool {
+        let now = self.as_of.map_or(entry.now, |as_of| as_of.min(entry.now));
+        entry.state == StateKind::Completed && entry.expires_at.is_none_or(|at| at > now)
+    }
+
     /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
         let RouteLimits { ttl, remember, quiet_after } = self.route_limits(&entry.route);
-        let must_be_quiet = decision.requires_quiet() && decision.is_for(entry.state);
+        let is_live = self.is_live(entry);
+        let must_be_quiet = decision.requires_quiet() && decision.is_for(entry.state, is_live);
         if must_be_quiet && quiet_after.is_none() {
             return Err(ApiProblem::unknown_route(&entry.route));
         }
@@ -72,7 +80,7 @@ impl KeyAdminSnapshot<'_> {
         }
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = quiet_after.unwrap_or(Duration::MAX);
-        Ok(Target { id: entry.id, token: entry.token, state: entry.state, ttl, remember, quiet_after })
+        Ok(Target { id: entry.id, token: entry.token, state: entry.state, is_live, ttl, remember, quiet_after })
     }
 
     /// Carries a decision out on the key with this id, or on the one key whose id has this prefix.
@@ -183,7 +191,8 @@ impl KeyAdminSnapshot<'_> {
         Ok((targets, refused))
     }
 
-    /// Finds the keys that fit a filter and that the decision is for.
+    /// Finds the keys that fit a filter and that the decision is for, with those that it is for only at a risk: where the risk is
+    /// not accepted, they are counted, and refused one by one.
     async fn find_targets(
         &self,
         filter: &KeyFilter,
@@ -198,13 +207,14 @@ impl KeyAdminSnapshot<'_> {
             (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
             (None, OperatorAction::Release | OperatorAction::Purge) => vec![None],
         };
+        let at_risk = OperatorDecision { accept_risk: true, ..decision.clone() };
         let (mut targets, mut refused) = (Vec::new(), RefusedTargets::default());
         for state in states {
             let filter = KeyFilter { state, ..filter.clone() };
             let mut after = None;
             loop {
                 let page = self.store.admin().list_keys(self.service(), filter.clone(), after, PAGE).await?;
-                let fits = |entry: &&KeyEntry| filter.state.is_some() || decision.is_for(entry.state);
+                let fits = |entry: &&KeyEntry| filter.state.is_some() || at_risk.is_for(entry.state, true);
                 for entry in page.entries.iter().filter(fits) {
                     match self.target(entry, decision) {
                         Ok(target) => targets.push(target),

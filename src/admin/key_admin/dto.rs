@@ -48,6 +48,8 @@ pub struct KeyDetails {
     pub entry: KeyEntry,
     /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
     pub quiet_at: Option<SystemTime>,
+    /// Whether retries get the key's response: it is completed, and its TTL has not ended.
+    pub is_live: bool,
     pub recovery_point: Option<RecoveryPoint>,
     /// `None` where the record is gone, or does not decode.
     pub fingerprint: Option<FingerprintSummary>,

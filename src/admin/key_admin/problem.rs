@@ -234,7 +234,11 @@ impl ApiProblem {
                 let action = decision.change.action();
                 let detail = match state {
                     StateKind::InFlight => format!("the key is in_flight, and {action} is not for a running attempt"),
-                    _ if at_risk.is_for(state) => {
+                    StateKind::Completed if at_risk.is_for(state, true) => format!(
+                        "the key is completed and its TTL has not ended: after a {action} its next retry is executed, and does not \
+                         get the stored response; accept_risk overrules"
+                    ),
+                    _ if at_risk.is_for(state, true) => {
                         format!("the key is {state}: to {action} it may have it executed twice; accept_risk overrules")
                     }
                     _ => format!("the key is {state}, and {action} is not for keys in that state"),

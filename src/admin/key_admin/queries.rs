@@ -67,7 +67,8 @@ impl KeyAdminSnapshot<'_> {
         let audit =
             self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
         let timeline = timeline(&entry, &audit);
-        Ok(KeyDetails { entry, quiet_at, recovery_point, fingerprint, response, audit, timeline })
+        let is_live = self.is_live(&entry);
+        Ok(KeyDetails { entry, is_live, quiet_at, recovery_point, fingerprint, response, audit, timeline })
     }
 
     /// Returns the one key that an id, or the beginning of one, names.

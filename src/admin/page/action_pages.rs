@@ -157,8 +157,9 @@ impl Visit<'_> {
         draft: Draft,
         trouble: Option<String>,
     ) -> Response<Body> {
-        let risk = action.risk(key.state).filter(|_| !(action == ActionKind::NotExecuted && details.quiet));
-        let needs_risk = action == ActionKind::Purge && risk.is_some();
+        let risk =
+            action.risk(key.state, details.is_live).filter(|_| !(action == ActionKind::NotExecuted && details.quiet));
+        let needs_risk = action != ActionKind::NotExecuted && risk.is_some();
         let frame = self.build_frame().await;
         render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
     }
@@ -207,7 +208,7 @@ impl Visit<'_> {
         let decision = counting.to_decision(action, self.actor(""))?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let risks = counted.by_state.keys().copied().chain(StateKind::parse(&filter.state));
-        let risk = risks.into_iter().find_map(|state| action.risk(state));
+        let risk = risks.into_iter().find_map(|state| action.risk(state, true));
         let frame = self.build_frame().await;
         Ok(render_page(status, &BulkChangePage { frame, action, filter, draft, counted, risk, trouble }))
     }

@@ -118,8 +118,9 @@ impl ActionKind {
         }
     }
 
-    /// The risk that the operator accepts, for keys in states in which there is one.
-    pub fn risk(self, state: StateKind) -> Option<&'static str> {
+    /// The risk that the operator accepts, for keys in states in which there is one. `is_live`: whether retries get a completed
+    /// key's response.
+    pub fn risk(self, state: StateKind, is_live: bool) -> Option<&'static str> {
         match (self, state) {
             (Self::NotExecuted, _) => Some(
                 "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too.",
@@ -130,6 +131,9 @@ impl ActionKind {
             (Self::Purge, StateKind::Queued) => {
                 Some("I accept that it is never delivered, although its caller was told that it was accepted.")
             }
+            (Self::Purge | Self::Release, StateKind::Completed) if is_live => Some(
+                "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too.",
+            ),
             _ => None,
         }
     }
@@ -223,9 +227,12 @@ mod tests {
                     accept_risk,
                 };
                 let offered = ActionKind::for_state(state).contains(&action);
-                assert_eq!(offered, decision(true).is_for(state), "{action:?} of {state}");
-                let wants_risk = decision(true).is_for(state) && !decision(false).is_for(state);
-                assert!(!wants_risk || action.risk(state).is_some(), "{action:?} of {state}");
+                for is_live in [true, false] {
+                    assert_eq!(offered, decision(true).is_for(state, is_live), "{action:?} of {state}");
+                    let wants_risk = offered && !decision(false).is_for(state, is_live);
+                    let asks = action.risk(state, is_live).is_some() && action != ActionKind::NotExecuted;
+                    assert_eq!(asks, wants_risk, "{action:?} of {state}, live: {is_live}");
+                }
             }
         }
     }

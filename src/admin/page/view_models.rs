@@ -230,6 +230,8 @@ fn format_duration(took: Duration) -> String {
 #[derive(Debug)]
 pub struct KeyDetailsView {
     pub quiet: bool,
+    /// Whether retries get its response.
+    pub is_live: bool,
     pub quiet_at: Option<TimeView>,
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseView>,
@@ -240,6 +242,7 @@ impl From<KeyDetails> for KeyDetailsView {
     fn from(details: KeyDetails) -> Self {
         Self {
             quiet: details.is_quiet(),
+            is_live: details.is_live,
             quiet_at: details.quiet_at.map(TimeView),
             fingerprint: details.fingerprint,
             response: details.response.map(ResponseView::from),

@@ -182,7 +182,7 @@ impl Postgres {
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<DecisionResults, PgFailure> {
-        let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_for(target.state)).collect();
+        let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_for(target.state, target.is_live)).collect();
         let DecidedRows { ids: done, mut queued, mut purges } = match decision.change {
             OperatorAction::Purge => self.purge(&service, &decision, &fit, deadline).await?,
             _ => self.apply_changes(&service, &decision, &fit, as_of, deadline).await?,
@@ -190,7 +190,7 @@ impl Postgres {
         let missed: Vec<&Target> = fit.into_iter().filter(|target| !done.contains(&target.id)).collect();
         let current_rows = self.find_current_rows(&service, &missed, in_doubt, deadline).await?;
         let verdict = |target: &Target| match current_rows.iter().find(|row| row.id == target.id) {
-            _ if !decision.is_for(target.state) => DecisionResult::Unfit,
+            _ if !decision.is_for(target.state, target.is_live) => DecisionResult::Unfit,
             _ if done.contains(&target.id) => DecisionResult::Done,
             Some(row) => row.verdict(target, &decision, in_doubt),
             None => DecisionResult::Gone,

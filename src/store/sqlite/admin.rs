@@ -186,7 +186,7 @@ fn decide_target(
     decision: &OperatorDecision,
     target: &Target,
 ) -> Result<(DecisionResult, Option<StateKind>), SqliteFailure> {
-    if !decision.is_for(target.state) {
+    if !decision.is_for(target.state, target.is_live) {
         return Ok((DecisionResult::Unfit, None));
     }
     let changed: Option<String> = match &decision.change {

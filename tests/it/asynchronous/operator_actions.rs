@@ -68,7 +68,8 @@ async fn an_operator_completes_or_releases_a_dead_delivery(store: Store) {
     assert_eq!(status, 200);
     assert_eq!(world.operation_when(&operation_path, "completed").await["response"]["body"], "by hand");
     assert_eq!(world.pay("k-1").send().await.text(), "by hand");
-    let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/release"), json!({})).await;
+    let risk = json!({ "accept_risk": true });
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/release"), risk).await;
     assert_eq!((status, &reply["after"]), (200, &json!("retryable")));
     assert_eq!(world.get(&operation_path).send().await.status, 410);
     assert_eq!(world.accepts("k-1").await, operation_path);

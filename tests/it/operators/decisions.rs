@@ -79,7 +79,13 @@ async fn a_released_key_is_executed_again(store: Store) {
     let operator = Operator::of(&world.proxy);
     let id = operator.id("k-1").await;
     // The first digits of an id are enough.
-    let (status, reply) = operator.post(&format!("/api/v1/keys/{}/release", &id[..8]), json!({})).await;
+    let path = format!("/api/v1/keys/{}/release", &id[..8]);
+    let (status, reply) = operator.post(&path, json!({})).await;
+    assert_eq!((status, &reply["code"], &reply["state"]), (409, &json!("wrong-state"), &json!("completed")), "{reply}");
+    let detail = reply["detail"].as_str().unwrap();
+    assert!(detail.contains("its next retry is executed") && detail.contains("accept_risk overrules"), "{reply}");
+    assert!(world.pay("k-1").send().await.is_replay());
+    let (status, reply) = operator.post(&path, json!({ "accept_risk": true })).await;
     assert_eq!((status, &reply["before"], &reply["after"]), (200, &json!("completed"), &json!("retryable")), "{reply}");
     let second = world.pay("k-1").send().await;
     assert_eq!((first.text(), second.text()), ("effect 1".to_owned(), "effect 2".to_owned()));
@@ -126,19 +132,18 @@ async fn a_purged_key_starts_anew_and_a_running_one_cannot_be_purged(store: Stor
     let (status, reply) =
         operator.delete(&format!("/api/v1/keys/{}?accept_risk=true", operator.id("running").await)).await;
     assert_eq!((status, &reply["code"], &reply["state"]), (409, &json!("wrong-state"), &json!("in_flight")));
-    for (id, key) in [(dead, "dead"), (unknown, "unknown")] {
+    let completed = operator.id("completed").await;
+    for (id, key) in [(dead, "dead"), (unknown, "unknown"), (completed, "completed")] {
         let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}")).await;
         assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")), "{key}");
         assert!(reply["detail"].as_str().unwrap().contains("accept_risk"), "{reply}");
         let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await;
         assert_eq!((status, &reply["after"], &reply["instances_behind"]), (200, &json!("none"), &json!(0)), "{reply}");
     }
-    for key in ["completed", "retryable"] {
-        let id = operator.id(key).await;
-        assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
-        assert_eq!(operator.get(&format!("/api/v1/keys/{id}")).await.1["code"], "no-such-key");
-        assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 404);
-    }
+    let id = operator.id("retryable").await;
+    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
+    assert_eq!(operator.get(&format!("/api/v1/keys/{id}")).await.1["code"], "no-such-key");
+    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 404);
     hold.release();
     assert_eq!(running.await.unwrap().unwrap().oncegate_status(), Some("executed"));
     for key in ["dead", "unknown", "completed", "retryable"] {
@@ -177,20 +182,22 @@ async fn a_bulk_change_counts_its_keys_first(store: Store) {
     // One of these ids does not exist, and one key is in the wrong state.
     let unknown = unknown(&world, "left").await;
     let ids = json!([operator.id("other").await, unknown, "00".repeat(32)]);
-    let body = json!({ "action": "release", "ids": ids, "expect": 2 });
+    let body = json!({ "action": "release", "ids": ids, "expect": 2, "accept_risk": true });
     let (status, reply) = operator.post(path, body).await;
     assert_eq!((status, &reply["changed"], &reply["refused_count"]), (200, &json!(1), &json!(2)), "{reply}");
     let codes: Vec<_> = reply["refused"].as_array().unwrap().iter().map(|why| why["code"].as_str().unwrap()).collect();
     assert_eq!(codes, ["no-such-key", "wrong-state"]);
-    // All keys that may be purged without a risk.
-    let body = json!({ "action": "purge", "all": true, "expect": 100 });
-    let reply = operator.post(path, body).await.1;
-    assert_eq!(
-        (&reply["changed"], &reply["by_state"]),
-        (&json!(8), &json!({ "completed": 7, "retryable": 1 })),
-        "{reply}"
-    );
-    assert_eq!(operator.keys("").await.len(), 1);
+    // Keys that may be purged only at a risk are counted, and refused.
+    let mut body = json!({ "action": "purge", "all": true, "expect": 9 });
+    let reply = operator.post(path, body.clone()).await.1;
+    let by_state = json!({ "completed": 7, "retryable": 1, "unknown": 1 });
+    assert_eq!((&reply["by_state"], &reply["changed"]), (&by_state, &json!(1)), "{reply}");
+    assert_eq!((&reply["refused_count"], &reply["refused"][0]["code"]), (&json!(8), &json!("wrong-state")), "{reply}");
+    assert!(reply["refused"][0]["detail"].as_str().unwrap().contains("accept_risk overrules"), "{reply}");
+    assert_eq!(operator.keys("").await.len(), 8);
+    body["accept_risk"] = true.into();
+    assert_eq!(operator.post(path, body).await.1["changed"], 8);
+    assert_eq!(operator.keys("").await.len(), 0);
 }
 
 on_both_stores!(an_empty_condition_changes_nothing);
@@ -216,7 +223,7 @@ async fn an_empty_condition_changes_nothing(store: Store) {
     }
     assert_eq!(operator.audit().await.len(), 0);
     assert_eq!(operator.keys("key=&state=completed").await.len(), 2, "looking may say nothing");
-    let body = json!({ "action": "release", "filter": {}, "all": true, "expect": 2 });
+    let body = json!({ "action": "release", "filter": {}, "all": true, "expect": 2, "accept_risk": true });
     assert_eq!(operator.post("/api/v1/keys/actions", body).await.1["changed"], 2);
 }
 
@@ -329,7 +336,7 @@ async fn a_purge_waits_for_live_instances_and_not_for_dead_ones() {
             one.kill9().await;
         }
         let begun = Instant::now();
-        let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}")).await;
+        let (status, reply) = operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await;
         assert_eq!((status, &reply["instances_behind"]), (200, &json!(0)), "{reply}");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     }
@@ -346,4 +353,31 @@ async fn a_route_that_refuses_late_retries_remembers_a_key_settled_by_an_operato
     assert_eq!(world.pay("k-1").send().await.outcome(), (410, "key-expired".to_owned()));
     assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+}
+
+on_both_stores!(a_completed_key_past_its_ttl_is_purged_or_released_without_a_risk);
+async fn a_completed_key_past_its_ttl_is_purged_or_released_without_a_risk(store: Store) {
+    let lines = "name = \"short\"\npath = \"/short\"\nttl = \"1s\"";
+    let world = World::with(store, |setup| {
+        setup.route(lines).route("name = \"pay\"\npath = \"/pay\"").store("reap_every = \"1h\"")
+    })
+    .await;
+    for key in ["k-1", "k-2", "k-3"] {
+        assert_eq!(world.post("/short").key(key).body("x").send().await.status, 201);
+    }
+    assert_eq!(world.pay("live").send().await.status, 201);
+    let operator = Operator::of(&world.proxy);
+    let (purged, released) = (operator.id("k-1").await, operator.id("k-2").await);
+    let has_ended = async || (operator.keys("key=k-3").await[0]["lapsed"] == true).then_some(());
+    eventually(TEST_TIMEOUT, has_ended).await;
+    // The estimate of the store's clock may be some milliseconds behind it.
+    let done = async || (operator.delete(&format!("/api/v1/keys/{purged}")).await.0 == 200).then_some(());
+    eventually(TEST_TIMEOUT, done).await;
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{released}/release"), json!({})).await;
+    assert_eq!((status, &reply["after"]), (200, &json!("retryable")), "{reply}");
+    let body = json!({ "action": "purge", "filter": { "state": "completed" }, "expect": 2 });
+    let (status, reply) = operator.post("/api/v1/keys/actions", body).await;
+    assert_eq!((status, &reply["changed"], &reply["refused_count"]), (200, &json!(1), &json!(1)), "{reply}");
+    let left = operator.keys("state=completed").await;
+    assert_eq!((left.len(), &left[0]["route"]), (1, &json!("pay")), "{left:?}");
 }

@@ -220,7 +220,7 @@ async fn no_response_and_no_log_line_has_a_body_a_credential_or_a_token(store: S
     output.push(operator.get("/api/v1/audit").await.1);
     output.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({ "outcome": CANARY })).await.1);
     output.push(operator.post(&format!("/api/v1/keys/{done}/release"), json!({})).await.1);
-    output.push(operator.delete(&format!("/api/v1/keys/{done}")).await.1);
+    output.push(operator.delete(&format!("/api/v1/keys/{done}?accept_risk=true")).await.1);
     output.extend(world.proxy.logged());
     // The id is the first half of the reservation, and no secret; the token is the second half.
     let secret = &token[token.len() - 32..];

@@ -51,7 +51,10 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     let many = here(&["resolve", "--not-executed", "--accept-risk", "--state", "unknown", "--yes", "--json"]).await;
     let reply: Value = serde_json::from_str(&many.out).unwrap();
     assert_eq!((many.code, &reply["changed"]), (0, &json!(2)), "{many:?}");
-    let some = here(&["purge", prefix, &"0".repeat(64), "--yes"]).await;
+    let live = here(&["purge", prefix]).await;
+    assert!(live.code == 1 && live.err.contains("its next retry is executed"), "{live:?}");
+    assert!(live.err.contains("--accept-risk overrules"), "{live:?}");
+    let some = here(&["purge", prefix, &"0".repeat(64), "--yes", "--accept-risk"]).await;
     assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
     assert_eq!(actors, vec!["bob (claimed) at 127.0.0.1"; 4]);
@@ -76,7 +79,7 @@ async fn without_an_instance_the_commands_work_on_the_store(store: Store) {
     assert_eq!(serde_json::from_str::<Vec<Value>>(&listed.out).unwrap().len(), 2, "{listed:?}");
     let done = keys(&file, &["resolve", &id[..8], "--completed", "200", "--body", "known"]).await;
     assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
-    let purged = keys(&file, &["purge", "--key", "k-2", "--yes"]).await;
+    let purged = keys(&file, &["purge", "--key", "k-2", "--yes", "--accept-risk"]).await;
     assert!(purged.code == 0 && purged.out.contains("changed 1 of 1"), "{purged:?}");
     world.proxy = world.setup.start().await;
     assert_eq!(world.pay("k-1").send().await.text(), "known");

@@ -54,8 +54,18 @@ async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
     let (retried, forgotten) = (unknown(&world, "k-1").await, unknown(&world, "k-2").await);
     let visitor = Visitor::of(&world);
     let operator = Operator::of(&world.proxy);
-    for (id, action, reason) in
-        [(&retried, "not-executed", "may still be running"), (&forgotten, "purge", "executed twice")]
+    for key in ["k-3", "k-4"] {
+        assert_eq!(world.pay(key).send().await.status, 201);
+    }
+    let (released, purged) = (operator.id("k-3").await, operator.id("k-4").await);
+    for (done, (id, action, reason)) in [
+        (&retried, "not-executed", "may still be running"),
+        (&forgotten, "purge", "executed twice"),
+        (&released, "release", "its next retry is executed"),
+        (&purged, "purge", "its next retry is executed"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let path = format!("/keys/{id}/{action}");
         let page = visitor.page(&path).await;
@@ -64,13 +74,21 @@ async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
         let refused = visitor.submit(&path, &[("name", "alice")]).await;
         assert!(refused.status == 409 && refused.html().contains(reason), "{}", refused.html());
         assert!(refused.html().contains("the box below overrules"), "{}", refused.html());
-        assert_eq!(operator.audit().await.len(), usize::from(action == "purge"));
+        assert_eq!(operator.audit().await.len(), done);
         let done = visitor.submit(&path, &[("name", "alice"), ("accept_risk", "true")]).await;
         assert_eq!(done.status, 303, "{}", done.html());
     }
-    for key in ["k-1", "k-2"] {
+    for key in ["k-1", "k-2", "k-3", "k-4"] {
         assert_eq!(world.pay(key).send().await.oncegate_status(), Some("executed"));
     }
+    // A bulk change asks in the same way: without the box, live keys are left.
+    let path = "/keys/several?step=purge&route=default";
+    assert!(visitor.page(path).await.contains("would get its response"));
+    let none = visitor.submit(path, &[("name", "alice")]).await;
+    let notice = visitor.page(none.field("location").unwrap()).await;
+    assert!(notice.contains("4 keys were not changed") && notice.contains("without accepting the risk"), "{notice}");
+    let all = visitor.submit(path, &[("name", "alice"), ("accept_risk", "true")]).await;
+    assert!(visitor.page(all.field("location").unwrap()).await.contains("Done. 4 keys are forgotten"));
 }
 
 on_both_stores!(a_forgotten_key_leaves_its_audit_behind);
@@ -84,7 +102,8 @@ async fn a_forgotten_key_leaves_its_audit_behind(store: Store) {
     let name = [("name", "alice")];
     assert_eq!(visitor.submit(&format!("/keys/{given_up}/requeue"), &name).await.status, 303);
     assert_eq!(operator.id_when("k-1", "unknown").await, given_up);
-    assert_eq!(visitor.submit(&format!("/keys/{completed}/release"), &name).await.status, 303);
+    let at_risk = [("name", "alice"), ("accept_risk", "true")];
+    assert_eq!(visitor.submit(&format!("/keys/{completed}/release"), &at_risk).await.status, 303);
     let done = visitor.submit(&format!("/keys/{completed}/purge"), &name).await;
     let next = visitor.get(done.field("location").unwrap()).await;
     assert_eq!(next.status, 404);

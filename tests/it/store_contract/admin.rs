@@ -48,7 +48,15 @@ async fn entry(world: &StoreFixture, id: RecordId) -> KeyEntry {
 
 fn target(entry: &KeyEntry) -> Target {
     let hour = Duration::from_secs(3600);
-    Target { id: entry.id, token: entry.token, state: entry.state, ttl: DAY, remember: Some(hour), quiet_after: hour }
+    Target {
+        id: entry.id,
+        token: entry.token,
+        state: entry.state,
+        is_live: false,
+        ttl: DAY,
+        remember: Some(hour),
+        quiet_after: hour,
+    }
 }
 
 fn decision(change: OperatorAction) -> Arc<OperatorDecision> {

@@ -26,7 +26,15 @@ async fn unknown(world: &StoreFixture, key: &str) -> ReserveRequest {
 async fn target(store: &Arc<dyn Store>, reserve_request: &ReserveRequest) -> Target {
     let filter = KeyFilter { ids: IdRange::from_id(reserve_request.id), ..KeyFilter::default() };
     let entry = store.admin().list_keys("shop".into(), filter, None, 2).await.unwrap().entries.remove(0);
-    Target { id: entry.id, token: entry.token, state: entry.state, ttl: DAY, remember: None, quiet_after: DAY }
+    Target {
+        id: entry.id,
+        token: entry.token,
+        state: entry.state,
+        is_live: false,
+        ttl: DAY,
+        remember: None,
+        quiet_after: DAY,
+    }
 }
 
 fn at_risk(change: OperatorAction, actor: &str) -> Arc<OperatorDecision> {
