@@ -25,7 +25,7 @@ pub fn start_exposure(config: &Config) -> Option<StartExposure> {
         _ if !is_guarding => return None,
         (true, _) => {
             "there is no `secret`: a reader of the database reads stored responses, and can find callers' credentials and short \
-             request bodies by trying; `oncegate check` shows what is readable"
+             bodies by trying; `oncegate check` shows what is readable"
         }
         (false, false) => "a reader of the database reads stored responses; `store.encrypt = true` encrypts them",
         (false, true) => return None,

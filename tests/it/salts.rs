@@ -246,7 +246,7 @@ async fn a_process_that_finds_another_salt_than_its_own_keeps_its_own() {
 on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);
 async fn a_start_says_what_a_reader_of_the_database_learns(store: Store) {
     let mut world = world(store, "").await;
-    let line = world.proxy.wait_for_log("can find callers' credentials and short request bodies").await;
+    let line = world.proxy.wait_for_log("can find callers' credentials and short bodies").await;
     // The file of the embedded store is the proxy's own; a server has other users.
     let level = if matches!(world.store, Store::Postgres(_)) { "WARN" } else { "INFO" };
     assert_eq!(line["level"], level);
