@@ -34,9 +34,11 @@ pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route,
 pub use routes::parse_ttl;
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
-pub use tls::{TlsConfig, TlsFilesVersion};
+pub use tls::TlsConfig;
+pub use tls_files::TlsFiles;
 pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
+pub use upstream_tls::UpstreamTlsConfig;
 
 mod admin;
 mod admin_token;
@@ -70,8 +72,10 @@ mod schema;
 mod scope;
 mod statuses;
 mod tls;
+mod tls_files;
 mod units;
 mod upstream;
+mod upstream_tls;
 mod value_parsers;
 mod warnings;
 mod wording;
@@ -159,7 +163,9 @@ pub struct Config {
     pub problem_base: Box<str>,
     /// TLS towards clients; `None` for cleartext.
     pub tls: Option<TlsConfig>,
-    /// The authorities that `https://` services are verified with.
+    /// The files that TLS on either side is made of.
+    pub tls_files: TlsFiles,
+    /// The authorities that the collector of traces and brokers are verified with.
     pub trust: Trust,
     /// The bounds on what clients can hold.
     pub limits: LimitsConfig,
@@ -192,6 +198,11 @@ impl Config {
         std::iter::once(&*self.pass.upstream).chain(routes).collect()
     }
 
+    /// TLS towards services: of unguarded requests, and of each route.
+    pub(crate) fn upstream_tls(&self) -> impl Iterator<Item = &UpstreamTlsConfig> {
+        std::iter::once(&self.pass.tls).chain(self.routes.iter().map(|route| &route.upstream_tls))
+    }
+
     /// Whether a route has the keys that are stored under this name.
     pub fn has_route(&self, name: &str) -> bool {
         self.routes.iter().any(|route| route.has_name(name))
@@ -203,6 +214,8 @@ impl Config {
 pub struct PassThroughConfig {
     /// The `upstream` at the top of the file. Routes without an upstream of their own use it too.
     pub upstream: Arc<UpstreamTarget>,
+    /// TLS towards it, from `[defaults]` and the top.
+    pub tls: UpstreamTlsConfig,
     /// The time limit for connecting to it, from `[defaults]`.
     pub connect_timeout: Duration,
     /// The time for which an unused connection to it is kept, from `[defaults]`.

@@ -89,7 +89,7 @@ impl LiveConfig {
         );
         let top = &config.pass;
         let pass_through =
-            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &config.trust, slots);
+            UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &top.tls, slots);
         let key_fields = key_fields(&config);
         Self { config, router, pass_through, key_fields }
     }

@@ -6,13 +6,16 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use rustls::client::ResolvesClientCert;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{CertificateError, ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore, ServerConfig};
-use rustls::{ConfigSide, WantsVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore};
+use rustls::{ConfigSide, ServerConfig, SignatureScheme, WantsVerifier};
 
 /// The cryptography of every connection: AWS-LC. It is named only here, so that there is no second one.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -26,6 +29,10 @@ pub fn start_config<S: ConfigSide>(
 ) -> ConfigBuilder<S, WantsVerifier> {
     builder(provider()).with_safe_default_protocol_versions().expect("AWS-LC has suites for both versions")
 }
+
+/// The names of the protocols in ALPN.
+pub const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
 
 /// The problem of a certificate or of its key. The text begins with a verb and has nothing of the files.
 #[derive(Debug)]
@@ -46,7 +53,7 @@ pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>
     let key = parse_private_key(key).map_err(CertificateFileError::Key)?;
     let builder = start_config(ServerConfig::builder_with_provider).with_no_client_auth();
     let mut server = builder.with_single_cert(chain, key).map_err(explain_rejection)?;
-    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    server.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
     Ok(Arc::new(server))
 }
 
@@ -100,6 +107,18 @@ impl Authorities {
         Self { roots: Arc::new(RootCertStore::empty()), problems: Vec::new() }
     }
 
+    /// Reads those in a PEM file; at least one.
+    ///
+    /// # Errors
+    /// The problem, beginning with a verb.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in parse_certificates(text)? {
+            roots.add(certificate).map_err(|_| "has a certificate that cannot be an authority's")?;
+        }
+        Ok(Self { roots: Arc::new(roots), problems: Vec::new() })
+    }
+
     /// Reads the system's authorities; or, where they are set, those that the environment variables `SSL_CERT_FILE` and
     /// `SSL_CERT_DIR` name instead. Reads some hundred kilobytes.
     pub fn from_system() -> Self {
@@ -110,29 +129,127 @@ impl Authorities {
     }
 }
 
-/// The TLS configuration towards services, with the authorities that they are verified with. Cheap to clone.
+/// The certificate that this proxy shows to services, with its chain and its key.
+pub struct ClientIdentity {
+    /// The certificate, and behind it those up to its authority.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The certificate's private key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+/// The TLS configuration towards services: the authorities that they are verified with, and the proxy's own certificate.
+/// Cheap to clone.
 #[derive(Clone)]
-pub struct Trust(Arc<ClientConfig>);
+pub struct Trust {
+    client: Arc<ClientConfig>,
+    /// The hash of its parts: two of them with the same hash accept the same services and show the same certificate.
+    digest: [u8; 32],
+}
 
 impl Trust {
-    /// Requires of a service a certificate by one of these authorities, for the name by which it is called. The
-    /// protocol is HTTP/1.1.
+    /// Requires of a service a certificate by one of these authorities, for the name by which it is called, and shows none.
+    /// The protocol is HTTP/1.1.
     pub fn new(authorities: &Authorities) -> Self {
         let builder = start_config(ClientConfig::builder_with_provider);
-        let mut client = builder.with_root_certificates(Arc::clone(&authorities.roots)).with_no_client_auth();
-        client.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self(Arc::new(client))
+        let client = builder.with_root_certificates(Arc::clone(&authorities.roots)).with_no_client_auth();
+        Self::from_config(client, [0; 32])
     }
 
-    /// The rustls configuration.
+    /// Does the same, and shows a certificate to services that ask for one. `digest` is the hash of both parts.
+    ///
+    /// # Errors
+    /// [`CertificateFileError`].
+    pub fn with_identity(
+        authorities: &Authorities,
+        identity: Option<ClientIdentity>,
+        digest: [u8; 32],
+    ) -> Result<Self, CertificateFileError> {
+        let builder = start_config(ClientConfig::builder_with_provider);
+        let builder = builder.with_root_certificates(Arc::clone(&authorities.roots));
+        let client = match identity {
+            Some(ClientIdentity { chain, key }) => {
+                builder.with_client_auth_cert(chain, key).map_err(explain_rejection)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        Ok(Self::from_config(client, digest))
+    }
+
+    fn from_config(mut client: ClientConfig, digest: [u8; 32]) -> Self {
+        client.alpn_protocols = vec![HTTP1.to_vec()];
+        Self { client: Arc::new(client), digest }
+    }
+
+    /// The hash of its parts.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// The rustls configuration, for HTTP/1.1.
     pub fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.client)
+    }
+
+    /// The configurations for the connections to one service.
+    pub fn for_service(&self) -> ServiceTls {
+        let requests = Arc::new(CertificateRequests {
+            inner: Arc::clone(&self.client.client_auth_cert_resolver),
+            seen: AtomicBool::new(false),
+        });
+        let mut http1 = (*self.client).clone();
+        http1.client_auth_cert_resolver = Arc::<CertificateRequests>::clone(&requests);
+        let mut negotiated = http1.clone();
+        negotiated.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+        ServiceTls { negotiated: Arc::new(negotiated), http1: Arc::new(http1), requests }
     }
 }
+
+impl PartialEq for Trust {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Trust {}
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trust")
+    }
+}
+
+/// The configurations for the connections to one service. Cheap to clone.
+#[derive(Clone)]
+pub struct ServiceTls {
+    /// Offers HTTP/2 and HTTP/1.1; the service picks.
+    pub negotiated: Arc<ClientConfig>,
+    /// Offers HTTP/1.1 alone.
+    pub http1: Arc<ClientConfig>,
+    requests: Arc<CertificateRequests>,
+}
+
+impl ServiceTls {
+    /// Whether the service has ever asked for a certificate.
+    pub fn asks_for_certificate(&self) -> bool {
+        self.requests.seen.load(Ordering::Relaxed)
+    }
+}
+
+/// Finds the proxy's own certificate, and notes that the service has asked for one.
+#[derive(Debug)]
+struct CertificateRequests {
+    inner: Arc<dyn ResolvesClientCert>,
+    seen: AtomicBool,
+}
+
+impl ResolvesClientCert for CertificateRequests {
+    fn resolve(&self, root_hint_subjects: &[&[u8]], sigschemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.seen.store(true, Ordering::Relaxed);
+        self.inner.resolve(root_hint_subjects, sigschemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        self.inner.has_certs()
     }
 }
 
@@ -146,22 +263,57 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-impl fmt::Display for HandshakeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the TLS handshake failed")?;
+impl HandshakeError {
+    /// The cause in a few words that follow "the TLS handshake failed". It names no certificate, file or host.
+    pub fn cause(&self) -> &'static str {
         let cause = self.0.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-        f.write_str(match cause {
-            Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
-                ", because no trusted authority signed the certificate (self-signed, or by a private authority?)"
-            }
-            Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
-                ", because the certificate is not valid for a server (an authority's own?)"
-            }
+        match cause {
+            Some(rustls::Error::InvalidCertificate(error)) => match error {
+                CertificateError::UnknownIssuer => {
+                    ", because no trusted authority signed the certificate (self-signed, or by a private authority?)"
+                }
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    ", because the certificate has expired"
+                }
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                    ", because the certificate is for another name"
+                }
+                CertificateError::Other(_) => {
+                    ", because the certificate is not valid for a server (an authority's own?)"
+                }
+                _ => ", because the certificate is not valid",
+            },
             Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
                 ", because the other side does not speak TLS"
             }
+            Some(rustls::Error::AlertReceived(alert)) => match alert {
+                AlertDescription::CertificateRequired => {
+                    ", because the other side requires a client certificate and got none"
+                }
+                AlertDescription::AccessDenied
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::DecryptError
+                | AlertDescription::UnknownCA
+                | AlertDescription::UnsupportedCertificate => {
+                    ", because the other side refused the client certificate, or requires one and got none"
+                }
+                AlertDescription::HandshakeFailure => {
+                    ", because the other side refused it (it may require a client certificate)"
+                }
+                AlertDescription::NoApplicationProtocol => ", because the other side speaks no HTTP that was offered",
+                _ => ", because the other side refused it",
+            },
             _ => "",
-        })
+        }
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the TLS handshake failed{}", self.cause())
     }
 }
 

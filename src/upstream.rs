@@ -1,33 +1,31 @@
 //! The client towards the service. It sorts every failure of a call: the request was never sent, or may have been.
 
-use std::error::Error as _;
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
-use http::uri::{self, Authority, PathAndQuery, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
-use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio_rustls::TlsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
 
 use crate::body::Body;
 use crate::body::pooled::PooledBody;
-use crate::config::UpstreamTarget as Target;
-use crate::tls::Trust;
+use crate::config::{UpstreamTarget as Target, UpstreamTlsConfig};
+use crate::tls::HandshakeError;
 use connection_slots::UpstreamSlots;
-use connector::{ConnectionFailure, Connector};
-use pool::UpstreamPool;
+use connector::{ConnectionFailure, Connector, ConnectorKind};
+use pool::{PoolProtocol, UpstreamPool};
 
 pub mod connection_slots;
 mod connector;
+mod http2;
 mod pool;
 pub mod probe;
+
+/// The reason of most requests that the service did not get.
+const NOTHING_SENT: &str = "Nothing of the request was sent.";
 
 /// TCP keep-alive finds an upstream whose machine is gone: streams and tunnels have no time limit. The kernel sends the
 /// first probe after 60 s of silence and the next ones every 15 s. Four unanswered probes end the connection.
@@ -37,20 +35,15 @@ const KEEPALIVE_PROBES: u32 = 4;
 
 /// The pooled connections to one upstream. Cheap to clone; the clones share the pool.
 #[derive(Clone)]
-pub struct UpstreamClient(Arc<UpstreamTransport>);
-
-enum UpstreamTransport {
-    /// One request at a time on each connection.
-    Http1(Arc<UpstreamPool>),
-    /// HTTP/2 with prior knowledge: one connection to this authority for all requests, driven by a task of its own.
-    Http2(Client<Connector, Body>, Authority),
-}
+pub struct UpstreamClient(Arc<UpstreamPool>);
 
 /// A call that brought no usable response.
 #[derive(Debug)]
 pub enum CallError {
     /// Not one byte of the request left this process: trying again is safe.
     NeverSent(ConnectionFailure),
+    /// The service has said, over HTTP/2, that it has processed nothing of the request: trying again is safe.
+    Unprocessed(ConnectionFailure),
     /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
     /// saw it: both are `IncompleteMessage` to hyper.
     Broken(ConnectionFailure),
@@ -70,6 +63,7 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
+            Self::Unprocessed(_) => f.write_str("the upstream refused the request before it processed anything of it"),
             Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
             Self::Overloaded => f.write_str("all connections to the upstream are in use"),
             Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
@@ -81,8 +75,25 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::NeverSent(source) | Self::Broken(source) => Some(&**source),
+            Self::NeverSent(source) | Self::Unprocessed(source) | Self::Broken(source) => Some(&**source),
             Self::Garbage(_) | Self::Overloaded | Self::TooLate => None,
+        }
+    }
+}
+
+impl CallError {
+    /// The reason, as a client may know it, for which the service did not get the request. It names no host.
+    pub fn unreachable_reason(&self) -> String {
+        match self {
+            Self::Unprocessed(_) => "The service refused the request before it processed anything of it.".to_owned(),
+            Self::NeverSent(failure) => match failure.downcast_ref::<HandshakeError>() {
+                Some(error) => format!(
+                    "The TLS handshake with the service failed{}. Nothing of the request was sent.",
+                    error.cause()
+                ),
+                None => NOTHING_SENT.to_owned(),
+            },
+            Self::Broken(_) | Self::Garbage(_) | Self::Overloaded | Self::TooLate => NOTHING_SENT.to_owned(),
         }
     }
 }
@@ -90,34 +101,37 @@ impl std::error::Error for CallError {
 impl UpstreamClient {
     /// Creates a pool for one upstream. `idle` must be below the upstream's own keep-alive time: a connection that it has
     /// just closed looks open from here, and of a request written to it nobody can tell whether it was executed.
-    pub fn new(target: &Arc<Target>, connect: Duration, idle: Duration, trust: &Trust, slots: &UpstreamSlots) -> Self {
+    pub fn new(
+        target: &Arc<Target>,
+        connect: Duration,
+        idle: Duration,
+        tls: &UpstreamTlsConfig,
+        slots: &UpstreamSlots,
+    ) -> Self {
         let slots = slots.of(target);
-        let (connector, scheme, authority) = match &**target {
-            Target::H2c(authority) | Target::Http(authority) => {
-                (Connector::Tcp(tcp(), connect), Scheme::HTTP, authority.clone())
+        let (kind, protocol, scheme, authority) = match &**target {
+            Target::H2c(authority) => (ConnectorKind::Tcp(tcp()), PoolProtocol::Http2, Scheme::HTTP, authority.clone()),
+            Target::Http(authority) => {
+                (ConnectorKind::Tcp(tcp()), PoolProtocol::Http1, Scheme::HTTP, authority.clone())
             }
             Target::Https(authority, name) => {
-                let tls = TlsConnector::from(trust.config());
-                (Connector::Tls(tcp(), tls, name.clone(), connect), Scheme::HTTPS, authority.clone())
+                let name = tls.server_name.as_ref().unwrap_or(name).clone();
+                let kind = ConnectorKind::Tls(tcp(), tls.trust.for_service(), name);
+                (kind, PoolProtocol::Negotiated, Scheme::HTTPS, authority.clone())
             }
             Target::Unix(path) => {
                 let authority = Authority::from_static("localhost");
-                (Connector::Unix(Arc::clone(path), connect), Scheme::HTTP, authority)
+                (ConnectorKind::Unix(Arc::clone(path)), PoolProtocol::Http1, Scheme::HTTP, authority)
             }
         };
-        if matches!(**target, Target::H2c(_)) {
-            return Self(Arc::new(UpstreamTransport::Http2(http2(connector, idle), authority)));
-        }
-        let mut target = uri::Parts::default();
-        (target.scheme, target.authority) = (Some(scheme), Some(authority));
-        target.path_and_query = Some(PathAndQuery::from_static("/"));
-        let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
-        Self(Arc::new(UpstreamTransport::Http1(UpstreamPool::new(connector, target, idle, slots, connect))))
+        let connector = Connector { kind, limit: connect };
+        Self(UpstreamPool::new(connector, protocol, scheme, authority, idle, slots))
     }
 
-    /// Whether requests share a connection, so that one that lasts long takes none from the others.
+    /// Whether requests share a connection, or will as far as is known, so that one that lasts long takes none from the
+    /// others.
     pub fn shares_connections(&self) -> bool {
-        matches!(*self.0, UpstreamTransport::Http2(..))
+        self.0.shares_connections()
     }
 
     /// Sends one request at any time, see [`Self::call_while`].
@@ -130,7 +144,7 @@ impl UpstreamClient {
 
     /// Sends one request if it may still be sent, leaving an empty one in its place, and waits for the response's head.
     ///
-    /// Only the path and query of the request's target are used; the authority is this upstream's.
+    /// Only the path and query of the request's target are used.
     ///
     /// # Errors
     /// [`CallError`] says whether the request may have reached the upstream.
@@ -139,28 +153,7 @@ impl UpstreamClient {
         request: &mut Request<Body>,
         may_send: SendCheck<'_>,
     ) -> Result<Response<PooledBody>, CallError> {
-        match &*self.0 {
-            UpstreamTransport::Http1(pool) => {
-                if request.uri().authority().is_some() {
-                    *request.uri_mut() = Uri::from(path_of(request));
-                }
-                set_framing(request);
-                pool.call(request, may_send).await
-            }
-            UpstreamTransport::Http2(client, authority) => {
-                let mut target = uri::Parts::default();
-                (target.scheme, target.authority) = (Some(Scheme::HTTP), Some(authority.clone()));
-                target.path_and_query = Some(path_of(request));
-                *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
-                // `:authority` replaces it; a `Host` that differs would make the request malformed (RFC 9113 section 8.3.1).
-                request.headers_mut().remove(HOST);
-                // hyper sets it from the body.
-                request.headers_mut().remove(CONTENT_LENGTH);
-                let response = send_over_http2(client, take_request(request), may_send).await?;
-                check_response(&response, false).map_err(CallError::Garbage)?;
-                Ok(response.map(PooledBody::from))
-            }
-        }
+        self.0.call(request, may_send).await
     }
 }
 
@@ -181,18 +174,6 @@ fn path_of(request: &Request<Body>) -> PathAndQuery {
     request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
-fn http2(connector: Connector, idle: Duration) -> Client<Connector, Body> {
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(idle)
-        .http2_only(true)
-        // A request of which a pooled connection has provably taken no byte goes to another connection. hyper proves it
-        // by returning the request unwritten, so this is not a second sending.
-        .retry_canceled_requests(true)
-        .set_host(false)
-        .build(connector)
-}
-
 fn tcp() -> HttpConnector {
     let mut connector = HttpConnector::new();
     // The scheme only chooses the default port; this connector does not care about the protocol on it.
@@ -202,6 +183,19 @@ fn tcp() -> HttpConnector {
     connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     connector
+}
+
+/// Gives a request the form that HTTP/1.1 has: the target is its path and query.
+fn shape_for_http1(request: &mut Request<Body>) {
+    if let Some(authority) = request.uri().authority() {
+        // A request that was shaped for HTTP/2 has its host there.
+        if !request.headers().contains_key(HOST) {
+            let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
+            request.headers_mut().insert(HOST, host);
+        }
+        *request.uri_mut() = Uri::from(path_of(request));
+    }
+    set_framing(request);
 }
 
 /// Sets the body's framing fields, whatever the request had. hyper does this by itself except for methods whose requests
@@ -222,32 +216,6 @@ fn set_framing(request: &mut Request<Body>) {
             }
         }
     }
-}
-
-/// hyper-util hides the moment between connecting and sending. It captures the connection when it chooses it, and hands the
-/// request over in the same poll: until then each poll asks first. If it then tries another connection, because the chosen
-/// one has provably taken no byte, it does not ask again.
-async fn send_over_http2(
-    client: &Client<Connector, Body>,
-    mut request: Request<Body>,
-    may_send: SendCheck<'_>,
-) -> Result<Response<Incoming>, CallError> {
-    let chosen = capture_connection(&mut request);
-    let mut answer = Box::pin(client.request(request));
-    poll_fn(|cx| {
-        if chosen.connection_metadata().is_none() && !may_send() {
-            return Poll::Ready(Err(CallError::TooLate));
-        }
-        answer.as_mut().poll(cx).map_err(classify_error)
-    })
-    .await
-}
-
-/// Over HTTP/2 only two errors prove that nothing was sent: the connection was never made, or hyper returns the request.
-fn classify_error(error: Error) -> CallError {
-    let returned =
-        error.source().and_then(|source| source.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_canceled);
-    if error.is_connect() || returned { CallError::NeverSent(error.into()) } else { CallError::Broken(error.into()) }
 }
 
 /// Refuses responses that hyper's client lets pass and that must not reach our clients.

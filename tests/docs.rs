@@ -88,6 +88,9 @@ fn surroundings() -> TempDir {
     write("etc/tls.crt", &made.cert.pem());
     write("etc/db-ca.pem", &made.cert.pem());
     write("etc/tls.key", &made.signing_key.serialize_pem());
+    write("etc/internal-ca.pem", &made.cert.pem());
+    write("etc/client.crt", &made.cert.pem());
+    write("etc/client.key", &made.signing_key.serialize_pem());
     write("receipt.json", "{}");
     write("first.json", "{}");
     write("second.json", "{}");

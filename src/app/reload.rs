@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::KeyedRoute;
-use crate::config::{Config, ConfigProblems, Consumer, TlsConfig, TlsFilesVersion};
+use crate::config::{Config, ConfigProblems, Consumer, TlsFiles};
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
 use crate::store::salts;
@@ -52,7 +52,7 @@ pub fn listen_for_hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Reloads on SIGHUP and when the file, or the certificate or its key, has changed, until `stop`. Sends each new
+/// Reloads on SIGHUP and when the file, or a certificate, key or authority, has changed, until `stop`. Sends each new
 /// configuration to `sender`.
 pub async fn reload_on_changes(
     mut source: ConfigSource,
@@ -63,7 +63,7 @@ pub async fn reload_on_changes(
 ) {
     let metrics = &instance.observability.metrics;
     note_success(metrics);
-    let mut certificate = running_version(&sender);
+    let mut tls_files = running_tls_files(&sender);
     loop {
         let is_requested = tokio::select! {
             () = stop.cancelled() => return,
@@ -71,22 +71,22 @@ pub async fn reload_on_changes(
             () = tokio::time::sleep(POLL_EVERY) => false,
         };
         let text = read_file(source.file.as_ref());
-        let current_certificate = sender.borrow().tls.as_ref().and_then(TlsConfig::read_current_version);
+        let current_tls_files = tls_files.read_again();
         // A missing file is being replaced, or was removed: neither asks for a change.
         let is_changed = text.is_some() && text != source.last_text;
-        let is_renewed = current_certificate.is_some() && current_certificate != certificate;
+        let is_renewed = current_tls_files.as_ref().is_some_and(|current| *current != tls_files);
         if is_requested || is_changed || is_renewed {
             source.last_text = text;
             // The version that was loaded counts, not the one of a moment before.
-            certificate = match apply_reload(&source, &sender, &instance).await {
+            tls_files = match apply_reload(&source, &sender, &instance).await {
                 true => {
                     note_success(metrics);
-                    running_version(&sender)
+                    running_tls_files(&sender)
                 }
                 false => {
                     metrics.reload_successful.set(0);
                     metrics.reload_failures.inc();
-                    current_certificate
+                    current_tls_files.unwrap_or(tls_files)
                 }
             };
         }
@@ -100,8 +100,8 @@ fn note_success(metrics: &Metrics) {
     metrics.reload_successful.set(1);
 }
 
-fn running_version(sender: &watch::Sender<Arc<Config>>) -> Option<TlsFilesVersion> {
-    sender.borrow().tls.as_ref().map(TlsConfig::version)
+fn running_tls_files(sender: &watch::Sender<Arc<Config>>) -> TlsFiles {
+    sender.borrow().tls_files.clone()
 }
 
 /// Loads the configuration and sends it, unless it has a problem. Returns whether it is now the running one.

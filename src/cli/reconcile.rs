@@ -95,7 +95,7 @@ async fn compare(
     let routes: Routes = selected
         .iter()
         .flat_map(|(route, reconcile)| {
-            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust, &slots);
+            let upstream = pools.client_for(route, &reconcile.lookup, &slots);
             let compared = ComparedRoute { route: Arc::clone(route), reconcile: reconcile.clone(), upstream };
             let compared = Arc::new(compared);
             route.names().map(move |name| (Arc::clone(name), Arc::clone(&compared)))

@@ -8,7 +8,7 @@ use super::exposure;
 use super::units::{show_duration, show_size};
 use super::{
     Config, Consumer, DeliveryMode, ForwardKey, InFlightPolicy, KeySource, ReconcileConfig, Route, ScopePart,
-    ScopeRule, StoreDownPolicy,
+    ScopeRule, StoreDownPolicy, UpstreamTlsConfig,
 };
 use crate::domain::fingerprint::Secrets;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
@@ -65,6 +65,9 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     lines.row("  spelling", &format!("{:?}", route.spelling).to_lowercase());
     lines.row("  mode", route.mode.name());
     lines.row("  upstream", &route.upstream.to_string());
+    if let Some(tls) = upstream_tls(&route.upstream_tls) {
+        lines.row("  upstream tls", &tls);
+    }
     let required = if route.key.required { "required" } else { "optional" };
     let limits = route.key.limits;
     let sources: Vec<_> = route.key.sources.iter().map(source).collect();
@@ -124,6 +127,15 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     }
     let drop: Vec<_> = route.drop_headers.iter().map(|name| name.as_str()).collect();
     lines.row("  not replayed", if drop.is_empty() { "-".into() } else { drop.join(", ") }.as_str());
+}
+
+/// The written parts of TLS towards the service; `None` if none is.
+fn upstream_tls(tls: &UpstreamTlsConfig) -> Option<String> {
+    let ca = tls.authorities.as_ref().map(|ca| format!("authorities of {}", ca.display()));
+    let certificate = tls.certificate.as_ref().map(|certificate| format!("shows {}", certificate.display()));
+    let name = tls.server_name.as_ref().map(|name| format!("expects {}", name.to_str()));
+    let parts: Vec<_> = [ca, certificate, name].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn describe_consumer(lines: &mut DescriptionTable, consumer: &Consumer) {

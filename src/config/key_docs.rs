@@ -84,6 +84,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("problem_base", Text, r#""/.oncegate/problems/""#, "the URI before the slug in a problem's `type`"),
     KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read answers that no route owns"),
     KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
+    KeyDoc::new("upstream_tls", Table(UPSTREAM_TLS), "{}", "TLS towards `https://` services"),
     KeyDoc::new("limits", Table(LIMITS), "{}", "the bounds on what clients can hold"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
@@ -104,6 +105,19 @@ pub const CORS: &[KeyDoc] = &[
 pub const TLS: &[KeyDoc] = &[
     KeyDoc::new("certificate", Text, r#""""#, "a PEM file: the certificate, and behind it those up to its authority"),
     KeyDoc::new("key", Text, r#""""#, "a PEM file: the certificate's private key"),
+];
+
+/// The keys of `upstream_tls`.
+pub const UPSTREAM_TLS: &[KeyDoc] = &[
+    KeyDoc::new("ca", Text, r#""""#, "a PEM file: the authorities of services' certificates; empty for the system's"),
+    KeyDoc::new("certificate", Text, r#""""#, "a PEM file: the certificate that is shown to services, and its chain"),
+    KeyDoc::new("key", Text, r#""""#, "a PEM file: that certificate's private key"),
+    KeyDoc::new(
+        "server_name",
+        Text,
+        r#""""#,
+        "the name that a service's certificate must be for; empty for the URL's host",
+    ),
 ];
 
 /// The keys of `[limits]`.
@@ -193,6 +207,12 @@ pub const ROUTE: &[KeyDoc] = &[
         "the response to a duplicate while the first attempt runs: 409, that attempt's response, or 202",
     ),
     KeyDoc::new("wait_timeout", Duration, r#""10s""#, "for `wait`, and the ceiling of a client's `Prefer: wait=N`"),
+    KeyDoc::new(
+        "upstream_tls",
+        Table(UPSTREAM_TLS),
+        "{}",
+        "TLS towards the route's services; keys that it lacks are the top's",
+    ),
     KeyDoc::new("connect_timeout", Duration, r#""2s""#, "the time limit for connecting to the upstream"),
     KeyDoc::new("upstream_timeout", Duration, r#""30s""#, "the time limit for the upstream's whole response"),
     KeyDoc::new("upstream_idle_timeout", Duration, r#""2s""#, "how long an unused connection to the upstream is kept"),
@@ -384,6 +404,7 @@ pub(super) fn table_with(name: &str) -> Option<&'static str> {
         ("in `[cache]`", CACHE),
         ("in `[telemetry]`", TELEMETRY),
         ("in `cors`", CORS),
+        ("in `upstream_tls`", UPSTREAM_TLS),
         ("in a route's `key`", KEY),
         ("in a route's `fingerprint`", FINGERPRINT),
         ("in a route's `replay`", REPLAY),

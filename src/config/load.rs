@@ -15,6 +15,7 @@ use super::reader::{ConfigReader, ExternalValue, Section, Text};
 use super::route_context::RouteContext;
 use super::routes;
 use super::units;
+use super::upstream_tls::SystemAuthorities;
 use super::value_parsers::{socket_address, upstream_target};
 use super::wording::syntax_hint;
 use super::{
@@ -207,18 +208,15 @@ fn read_config<'a>(
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
-    let context = RouteContext { upstream, listeners, secrets, lease_expiry };
+    let system_authorities = SystemAuthorities::new(external_values.environment);
+    let context = RouteContext { upstream, listeners, secrets, lease_expiry, system_authorities: &system_authorities };
     let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);
     let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
-    let probed = routes.iter().filter_map(|route| route.reconcile.as_ref()).map(|reconcile| &reconcile.lookup.upstream);
-    let upstreams =
-        pass.iter().map(|pass| &pass.upstream).chain(routes.iter().map(|route| &route.upstream)).chain(probed);
-    let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
-    let mut targets = upstreams.map(|upstream| &**upstream).chain(collector);
-    let needs_tls = targets.any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
-    let authorities = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
-        true => Some(external_values.environment.authorities()),
-        false => None,
+    let collector_needs_tls =
+        otlp.iter().flatten().any(|collector| matches!(collector.upstream, UpstreamTarget::Https(..)));
+    let trust = match collector_needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
+        true => Trust::new(system_authorities.get()),
+        false => Trust::new(&Authorities::empty()),
     };
     let mut config = Config {
         listen: listen?.value,
@@ -232,7 +230,8 @@ fn read_config<'a>(
         cors: Arc::new(cors?),
         problem_base: problem_base?.value,
         tls: tls?,
-        trust: Trust::new(authorities.as_ref().unwrap_or(&Authorities::empty())),
+        tls_files: reader.tls_files(),
+        trust,
         limits: limits?,
         admin: admin?,
         store: store?,
@@ -244,7 +243,7 @@ fn read_config<'a>(
         warnings: Vec::new(),
     };
     config.warnings = warnings::collect(&config);
-    config.warnings.extend(authorities.iter().flat_map(warn_of_no_authorities));
+    config.warnings.extend(system_authorities.if_read().and_then(warn_of_no_authorities));
     Some(config)
 }
 

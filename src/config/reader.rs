@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
@@ -17,6 +18,7 @@ use super::interpolate::interpolate;
 use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
+use super::tls_files::TlsFiles;
 use super::{units, wording};
 
 /// The reader of one file.
@@ -27,6 +29,7 @@ pub(super) struct ConfigReader<'a> {
     environment: &'a dyn Environment,
     /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
     problems: RefCell<BTreeSet<ConfigProblem>>,
+    tls_files: RefCell<TlsFiles>,
 }
 
 /// The position of a value. Where two values contradict each other, the problem is reported at the greater position:
@@ -101,7 +104,7 @@ enum Raw<'a> {
 
 impl<'a> ConfigReader<'a> {
     pub(super) fn new(file: Option<&'a str>, text: &'a str, environment: &'a dyn Environment) -> Self {
-        Self { file, text, environment, problems: RefCell::default() }
+        Self { file, text, environment, problems: RefCell::default(), tls_files: RefCell::default() }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
@@ -125,6 +128,25 @@ impl<'a> ConfigReader<'a> {
             path: position.path.clone(),
             message: message.into(),
         });
+    }
+
+    /// Reads a file of certificates, or of a key, and remembers its version.
+    pub(super) fn tls_file(&self, path: &Text) -> Option<String> {
+        match self.environment.read(Path::new(&path.value)) {
+            Ok(text) => {
+                self.tls_files.borrow_mut().add(Path::new(&path.value), text.as_bytes());
+                Some(text)
+            }
+            Err(error) => {
+                self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value));
+                None
+            }
+        }
+    }
+
+    /// All files that [`Self::tls_file`] has read.
+    pub(super) fn tls_files(&self) -> TlsFiles {
+        self.tls_files.borrow().clone()
     }
 
     /// Parses a text; the error is the problem, beginning with a verb.

@@ -11,6 +11,7 @@ use super::delivery::DeliveryMode;
 use super::reconcile::ReconcileConfig;
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
+use super::upstream_tls::UpstreamTlsConfig;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::key_rate::KeyRate;
@@ -39,6 +40,8 @@ pub struct Route {
     pub mode: RouteMode,
     /// The service that its requests go to.
     pub upstream: Arc<UpstreamTarget>,
+    /// TLS towards it, and towards the services that are asked about its keys.
+    pub upstream_tls: UpstreamTlsConfig,
     /// The place and the syntax of a request's key.
     pub key: KeyRule,
     /// The parts of a request that tell callers apart.
@@ -110,6 +113,13 @@ impl Route {
             RouteMode::Enforce => self.spelling,
             RouteMode::Observe | RouteMode::Off => Spelling::Pass,
         }
+    }
+
+    /// TLS towards a service. The name that was written for the upstream's certificate is the upstream's alone.
+    pub fn tls_towards(&self, target: &UpstreamTarget) -> UpstreamTlsConfig {
+        let is_upstream = *target == *self.upstream;
+        let server_name = self.upstream_tls.server_name.clone().filter(|_| is_upstream);
+        UpstreamTlsConfig { server_name, ..self.upstream_tls.clone() }
     }
 
     /// All names that its keys are stored under: its own and its earlier ones.

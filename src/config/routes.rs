@@ -15,6 +15,7 @@ use super::upstream::UpstreamTarget;
 use super::value_parsers::{header_name, upstream_target};
 use super::{
     PassThroughConfig, authorize, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units,
+    upstream_tls,
 };
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
@@ -38,14 +39,16 @@ pub(super) fn read<'a>(
     top: &Section<'a>,
     built_in: &'a DeTable<'a>,
     flags: &'a DeTable<'a>,
-    context: &RouteContext,
+    context: &RouteContext<'_>,
 ) -> (Option<PassThroughConfig>, Vec<Route>) {
     let defaults = top.table("defaults").into_defaults().with_flags(flags);
-    let top_cors = top.table("cors").into_defaults();
+    let fallbacks =
+        TopTables { cors: top.table("cors").into_defaults(), upstream_tls: top.table("upstream_tls").into_defaults() };
     // Read once without a route, for problems in a field that every route overrides.
-    let pass = read_fields(&defaults, &top_cors, context).zip(context.upstream.clone()).map(|(fields, upstream)| {
+    let pass = read_fields(&defaults, &fallbacks, context).zip(context.upstream.clone()).map(|(fields, upstream)| {
         PassThroughConfig {
             upstream,
+            tls: fields.upstream_tls,
             connect_timeout: fields.connect_timeout,
             upstream_idle_timeout: fields.upstream_idle_timeout,
             give_up_after: fields.retry.give_up_after,
@@ -59,7 +62,7 @@ pub(super) fn read<'a>(
     let mut routes = Vec::new();
     for section in &sections {
         let signature = read_signature(section);
-        let fields = read_fields(section, &top_cors, context);
+        let fields = read_fields(section, &fallbacks, context);
         if let (Some(name), Some(_), Some(path), Some(methods), Some(fields)) =
             (&signature.name, &signature.was, &signature.path, &signature.methods, fields)
         {
@@ -70,6 +73,12 @@ pub(super) fn read<'a>(
         signatures.add(section, signature);
     }
     (pass, routes)
+}
+
+/// The tables at the top that a route's tables of the same names fall back to.
+struct TopTables<'a> {
+    cors: Section<'a>,
+    upstream_tls: Section<'a>,
 }
 
 /// The part of a route that may conflict with other routes, whatever problems the rest of it has.
@@ -143,7 +152,7 @@ impl RouteSignatures {
 }
 
 /// Reads all of a route but its signature, whose fields are left empty.
-fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &RouteContext) -> Option<Route> {
+fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteContext<'_>) -> Option<Route> {
     let upstream = read_upstream(section, context);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section);
@@ -215,12 +224,20 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
     let key_rate = limits::read_key_rate(&section.table("limits"));
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
-    let cors = cors::read(&section.table("cors").with_fallback(top_cors));
+    let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
     let authorize = authorize::read(&section.table("replay"));
     let drop_headers = section.table("replay").list("drop_headers", header_name);
     let bypasses = store_down.as_ref().is_some_and(|policy| policy.value == StoreDownPolicy::Bypass);
     let reconcile = reconcile::read(&section.table("reconcile"), bypasses);
     let delivery = delivery::read(section, context);
+    let called = [
+        upstream.as_ref(),
+        reconcile.as_ref().and_then(|(_, reconcile)| Some(&reconcile.as_ref()?.lookup.upstream)),
+        authorize.as_ref().and_then(|authorize| Some(&authorize.as_ref()?.upstream)),
+    ];
+    let needs_tls = called.into_iter().flatten().any(|target| matches!(**target, UpstreamTarget::Https(..)));
+    let upstream_tls = section.table("upstream_tls").with_fallback(&tops.upstream_tls);
+    let upstream_tls = upstream_tls::read(&upstream_tls, context.system_authorities, needs_tls);
     let (quiet_after, reconcile) = reconcile?;
     let (delivery, retry) = delivery?;
     Some(Route {
@@ -232,6 +249,7 @@ fn read_fields<'a>(section: &Section<'a>, top_cors: &Section<'a>, context: &Rout
         host: host?.value,
         mode: mode?.value,
         upstream: upstream?,
+        upstream_tls: upstream_tls?,
         key: key?,
         scope: scope?,
         space: space?.value,
@@ -329,7 +347,7 @@ fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
 }
 
 /// Reads the route's own upstream, or takes the one at the top.
-fn read_upstream(section: &Section<'_>, context: &RouteContext) -> Option<Arc<UpstreamTarget>> {
+fn read_upstream(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Arc<UpstreamTarget>> {
     let text = section.text("upstream")?;
     if text.value.is_empty() {
         return context.upstream.clone();

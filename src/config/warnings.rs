@@ -1,5 +1,6 @@
 //! Warnings about a configuration that is valid and may not be what its author wants.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Config, Route, StoreLocation, postgres_tls};
@@ -11,6 +12,10 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     if let Some(tls) = config.tls.as_ref().filter(|tls| tls.readable_by_all) {
         warnings.push(format!("tls.key: everybody on this machine can read `{}`: `chmod o-r` it", tls.key.display()));
     }
+    let exposed: BTreeSet<_> = config.upstream_tls().filter_map(|tls| tls.exposed_key.as_ref()).collect();
+    warnings.extend(exposed.into_iter().map(|key| {
+        format!("upstream_tls.key: everybody on this machine can read `{}`: `chmod o-r` it", key.display())
+    }));
     if let StoreLocation::Postgres(url) = &config.store.location {
         warnings.extend(postgres_tls::warning(url));
     }

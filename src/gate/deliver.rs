@@ -199,7 +199,7 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
         }
         // Without a lease or a connection the attempt was not sent.
         Outcome::Refused(Refusal::Overloaded(_) | Refusal::StoreUnavailable) => Some(DeliveryResult::Open),
-        Outcome::Refused(Refusal::UpstreamUnreachable) => Some(DeliveryResult::Retry("not sent".to_owned())),
+        Outcome::Refused(Refusal::UpstreamUnreachable(_)) => Some(DeliveryResult::Retry("not sent".to_owned())),
         Outcome::Refused(refusal) => Some(DeliveryResult::Unknown(refusal.slug().to_owned())),
         // Forwarding a reserved request comes to none of these.
         Outcome::Accepted { .. } | Outcome::Bypassed(_) | Outcome::InFlight(_) => Some(DeliveryResult::Open),

@@ -42,8 +42,8 @@ enum UpstreamOutcome {
     Answered(StoredResponse, ServiceDirectives),
     /// Bytes of the request may have left this process, and no whole response came back.
     Broken,
-    /// Not one byte of the request left this process, so trying again is safe.
-    NeverSent,
+    /// The service got nothing of the request, or processed nothing of it, so trying again is safe. The text says why.
+    NeverSent(String),
     /// Not one byte of the request left this process: all connections to the upstream were in use.
     Overloaded,
     /// The response is larger than the route stores. Its beginning is here; the rest is still coming.
@@ -144,11 +144,11 @@ impl Gate {
                     ResponseVerdict::Unknown => Outcome::Unknown(response),
                 }
             }
-            UpstreamOutcome::NeverSent => {
+            UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
                 let settlement = deliver::release(lease, &route, ttl, None);
-                self.settle_without_response(settlement, entry, &reserve_request, context, Refusal::UpstreamUnreachable)
-                    .await
+                let refusal = Refusal::UpstreamUnreachable(reason.into());
+                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
             }
             UpstreamOutcome::Overloaded | UpstreamOutcome::TooLate => {
                 let refusal = match outcome {
@@ -249,7 +249,9 @@ async fn call(
             let cause = error_causes(&error);
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
-                CallError::NeverSent(_) => UpstreamOutcome::NeverSent,
+                CallError::NeverSent(_) | CallError::Unprocessed(_) => {
+                    UpstreamOutcome::NeverSent(error.unreachable_reason())
+                }
                 CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
                 CallError::Overloaded => UpstreamOutcome::Overloaded,
                 CallError::TooLate => UpstreamOutcome::TooLate,

@@ -185,7 +185,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::ResponseNotKept
             | Refusal::StoreUnavailable
             | Refusal::TooManyKeys(_)
-            | Refusal::UpstreamUnreachable => Self::Again(reason),
+            | Refusal::UpstreamUnreachable(_) => Self::Again(reason),
             Refusal::OutcomeUnknown(_) => Self::StillUnknown(reason),
             Refusal::UpstreamBroken | Refusal::UpstreamTimeout => Self::Unknown(reason),
             Refusal::BadRequest(..)

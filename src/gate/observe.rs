@@ -66,7 +66,7 @@ impl Gate {
             send_verdict((verdict, ttl, status));
         });
         let mut response = passed.await.inspect_err(|refusal| {
-            if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable) {
+            if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
                 send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));
             }
         })?;

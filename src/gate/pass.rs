@@ -79,7 +79,9 @@ pub async fn pass_and_inspect(
         }
         tracing::warn!(cause = error_causes(&error), "{error}");
         match error {
-            CallError::NeverSent(_) | CallError::TooLate => Refusal::UpstreamUnreachable,
+            CallError::NeverSent(_) | CallError::Unprocessed(_) | CallError::TooLate => {
+                Refusal::UpstreamUnreachable(error.unreachable_reason().into())
+            }
             CallError::Overloaded => Refusal::Overloaded(ReachedLimit::UpstreamConnections),
             CallError::Broken(_) | CallError::Garbage(_) => Refusal::UpstreamBroken,
         }

@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Method;
 
 use super::authorize::Authorizer;
-use crate::config::{self, Config, Route};
+use crate::config::{Config, Route};
 use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
@@ -45,20 +44,19 @@ impl Router {
         slots: &UpstreamSlots,
         permissions: &Arc<ReplayPermissions>,
     ) -> Self {
-        let mut pools: HashMap<(Arc<config::UpstreamTarget>, Duration, Duration), UpstreamClient> = HashMap::new();
+        let mut pools: HashMap<_, UpstreamClient> = HashMap::new();
         let mut table = RouteTable::default();
         let mut names = HashMap::new();
         for route in &config.routes {
-            let pool = (Arc::clone(&route.upstream), route.connect_timeout, route.upstream_idle_timeout);
+            let (target, tls) = (&route.upstream, &route.upstream_tls);
+            let (connect, idle) = (route.connect_timeout, route.upstream_idle_timeout);
             let upstream = pools
-                .entry(pool)
-                .or_insert_with_key(|(target, connect, idle)| {
-                    UpstreamClient::new(target, *connect, *idle, &config.trust, slots)
-                })
+                .entry((Arc::clone(target), tls.pool_key(), connect, idle))
+                .or_insert_with(|| UpstreamClient::new(target, connect, idle, tls, slots))
                 .clone();
             let authorizer = route.authorize.as_ref().map(|authorize| {
-                let (connect, idle) = (route.connect_timeout, route.upstream_idle_timeout);
-                let client = UpstreamClient::new(&authorize.upstream, connect, idle, &config.trust, slots);
+                let tls = route.tls_towards(&authorize.upstream);
+                let client = UpstreamClient::new(&authorize.upstream, connect, idle, &tls, slots);
                 Authorizer::new(Arc::clone(authorize), client, permissions)
             });
             let active = ActiveRoute {

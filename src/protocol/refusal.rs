@@ -61,8 +61,8 @@ pub enum Refusal {
     UpstreamBroken,
     /// No complete response came within the route's time limit.
     UpstreamTimeout,
-    /// Nothing of the request was sent.
-    UpstreamUnreachable,
+    /// The service got nothing of the request, or processed nothing of it. The text says why.
+    UpstreamUnreachable(Cow<'static, str>),
 }
 
 /// A limit of an instance that was reached.
@@ -181,7 +181,7 @@ impl Refusal {
         Self::Unguarded,
         Self::UpstreamBroken,
         Self::UpstreamTimeout,
-        Self::UpstreamUnreachable,
+        Self::UpstreamUnreachable(Cow::Borrowed("")),
     ];
 
     /// The whole error contract in one table.
@@ -235,8 +235,8 @@ impl Refusal {
                 "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. It will not be executed again until its outcome is known.".into()),
             Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, OncegateStatus::Unknown,
                 "The service did not answer in time", "The request may have been executed: no complete response came in time. It will not be executed again until its outcome is known.".into()),
-            Self::UpstreamUnreachable => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
-                "The service cannot be reached", "Nothing of the request was sent. Send it again, with the same key if it has one.".into()),
+            Self::UpstreamUnreachable(reason) => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
+                "The service cannot be reached", format!("{reason} Send it again, with the same key if it has one.").into()),
         };
         RefusalRow { status, slug, title, detail, action, oncegate_status }
     }
@@ -293,7 +293,7 @@ impl Refusal {
             | Self::Unguarded
             | Self::UpstreamBroken
             | Self::UpstreamTimeout
-            | Self::UpstreamUnreachable => None,
+            | Self::UpstreamUnreachable(_) => None,
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
             Refusal::Unguarded => 20,
             Refusal::UpstreamBroken => 21,
             Refusal::UpstreamTimeout => 22,
-            Refusal::UpstreamUnreachable => 23,
+            Refusal::UpstreamUnreachable(_) => 23,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

@@ -64,7 +64,7 @@ impl Reconciler {
         let mut pools = ProbePools::default();
         let mut routes = HashMap::new();
         for (route, reconcile) in config.routes.iter().filter_map(|route| Some((route, route.reconcile.clone()?))) {
-            let upstream = pools.client_for(route, &reconcile.lookup, &config.trust, &self.instance.upstream_slots);
+            let upstream = pools.client_for(route, &reconcile.lookup, &self.instance.upstream_slots);
             let reconciled = Arc::new(ReconciledRoute { route: Arc::clone(route), reconcile, upstream });
             routes.extend(route.names().map(|name| (Arc::clone(name), Arc::clone(&reconciled))));
         }

@@ -1,5 +1,6 @@
 //! Opens connections to the upstream: over TCP, with TLS or without, or through a Unix socket.
 
+use std::future::poll_fn;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -9,26 +10,47 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use rustls::ProtocolVersion;
 use rustls::pki_types::ServerName;
+use tokio::io::AsyncBufRead;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use crate::tls::HandshakeError;
+use crate::tls::{self, HandshakeError, ServiceTls};
 use crate::write_coalesced;
 
-/// Opens connections to one upstream.
-#[derive(Clone)]
-pub(super) enum Connector {
-    /// To a host and port, within this time.
-    Tcp(HttpConnector, Duration),
-    /// To a host and port with TLS, where the certificate must be for this name, all within this time.
-    Tls(HttpConnector, TlsConnector, ServerName<'static>, Duration),
+/// The longest wait for a service's verdict on the proxy's certificate, see [`wait_for_verdict`]: more than the round trip
+/// to any place on Earth. Services that send no session tickets cost this much for each new connection.
+const VERDICT_MAX: Duration = Duration::from_millis(300);
+
+/// Opens connections to one upstream, each within a time limit.
+pub(super) struct Connector {
+    pub(super) kind: ConnectorKind,
+    pub(super) limit: Duration,
+}
+
+/// The way to an upstream.
+pub(super) enum ConnectorKind {
+    /// To a host and port.
+    Tcp(HttpConnector),
+    /// To a host and port with TLS, where the certificate must be for this name.
+    Tls(HttpConnector, ServiceTls, ServerName<'static>),
     /// To this Unix socket, whatever the URI says.
-    Unix(Arc<Path>, Duration),
+    Unix(Arc<Path>),
+}
+
+/// The protocols that a TLS connection offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AlpnOffer {
+    /// HTTP/2 and HTTP/1.1.
+    Both,
+    /// HTTP/1.1 alone: for requests that ask for another protocol by `Upgrade`, which HTTP/2 does not have.
+    Http1,
 }
 
 /// An open connection to the upstream.
@@ -41,52 +63,67 @@ pub(super) enum UpstreamStream {
 /// The reason why a connection could not be made or broke.
 pub(super) type ConnectionFailure = Box<dyn std::error::Error + Send + Sync>;
 
-impl Service<Uri> for Connector {
-    type Response = UpstreamStream;
-    type Error = ConnectionFailure;
-    type Future = Pin<Box<dyn Future<Output = Result<UpstreamStream, ConnectionFailure>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionFailure>> {
-        match self {
-            Self::Tcp(connector, _) | Self::Tls(connector, ..) => connector.poll_ready(cx).map_err(Into::into),
-            Self::Unix(..) => Poll::Ready(Ok(())),
-        }
+impl Connector {
+    /// Opens a connection. The limit includes the DNS lookup, which the TCP connector's own limit leaves out, and the TLS
+    /// handshake.
+    pub(super) async fn connect(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamStream, ConnectionFailure> {
+        timeout(self.limit, self.connect_at_any_time(uri, offer)).await?
     }
 
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        match self {
-            Self::Tcp(connector, limit) => {
-                let connecting = tokio::time::timeout(*limit, connector.call(uri));
-                // The limit includes the DNS lookup, which the connector's own limit leaves out.
-                Box::pin(async move { Ok(UpstreamStream::Tcp(connecting.await??)) })
+    async fn connect_at_any_time(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamStream, ConnectionFailure> {
+        match &self.kind {
+            ConnectorKind::Tcp(connector) => Ok(UpstreamStream::Tcp(connect_tcp(connector, uri).await?)),
+            ConnectorKind::Tls(connector, service, name) => {
+                let config = match offer {
+                    AlpnOffer::Both => &service.negotiated,
+                    AlpnOffer::Http1 => &service.http1,
+                };
+                let stream = connect_tcp(connector, uri).await?.into_inner();
+                let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
+                let mut stream = connecting.await.map_err(HandshakeError::from)?;
+                if service.asks_for_certificate() {
+                    wait_for_verdict(&mut stream).await.map_err(HandshakeError::from)?;
+                }
+                Ok(UpstreamStream::Tls(Box::new(TokioIo::new(stream))))
             }
-            Self::Tls(connector, tls, name, limit) => {
-                let (connecting, tls, name, limit) = (connector.call(uri), tls.clone(), name.clone(), *limit);
-                Box::pin(async move {
-                    let handshake = async {
-                        let stream = connecting.await?.into_inner();
-                        let stream = tls.connect(name, stream).await.map_err(HandshakeError::from)?;
-                        Ok::<_, ConnectionFailure>(UpstreamStream::Tls(Box::new(TokioIo::new(stream))))
-                    };
-                    tokio::time::timeout(limit, handshake).await?
-                })
-            }
-            Self::Unix(path, limit) => {
-                let (path, limit) = (Arc::clone(path), *limit);
-                Box::pin(async move {
-                    let stream = tokio::time::timeout(limit, UnixStream::connect(&*path)).await??;
-                    Ok(UpstreamStream::Unix(TokioIo::new(stream)))
-                })
-            }
+            ConnectorKind::Unix(path) => Ok(UpstreamStream::Unix(TokioIo::new(UnixStream::connect(path).await?))),
         }
     }
 }
 
-impl Connection for UpstreamStream {
-    fn connected(&self) -> Connected {
+async fn connect_tcp(connector: &HttpConnector, uri: Uri) -> Result<TokioIo<TcpStream>, ConnectionFailure> {
+    let mut connector = connector.clone();
+    poll_fn(|cx| connector.poll_ready(cx)).await?;
+    Ok(connector.call(uri).await?)
+}
+
+/// Waits for a service's verdict on the proxy's certificate, or on its absence.
+///
+/// In TLS 1.3 the client's handshake ends before the service has looked at the certificate. A refusal that comes after the
+/// request was written would leave its outcome unknown, although nothing was executed. Most services send session tickets
+/// once the handshake has ended on their side too.
+async fn wait_for_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    if stream.get_ref().1.protocol_version() != Some(ProtocolVersion::TLSv1_3) {
+        return Ok(());
+    }
+    let verdict = poll_fn(|cx| {
+        // Bytes stay in the buffer for their reader.
+        match Pin::new(&mut *stream).poll_fill_buf(cx).map_ok(<[u8]>::is_empty) {
+            Poll::Ready(Ok(true)) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            Poll::Ready(result) => Poll::Ready(result.map(drop)),
+            Poll::Pending if stream.get_ref().1.tls13_tickets_received() > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    timeout(VERDICT_MAX, verdict).await.unwrap_or(Ok(()))
+}
+
+impl UpstreamStream {
+    /// Whether the service has picked HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
         match self {
-            Self::Tcp(stream) => stream.connected(),
-            Self::Tls(_) | Self::Unix(_) => Connected::new(),
+            Self::Tls(stream) => stream.inner().get_ref().1.alpn_protocol() == Some(tls::HTTP2),
+            Self::Tcp(_) | Self::Unix(_) => false,
         }
     }
 }

@@ -1,26 +1,28 @@
-//! The connection pool for one upstream over HTTP/1.1.
+//! The connection pool for one upstream.
 //!
-//! A connection has no task of its own: the request that uses it polls it, and so does the reader of its response body. So
-//! bytes that pass through wake no other task, and a connection ends with the request that used it. A task looks at the
-//! idle connections once a second.
+//! Over HTTP/1.1, a connection has no task of its own: the request that uses it polls it, and so does the reader of its response
+//! body. So bytes that pass through wake no other task, and a connection ends with the request that used it. Over HTTP/2, all
+//! requests share one connection. A task looks at the idle connections once a second.
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::header::UPGRADE;
+use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::handshake;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tower_service::Service as _;
 
 use super::connection_slots::{ConnectionSlot, ConnectionSlots};
-use super::connector::{ConnectionFailure, Connector};
-use super::{CallError, SendCheck, check_response};
+use super::connector::{AlpnOffer, ConnectionFailure, Connector, UpstreamStream};
+use super::http2::{self, SharedConnection};
+use super::{CallError, SendCheck, check_response, shape_for_http1};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
 
@@ -28,84 +30,176 @@ use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
 /// closed its side.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
+/// The protocol of an upstream's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PoolProtocol {
+    /// HTTP/1.1: one request at a time on each connection.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+    /// HTTP/2 or HTTP/1.1, by the service's choice (ALPN).
+    Negotiated,
+}
+
 /// The connections of one worker to one upstream.
 pub(super) struct UpstreamPool {
     connector: Connector,
+    protocol: PoolProtocol,
+    scheme: Scheme,
+    authority: Authority,
     /// The upstream's URI, for the connector.
     target: Uri,
     idle_max: Duration,
-    /// The slots that all pools for this upstream share.
+    /// The slots that all pools for this upstream share. Connections over HTTP/2 take none.
     slots: Arc<ConnectionSlots>,
-    /// The longest wait for a connection where all slots are taken.
-    wait_max: Duration,
+    /// Whether the service picked HTTP/1.1 when it could pick HTTP/2.
+    picks_http1: AtomicBool,
+    /// Held while a connection is made that others may share.
+    connecting: tokio::sync::Mutex<()>,
     /// Wakes a request that waits for a connection: one is idle.
     returned: Notify,
     idle: Mutex<IdleConnections>,
 }
 
-/// The idle connections, each with the time since when it is idle. The one that was used last is at the end, and is used
-/// next.
+/// The connections that can take a request.
 #[derive(Default)]
 struct IdleConnections {
+    /// Each with the time since when it is idle. The one that was used last is at the end, and is used next.
     connections: Vec<(Box<PooledConnection>, Instant)>,
+    /// The connection over HTTP/2, with the time of its last request. It may have requests.
+    shared: Option<(SharedConnection, Instant)>,
     /// Whether the task that looks at them is running.
     is_checked: bool,
 }
 
+/// An open connection, for one request.
+enum ChosenConnection {
+    Http1(Box<PooledConnection>),
+    Http2(SharedConnection),
+}
+
 impl UpstreamPool {
-    /// Creates an empty pool. A connection that was idle for `idle_max` is not used again. `wait_max` limits the wait for a
-    /// connection where all of `slots` are taken.
+    /// Creates an empty pool. A connection that was unused for `idle_max` is not used again. The connector's time limit also
+    /// limits the wait for a connection where all of `slots` are taken.
     pub(super) fn new(
         connector: Connector,
-        target: Uri,
+        protocol: PoolProtocol,
+        scheme: Scheme,
+        authority: Authority,
         idle_max: Duration,
         slots: Arc<ConnectionSlots>,
-        wait_max: Duration,
     ) -> Arc<Self> {
-        let (returned, idle) = (Notify::new(), Mutex::default());
-        Arc::new(Self { connector, target, idle_max, slots, wait_max, returned, idle })
+        let mut target = uri::Parts::default();
+        (target.scheme, target.authority) = (Some(scheme.clone()), Some(authority.clone()));
+        target.path_and_query = Some(PathAndQuery::from_static("/"));
+        let target = Uri::from_parts(target).expect("scheme, authority and path are all there");
+        Arc::new(Self {
+            connector,
+            protocol,
+            scheme,
+            authority,
+            target,
+            idle_max,
+            slots,
+            picks_http1: AtomicBool::new(false),
+            connecting: tokio::sync::Mutex::default(),
+            returned: Notify::new(),
+            idle: Mutex::default(),
+        })
     }
 
-    /// Sends a request in origin form, leaving an empty one in its place, and waits for the response's head.
+    /// Whether requests share a connection. A service that may pick HTTP/2 counts until it picks otherwise.
+    pub(super) fn shares_connections(&self) -> bool {
+        match self.protocol {
+            PoolProtocol::Http1 => false,
+            PoolProtocol::Http2 => true,
+            PoolProtocol::Negotiated => !self.picks_http1.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sends a request, leaving an empty one in its place, and waits for the response's head.
     pub(super) async fn call(
         self: &Arc<Self>,
         request: &mut Request<Body>,
         may_send: SendCheck<'_>,
     ) -> Result<Response<PooledBody>, CallError> {
         let requests_upgrade = request.headers().contains_key(UPGRADE);
+        let offer = if requests_upgrade { AlpnOffer::Http1 } else { AlpnOffer::Both };
         let upload = request.body_mut().track_end();
-        let deadline = Instant::now() + self.wait_max;
+        let deadline = Instant::now() + self.connector.limit;
         loop {
-            let idle = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await;
-            let (mut connection, was_idle) = match idle {
+            let open = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await;
+            let (connection, was_open) = match open {
                 Some(connection) => (connection, true),
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
-                None => Box::pin(self.wait_or_connect(deadline)).await?,
+                None => Box::pin(self.open(deadline, offer)).await?,
             };
             if !may_send() {
-                self.return_unused(connection);
+                if let ChosenConnection::Http1(connection) = connection {
+                    self.return_unused(connection);
+                }
                 return Err(CallError::TooLate);
             }
-            let mut failed = match connection.send(request).await {
-                Ok(response) => {
-                    // An invalid response closes its connection too.
-                    check_response(&response, requests_upgrade).map_err(CallError::Garbage)?;
-                    return Ok(self.attach_body(
-                        connection,
-                        response,
-                        upload.is_some_and(|upload| upload.is_any_attached()),
-                    ));
+            let mut failed = match connection {
+                ChosenConnection::Http1(mut connection) => {
+                    shape_for_http1(request);
+                    match connection.send(request).await {
+                        Ok(response) => {
+                            // An invalid response closes its connection too.
+                            check_response(&response, requests_upgrade).map_err(CallError::Garbage)?;
+                            let uploads = upload.is_some_and(|upload| upload.is_any_attached());
+                            return Ok(self.attach_body(connection, response, uploads));
+                        }
+                        Err(failed) => failed,
+                    }
                 }
-                Err(failed) => failed,
+                ChosenConnection::Http2(mut connection) => {
+                    http2::shape_request(request, &self.scheme, &self.authority);
+                    match Box::pin(connection.send(request)).await {
+                        Ok(response) => {
+                            check_response(&response, false).map_err(CallError::Garbage)?;
+                            return Ok(response.map(PooledBody::from));
+                        }
+                        Err(failed) => failed,
+                    }
+                }
             };
-            // hyper returns the request if none of it was written. On an idle connection this only means that the upstream
-            // has closed it: trying another one is not a second sending.
+            // hyper returns the request if none of it was written. On a connection that was open before, this only means that
+            // the upstream has closed it: trying another one is not a second sending.
             match failed.take_message() {
-                Some(unsent) if was_idle => *request = unsent,
+                Some(unsent) if was_open => *request = unsent,
                 Some(_) => return Err(CallError::NeverSent(failed.into_error().into())),
-                None => return Err(CallError::Broken(failed.into_error().into())),
+                None => return Err(http2::classify_failure(failed.into_error())),
             }
         }
+    }
+
+    /// Makes a connection, or waits for one that another request makes or returns. Returns it, and whether it was open before.
+    async fn open(
+        self: &Arc<Self>,
+        deadline: Instant,
+        offer: AlpnOffer,
+    ) -> Result<(ChosenConnection, bool), CallError> {
+        if offer == AlpnOffer::Http1 && self.protocol != PoolProtocol::Http2 || !self.shares_connections() {
+            return self.wait_or_connect(deadline, offer).await;
+        }
+        // The first request connects for all: each of many requests would make a connection, and only one be used.
+        let turn = timeout_at(deadline, self.connecting.lock()).await;
+        let Ok(turn) = turn else {
+            return Err(CallError::NeverSent("another request's connection took too long".into()));
+        };
+        if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await {
+            return Ok((connection, true));
+        }
+        if self.protocol == PoolProtocol::Http2 {
+            let stream = self.connector.connect(self.target.clone(), offer).await.map_err(CallError::NeverSent)?;
+            let connection = self.share(stream).await.map_err(CallError::NeverSent)?;
+            return Ok((ChosenConnection::Http2(connection), false));
+        }
+        if !self.shares_connections() {
+            drop(turn);
+        }
+        self.wait_or_connect(deadline, offer).await
     }
 
     fn return_unused(self: &Arc<Self>, connection: Box<PooledConnection>) {
@@ -114,10 +208,14 @@ impl UpstreamPool {
     }
 
     /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that becomes idle
-    /// here. Returns the connection, and whether it was idle.
-    async fn wait_or_connect(&self, deadline: Instant) -> Result<(Box<PooledConnection>, bool), CallError> {
+    /// here. Returns the connection, and whether it was open before.
+    async fn wait_or_connect(
+        self: &Arc<Self>,
+        deadline: Instant,
+        offer: AlpnOffer,
+    ) -> Result<(ChosenConnection, bool), CallError> {
         if let Some(slot) = self.slots.try_take() {
-            return Ok((self.connect(slot).await.map_err(CallError::NeverSent)?, false));
+            return Ok((self.connect(slot, offer).await.map_err(CallError::NeverSent)?, false));
         }
         // One place in the queue for the whole wait.
         let mut taken = pin!(self.slots.take());
@@ -125,7 +223,7 @@ impl UpstreamPool {
             tokio::select! {
                 slot = &mut taken => break slot,
                 () = self.returned.notified() => {
-                    if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_idle(cx))).await {
+                    if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await {
                         return Ok((connection, true));
                     }
                 }
@@ -133,26 +231,57 @@ impl UpstreamPool {
             }
         };
         // The wait and the connection have one time limit together: it is shorter than the whole attempt's.
-        match timeout_at(deadline, self.connect(slot)).await {
+        match timeout_at(deadline, self.connect(slot, offer)).await {
             Ok(connected) => Ok((connected.map_err(CallError::NeverSent)?, false)),
             Err(_) => Err(CallError::Overloaded),
         }
     }
 
-    async fn connect(&self, slot: ConnectionSlot) -> Result<Box<PooledConnection>, ConnectionFailure> {
-        let mut connector = self.connector.clone();
-        poll_fn(|cx| connector.poll_ready(cx)).await?;
-        let stream = connector.call(self.target.clone()).await?;
+    /// Makes a connection and begins the protocol that the service picks.
+    async fn connect(
+        self: &Arc<Self>,
+        slot: ConnectionSlot,
+        offer: AlpnOffer,
+    ) -> Result<ChosenConnection, ConnectionFailure> {
+        let stream = self.connector.connect(self.target.clone(), offer).await?;
+        if stream.is_http2() {
+            return Ok(ChosenConnection::Http2(self.share(stream).await?));
+        }
+        if offer == AlpnOffer::Both {
+            self.picks_http1.store(true, Ordering::Relaxed);
+        }
         let (sender, connection) = handshake(stream).await?;
         let driver = async move {
             let _slot = slot;
             connection.with_upgrades().await
         };
-        Ok(Box::new(PooledConnection::new(sender, driver)))
+        Ok(ChosenConnection::Http1(Box::new(PooledConnection::new(sender, driver))))
     }
 
-    /// Takes an idle connection that looks usable.
-    fn take_idle(&self, cx: &mut Context<'_>) -> Option<Box<PooledConnection>> {
+    /// Begins HTTP/2 on a stream, for all requests from here on.
+    async fn share(self: &Arc<Self>, stream: UpstreamStream) -> Result<SharedConnection, ConnectionFailure> {
+        let connection = SharedConnection::new(stream).await?;
+        self.picks_http1.store(false, Ordering::Relaxed);
+        let mut idle = self.lock();
+        idle.shared = Some((connection.clone(), Instant::now()));
+        self.check_later(&mut idle);
+        Ok(connection)
+    }
+
+    /// Takes an open connection that looks usable and has one of the offered protocols.
+    fn take_open(&self, offer: AlpnOffer, cx: &mut Context<'_>) -> Option<ChosenConnection> {
+        if offer == AlpnOffer::Both || self.protocol == PoolProtocol::Http2 {
+            let mut idle = self.lock();
+            if let Some((connection, since)) = &mut idle.shared
+                && connection.is_usable()
+                && since.elapsed() < self.idle_max
+            {
+                *since = Instant::now();
+                return Some(ChosenConnection::Http2(connection.clone()));
+            }
+            // The requests on it end as they would.
+            idle.shared = None;
+        }
         loop {
             let (mut connection, since) = self.lock().connections.pop()?;
             if since.elapsed() >= self.idle_max {
@@ -161,7 +290,7 @@ impl UpstreamPool {
                 return None;
             }
             if connection.is_free(cx) {
-                return Some(connection);
+                return Some(ChosenConnection::Http1(connection));
             }
         }
     }
@@ -192,6 +321,13 @@ impl UpstreamPool {
         // Consistent between any two statements, so a poisoned lock is usable.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Starts the task that looks at the idle connections, if it is not running.
+    fn check_later(self: &Arc<Self>, idle: &mut IdleConnections) {
+        if !std::mem::replace(&mut idle.is_checked, true) {
+            tokio::spawn(check_idle(Arc::downgrade(self)));
+        }
+    }
 }
 
 impl ReturnToPool for UpstreamPool {
@@ -199,13 +335,11 @@ impl ReturnToPool for UpstreamPool {
         let mut idle = self.lock();
         idle.connections.push((connection, Instant::now()));
         self.returned.notify_one();
-        if !std::mem::replace(&mut idle.is_checked, true) {
-            tokio::spawn(check_idle(Arc::downgrade(&self)));
-        }
+        self.check_later(&mut idle);
     }
 }
 
-/// Closes connections that were idle for too long or that the upstream has closed. Ends when none is left.
+/// Closes connections that were unused for too long or that the upstream has closed. Ends when none is left.
 async fn check_idle(pool: Weak<UpstreamPool>) {
     loop {
         sleep(CHECK_EVERY).await;
@@ -218,7 +352,8 @@ async fn check_idle(pool: Weak<UpstreamPool>) {
         idle.connections.retain_mut(|(connection, since)| {
             !is_needed && since.elapsed() < pool.idle_max && connection.is_free(&mut no_wake)
         });
-        if idle.connections.is_empty() {
+        idle.shared.take_if(|(connection, since)| !connection.is_usable() || since.elapsed() >= pool.idle_max);
+        if idle.connections.is_empty() && idle.shared.is_none() {
             idle.is_checked = false;
             return;
         }

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use rustls::pki_types::ServerName;
 use tokio::time::{Instant, timeout_at};
 
 use super::connection_slots::UpstreamSlots;
@@ -20,7 +21,6 @@ use crate::domain::response::StoredResponse;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
 use crate::telemetry::logs::error_causes;
-use crate::tls::Trust;
 
 /// The time limit of one probe where the route's own times are longer. A probe reads one record; a service that needs more
 /// than 10 s for it is not healthy. It is asked again, and other keys are waiting for their turn.
@@ -49,22 +49,20 @@ fn time_limit(route: &Route, reconcile: &ReconcileConfig) -> Duration {
     route.upstream_timeout.min(reconcile.every).min(TIME_MAX)
 }
 
+/// The values by which connections for probes differ: target, TLS and the time limit for connecting.
+type ProbePoolKey = (Arc<config::UpstreamTarget>, ([u8; 32], Option<ServerName<'static>>), Duration);
+
 /// The connections for probes, by target. Only hosts that the configuration names are among them.
 #[derive(Default)]
-pub struct ProbePools(HashMap<(Arc<config::UpstreamTarget>, Duration), UpstreamClient>);
+pub struct ProbePools(HashMap<ProbePoolKey, UpstreamClient>);
 
 impl ProbePools {
     /// Returns the connections for a route's probes.
-    pub fn client_for(
-        &mut self,
-        route: &Route,
-        lookup: &ReconcileUrl,
-        trust: &Trust,
-        slots: &UpstreamSlots,
-    ) -> UpstreamClient {
+    pub fn client_for(&mut self, route: &Route, lookup: &ReconcileUrl, slots: &UpstreamSlots) -> UpstreamClient {
         let (target, connect) = (&lookup.upstream, route.connect_timeout);
-        let pool = self.0.entry((Arc::clone(target), connect));
-        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, trust, slots)).clone()
+        let tls = route.tls_towards(target);
+        let pool = self.0.entry((Arc::clone(target), tls.pool_key(), connect));
+        pool.or_insert_with(|| UpstreamClient::new(target, connect, route.upstream_idle_timeout, &tls, slots)).clone()
     }
 }
 
@@ -112,6 +110,7 @@ async fn receive_reply(upstream: &UpstreamClient, mut request: Request<Body>, ro
             tracing::debug!(route = %route.name, cause, "a probe for an attempt's outcome failed: {error}");
             return ProbeReply::no_answer(match error {
                 CallError::NeverSent(_) | CallError::Overloaded | CallError::TooLate => "no connection",
+                CallError::Unprocessed(_) => "refused",
                 CallError::Broken(_) | CallError::Garbage(_) => "no usable answer",
             });
         }

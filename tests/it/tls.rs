@@ -2,5 +2,7 @@
 
 mod clients;
 mod database;
+mod http2_services;
+mod mutual;
 mod renewal;
 mod services;

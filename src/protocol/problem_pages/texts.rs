@@ -230,10 +230,11 @@ pub(super) const PAGES: [ProblemPage; 24] = [
     },
     ProblemPage {
         slug: "upstream-unreachable",
-        means: "The proxy could not connect to the service.",
-        executed: "No. Nothing of the request was sent.",
+        means: "The proxy could not connect to the service, or the service refused the request before it processed \
+                anything of it.",
+        executed: "No. The service got nothing of the request, or has declared that it did nothing with it.",
         client: "Send the same request with the same key again, a little later.",
         operator: "Check whether the service is running, and whether `upstream` names it as this proxy sees it. The \
-                   log has the cause; `connect_timeout` limits each try.",
+                   log and the `detail` have the cause, such as a failed TLS handshake; `connect_timeout` limits each try.",
     },
 ];

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use oncegate::tls;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -106,8 +107,35 @@ impl CertifiedKeyFiles {
         (put("tls.crt", &self.certificate), put("tls.key", &self.key))
     }
 
+    /// The configuration of a service that speaks HTTP/1.1.
     pub fn server(&self) -> Arc<ServerConfig> {
-        tls::server_config(self.certificate.as_bytes(), self.key.as_bytes()).unwrap()
+        self.server_speaking(&["http/1.1"])
+    }
+
+    /// The configuration of a service that speaks these protocols, the first the best.
+    pub fn server_speaking(&self, protocols: &[&str]) -> Arc<ServerConfig> {
+        let server = tls::server_config(self.certificate.as_bytes(), self.key.as_bytes()).unwrap();
+        let mut server = ServerConfig::clone(&server);
+        server.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(server)
+    }
+
+    /// The configuration of one that requires a certificate by an authority of its clients.
+    pub fn server_requiring(
+        &self,
+        clients: &Authority,
+        protocol: &str,
+        version: &'static SupportedProtocolVersion,
+    ) -> Arc<ServerConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(clients.der()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build().unwrap();
+        let builder = ServerConfig::builder_with_provider(tls::provider()).with_protocol_versions(&[version]).unwrap();
+        let chain = tls::parse_certificates(self.certificate.as_bytes()).unwrap();
+        let key = tls::parse_private_key(self.key.as_bytes()).unwrap();
+        let mut server = builder.with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap();
+        server.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        Arc::new(server)
     }
 }
 

@@ -1,0 +1,180 @@
+//! Reads and checks `upstream_tls`: TLS towards services.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::ServerName;
+use sha2::{Digest, Sha256};
+
+use super::environment::Environment;
+use super::reader::Section;
+use crate::tls::{self, Authorities, CertificateFileError, ClientIdentity, Trust};
+
+/// TLS towards services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamTlsConfig {
+    /// The authorities that a service's certificate must be by, and the certificate that is shown to it.
+    pub trust: Trust,
+    /// The name that a service's certificate must be for; `None` for the host in its URL.
+    pub server_name: Option<ServerName<'static>>,
+    /// The file of the authorities; `None` for those of the system.
+    pub(super) authorities: Option<PathBuf>,
+    /// The file of the certificate that is shown.
+    pub(super) certificate: Option<PathBuf>,
+    /// The file of its key, if everybody on the machine may read it.
+    pub(super) exposed_key: Option<PathBuf>,
+}
+
+impl UpstreamTlsConfig {
+    /// The values by which connections under it differ from others.
+    pub fn pool_key(&self) -> ([u8; 32], Option<ServerName<'static>>) {
+        (self.trust.digest(), self.server_name.clone())
+    }
+}
+
+/// The authorities of the system, read when they are needed first.
+pub(super) struct SystemAuthorities<'a> {
+    environment: &'a dyn Environment,
+    read: OnceCell<Authorities>,
+}
+
+impl<'a> SystemAuthorities<'a> {
+    pub(super) fn new(environment: &'a dyn Environment) -> Self {
+        Self { environment, read: OnceCell::new() }
+    }
+
+    pub(super) fn get(&self) -> &Authorities {
+        self.read.get_or_init(|| self.environment.authorities())
+    }
+
+    /// Those that were read, if they were.
+    pub(super) fn if_read(&self) -> Option<&Authorities> {
+        self.read.get()
+    }
+}
+
+/// Reads the whole table. Without a service that is called over TLS, the authorities of the system are not needed.
+pub(super) fn read(
+    section: &Section<'_>,
+    system: &SystemAuthorities<'_>,
+    is_needed: bool,
+) -> Option<UpstreamTlsConfig> {
+    let reader = section.reader();
+    let (ca, certificate, key) = (section.text("ca"), section.text("certificate"), section.text("key"));
+    let server_name = section.parsed("server_name", |text| match text {
+        "" => Ok(None),
+        text => match ServerName::try_from(text.to_owned()) {
+            Ok(name) => Ok(Some(name)),
+            Err(_) => Err("is no name that a certificate can have: write a DNS name or an address".into()),
+        },
+    });
+    let (ca, certificate, key, server_name) = (ca?, certificate?, key?, server_name?);
+    let mut digest = Sha256::new();
+    let authorities = match ca.value.is_empty() {
+        true if is_needed => system.get().clone(),
+        true => Authorities::empty(),
+        false => {
+            let text = reader.tls_file(&ca)?;
+            digest.update(Sha256::digest(&text));
+            let parsed = Authorities::parse(text.as_bytes());
+            parsed.map_err(|message| reader.problem(&ca.position, format!("`{}` {message}", ca.value))).ok()?
+        }
+    };
+    let pair = match (certificate.value.is_empty(), key.value.is_empty()) {
+        (true, true) => None,
+        (false, false) => {
+            let (chain, secret) = (reader.tls_file(&certificate), reader.tls_file(&key));
+            Some((chain?, secret?))
+        }
+        (certificate_is_missing, _) => {
+            let (written, missing) = if certificate_is_missing { (&key, "certificate") } else { (&certificate, "key") };
+            reader.problem(&written.position, format!("needs a `{missing}` beside it"));
+            return None;
+        }
+    };
+    let problem = |error| {
+        let (text, message) = match error {
+            CertificateFileError::Certificate(message) => (&certificate, message),
+            CertificateFileError::Key(message) => (&key, message),
+        };
+        reader.problem(&text.position, format!("`{}` {message}", text.value));
+    };
+    let identity = match &pair {
+        None => Ok(None),
+        Some((chain, secret)) => {
+            [chain, secret].into_iter().for_each(|text| digest.update(Sha256::digest(text)));
+            parse_identity(chain, secret).map(Some)
+        }
+    };
+    let trust = identity.and_then(|identity| Trust::with_identity(&authorities, identity, digest.finalize().into()));
+    let trust = trust.map_err(problem).ok()?;
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    Some(UpstreamTlsConfig {
+        trust,
+        server_name: server_name.value,
+        authorities: path(&ca.value),
+        certificate: path(&certificate.value),
+        exposed_key: path(&key.value).filter(|key| reader.environment().is_readable_by_all(Path::new(key))),
+    })
+}
+
+fn parse_identity(chain: &str, key: &str) -> Result<ClientIdentity, CertificateFileError> {
+    Ok(ClientIdentity {
+        chain: tls::parse_certificates(chain.as_bytes()).map_err(CertificateFileError::Certificate)?,
+        key: tls::parse_private_key(key.as_bytes()).map_err(CertificateFileError::Key)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::environment::FakeEnvironment;
+    use crate::config::{Config, ConfigProblems, Overrides, load};
+
+    fn config(lines: &str) -> Result<Config, ConfigProblems> {
+        let file = format!("upstream = 'https://a'\n{lines}");
+        let environment = FakeEnvironment { readable_by_all: true, ..FakeEnvironment::default() };
+        let environment = environment.with_file("f", &file).with_file("text.pem", "text");
+        load(Some("f".as_ref()), &Overrides::default(), &environment)
+    }
+
+    #[test]
+    fn a_wrong_file_or_name_is_reported_where_it_is_written() {
+        let route = |lines: &str| format!("[[routes]]\nname = 'r'\npath = '/'\nupstream_tls = {{ {lines} }}");
+        for (lines, path, message) in [
+            ("upstream_tls.ca = 'none.pem'", "upstream_tls.ca", "cannot be read"),
+            ("upstream_tls.ca = 'text.pem'", "upstream_tls.ca", "has no certificate"),
+            ("upstream_tls.key = 'text.pem'", "upstream_tls.key", "needs a `certificate`"),
+            ("upstream_tls.certificate = 'text.pem'", "upstream_tls.certificate", "needs a `key`"),
+            (
+                "upstream_tls = { certificate = 'text.pem', key = 'text.pem' }",
+                "upstream_tls.certificate",
+                "`text.pem` has no",
+            ),
+            ("upstream_tls.server_name = 'a b'", "upstream_tls.server_name", "is no name"),
+            ("defaults.upstream_tls.ca = 'none.pem'", "defaults.upstream_tls.ca", "cannot be read"),
+            (&route("key = 'text.pem'"), "routes[0].upstream_tls.key", "needs a `certificate`"),
+        ] {
+            let problems = config(lines).expect_err(lines);
+            let found: Vec<_> = problems.iter().collect();
+            assert_eq!(found.len(), 1, "{lines}: {problems}");
+            assert!(found[0].path == path && found[0].message.contains(message), "{lines}: {problems}");
+        }
+    }
+
+    #[test]
+    fn a_routes_own_keys_replace_those_of_the_top_one_by_one() {
+        let config = config(
+            "upstream_tls.server_name = 'top.example'\n[[routes]]\nname = 'own'\npath = '/own'\n\
+             upstream_tls.server_name = 'own.example'\n[[routes]]\nname = 'none'\npath = '/none'\n\
+             upstream_tls.server_name = ''\n[[routes]]\nname = 'top'\npath = '/top'\nreconcile.url = 'https://b/{id}'",
+        )
+        .unwrap();
+        let name = |tls: &super::UpstreamTlsConfig| tls.server_name.as_ref().map(|name| name.to_str().into_owned());
+        let names: Vec<_> = config.upstream_tls().map(name).collect();
+        let [top, own] = ["top.example", "own.example"].map(|name| Some(name.to_owned()));
+        assert_eq!(names, [top.clone(), own, None, top]);
+        // Probes may lead elsewhere.
+        let route = &config.routes[2];
+        assert_eq!(name(&route.tls_towards(&route.reconcile.as_ref().unwrap().lookup.upstream)), None);
+    }
+}

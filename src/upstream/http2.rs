@@ -1,0 +1,73 @@
+//! Requests on a connection over HTTP/2, which many share.
+
+use std::error::Error;
+use std::iter::successors;
+
+use http::header::{CONTENT_LENGTH, HOST};
+use http::uri::{self, Authority, Scheme};
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::TokioExecutor;
+
+use super::connector::{ConnectionFailure, UpstreamStream};
+use super::{CallError, path_of, take_request};
+use crate::body::Body;
+
+/// A connection that takes any number of requests at once. A task of its own drives it, until all its handles are gone and
+/// its last response has been read.
+#[derive(Clone)]
+pub(super) struct SharedConnection(SendRequest<Body>);
+
+impl SharedConnection {
+    /// Begins HTTP/2 on a stream.
+    pub(super) async fn new(stream: UpstreamStream) -> Result<Self, ConnectionFailure> {
+        let (sender, connection) = Builder::new(TokioExecutor::new()).handshake(stream).await?;
+        // Its requests get the error that it ends with.
+        tokio::spawn(connection);
+        Ok(Self(sender))
+    }
+
+    /// Whether it may take a request.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    /// Sends a request and waits for the response's head. Takes the request out of the reference.
+    pub(super) async fn send(
+        &mut self,
+        request: &mut Request<Body>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        self.0.try_send_request(take_request(request)).await
+    }
+}
+
+/// Gives a request the form that HTTP/2 has: the host, which is the upstream's where the request names none, is part of the
+/// target.
+pub(super) fn shape_request(request: &mut Request<Body>, scheme: &Scheme, upstream: &Authority) {
+    let host = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let mut target = uri::Parts::default();
+    (target.scheme, target.authority) = (Some(scheme.clone()), Some(host.unwrap_or_else(|| upstream.clone())));
+    target.path_and_query = Some(path_of(request));
+    *request.uri_mut() = Uri::from_parts(target).expect("scheme, authority and path are all there");
+    // `:authority` replaces it; a `Host` that differs would make the request malformed (RFC 9113 section 8.3.1).
+    request.headers_mut().remove(HOST);
+    // hyper sets it from the body.
+    request.headers_mut().remove(CONTENT_LENGTH);
+}
+
+/// Sorts the failure of a request of which something was written. Two of the service's frames prove that it processed nothing
+/// of the request (RFC 9113 section 8.7): a reset with REFUSED_STREAM, and a GOAWAY whose last stream is an earlier one. h2
+/// fails the later streams alone with that GOAWAY: when a connection ends otherwise, its streams get other errors.
+pub(super) fn classify_failure(error: hyper::Error) -> CallError {
+    let chain = || successors(Some(&error as &(dyn Error + 'static)), |&error| error.source());
+    let is_unprocessed = |error: &h2::Error| {
+        error.is_remote()
+            && (error.is_go_away() || error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    };
+    match chain().filter_map(<dyn Error>::downcast_ref::<h2::Error>).any(is_unprocessed) {
+        true => CallError::Unprocessed(error.into()),
+        false => CallError::Broken(error.into()),
+    }
+}
