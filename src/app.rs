@@ -29,6 +29,7 @@ use crate::instance::boot_time::BootInstant;
 use crate::instance::key_limits::NewKeyLimits;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::lease::InstanceLease;
+use crate::instance::live_keys::LiveKeyLimits;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::{ClockReading, StoreClock};
@@ -174,6 +175,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         wait_groups: Arc::default(),
         cache,
         key_limits: NewKeyLimits::default(),
+        live_keys: LiveKeyLimits::default(),
         replay_permissions: Arc::default(),
         upstream_slots: UpstreamSlots::new(shares.each_upstream),
         bodies: BodyBudget::new(config.limits.held_bodies),

@@ -10,6 +10,7 @@ pub mod fingerprint;
 mod foreign_path;
 pub mod ids;
 pub mod key;
+pub mod key_holder;
 pub mod key_rate;
 pub mod message_path;
 pub mod normal_path;

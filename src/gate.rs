@@ -48,6 +48,7 @@ mod enqueue;
 pub mod forward;
 mod forwarded_key;
 pub mod message;
+mod new_key;
 pub mod observe;
 mod operations;
 pub mod outcome;

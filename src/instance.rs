@@ -20,6 +20,7 @@ use in_flight::InFlightRegistry;
 use key_limits::NewKeyLimits;
 use latency::RouteLatencies;
 use lease::InstanceLease;
+use live_keys::LiveKeyLimits;
 use metrics::CacheTier;
 use observability::Observability;
 use replay_permissions::ReplayPermissions;
@@ -31,6 +32,7 @@ pub mod in_flight;
 pub mod key_limits;
 pub mod latency;
 pub mod lease;
+pub mod live_keys;
 pub mod metrics;
 pub mod observability;
 pub mod replay_permissions;
@@ -72,6 +74,8 @@ pub struct Instance {
     pub bodies: Arc<BodyBudget>,
     /// The new keys of callers and addresses, for routes that limit them.
     pub key_limits: NewKeyLimits,
+    /// The live keys of callers and addresses.
+    pub live_keys: LiveKeyLimits,
     /// The permissions of authorizing services that still count.
     pub replay_permissions: Arc<ReplayPermissions>,
     /// The connections to each upstream.

@@ -13,6 +13,7 @@ use crate::config;
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::state::StateKind;
@@ -44,6 +45,9 @@ mod sqlite;
 /// commit.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
+/// The time limit of [`Store::count_live_keys`].
+const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
+
 /// The operations that Oncegate needs of a store.
 ///
 /// Each call ends within the store's `timeout`, with [`StoreError::TimedOut`] if need be. A write whose call failed may
@@ -70,6 +74,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the key's record, if it has one.
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>>;
+
+    /// Counts a holder's live keys, those past their TTL that are not deleted yet included, up to `limit`. Ends within 250 ms: a
+    /// limit of keys is not worth more of a request's time.
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32>;
 
     /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the time
     /// until which the ends of TTLs are held.

@@ -122,6 +122,9 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     if let Some(rate) = route.key_rate {
         lines.row("  new keys", &format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst()));
     }
+    if let Some(live_keys) = route.live_keys {
+        lines.row("  live keys", &format!("{live_keys} of each caller"));
+    }
     if let Some(authorize) = &route.authorize {
         lines.row("  authorized by", &format!("{}{}", authorize.upstream, authorize.target));
     }

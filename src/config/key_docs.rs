@@ -316,6 +316,7 @@ pub const REPLAY: &[KeyDoc] = &[
 pub const KEY_LIMITS: &[KeyDoc] = &[
     KeyDoc::new("new_keys_per_second", Integer, "0", "new keys of one caller; 0 for no limit"),
     KeyDoc::new("burst", Integer, "0", "new keys of one caller at once; 0 for those of one second"),
+    KeyDoc::new("live_keys", Integer, "0", "live keys of one caller; 0 for no limit"),
 ];
 
 /// The keys of a route's `retry`.

@@ -19,6 +19,9 @@ const BODY_RATE: RangeInclusive<u64> = 1..=64 << 10;
 /// A caller that needs more at once needs a higher rate.
 const BURST_MAX: usize = 100_000;
 
+/// The count of more keys takes the store longer than a request can wait for it.
+const LIVE_KEYS_MAX: usize = 100_000;
+
 /// Reads the whole table.
 pub(super) fn read(section: &Section<'_>) -> Option<LimitsConfig> {
     let connections = section.integer("connections", 1..=CONNECTIONS_MAX, "without a connection nobody is served");
@@ -54,4 +57,10 @@ pub(super) fn read_key_rate(section: &Section<'_>) -> Option<Option<KeyRate>> {
     let burst = if burst.value == 0 { per_second.value } else { burst.value };
     let small = |number: usize| u32::try_from(number).expect("its bound is far below");
     Some((per_second.value > 0).then(|| KeyRate::new(small(per_second.value), small(burst))))
+}
+
+/// Reads the most live keys of a route's callers. `Some(None)` for a route without a limit.
+pub(super) fn read_live_keys(section: &Section<'_>) -> Option<Option<u32>> {
+    let live_keys = section.integer("live_keys", 0..=LIVE_KEYS_MAX, "0 is no limit")?;
+    Some(u32::try_from(live_keys.value).ok().filter(|limit| *limit > 0))
 }

@@ -85,6 +85,8 @@ pub struct Route {
     pub forward_key: ForwardKey,
     /// The rate of new keys for each caller; `None` for no limit.
     pub key_rate: Option<KeyRate>,
+    /// The most live keys of each caller; `None` for no limit.
+    pub live_keys: Option<u32>,
     /// The largest request body, in bytes; a larger one is refused.
     pub max_request_body: usize,
     /// The largest response body that is kept, in bytes.
@@ -120,6 +122,11 @@ impl Route {
         let is_upstream = *target == *self.upstream;
         let server_name = self.upstream_tls.server_name.clone().filter(|_| is_upstream);
         UpstreamTlsConfig { server_name, ..self.upstream_tls.clone() }
+    }
+
+    /// Whether it limits the new keys of its callers.
+    pub fn limits_new_keys(&self) -> bool {
+        self.key_rate.is_some() || self.live_keys.is_some()
     }
 
     /// All names that its keys are stored under: its own and its earlier ones.

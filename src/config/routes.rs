@@ -222,6 +222,7 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
     });
     let ttl = section.parsed("ttl", parse_ttl);
     let key_rate = limits::read_key_rate(&section.table("limits"));
+    let live_keys = limits::read_live_keys(&section.table("limits"));
     let max_request_body = section.parsed("max_request_body", parse_body_size);
     let max_response_body = section.parsed("max_response_body", parse_body_size);
     let cors = cors::read(&section.table("cors").with_fallback(&tops.cors));
@@ -272,6 +273,7 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         retry,
         forward_key: forward_key?.value,
         key_rate: key_rate?,
+        live_keys: live_keys?,
         max_request_body: max_request_body?.value,
         max_response_body: max_response_body?.value,
         cors: Arc::new(cors?),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{InstanceId, RecordId, Token};
 use super::key::Key;
+use super::key_holder::KeyHolder;
 use super::record::Record;
 use super::recovery::RecoveryPoint;
 use super::response::StoredResponse;
@@ -44,6 +45,8 @@ pub struct ReserveRequest {
     pub token: Token,
     /// The attempt's time limit, from its reservation by the store's clock.
     pub time_limit: Duration,
+    /// The party that the key counts for, where its route limits live keys. It is written with the record, and never changed.
+    pub holder: Option<KeyHolder>,
 }
 
 /// The store's answer to a [`ReserveRequest`].

@@ -28,7 +28,6 @@ use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
 use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
-use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::store_clock::StoreClock;
 use crate::protocol::fields::{self, RequestOrigin};
@@ -120,17 +119,6 @@ impl GuardedRequest {
         Some((Arc::clone(authorizer), ReplayQuestion::new(&self.head, self.route())))
     }
 
-    /// Counts a new key of this request's caller, where the route limits them.
-    ///
-    /// # Errors
-    /// The time after which the caller may use a new key.
-    pub(super) fn use_new_key(&self, instance: &Instance) -> Result<Option<NewKeyAllowance>, RetryAfter> {
-        let Some(rate) = self.route().key_rate else { return Ok(None) };
-        let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
-        let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
-        used.map(Some).map_err(RetryAfter::new)
-    }
-
     /// Refuses a new key, and counts that.
     pub(super) fn refuse_new_key(&self, wait: RetryAfter) -> Refusal {
         self.active.metrics.rate_limited.inc();
@@ -216,7 +204,8 @@ impl Gate {
                 let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
                 let reserve_request = self.instance.reserve_request(&view, identity);
                 context.with_trace(|trace| trace.note_record(reserve_request.id));
-                let client_address = route.key_rate.map(|_| client_address(&head, &origin, &live.config));
+                let limits_keys = route.limits_new_keys();
+                let client_address = limits_keys.then(|| client_address(&head, &origin, &live.config));
                 let guarded = GuardedRequest {
                     reserve_request,
                     head,
@@ -294,6 +283,7 @@ impl Instance {
             instance: self.instance_lease.id(),
             token: fresh_token(),
             time_limit: self.attempt_time_limit(route),
+            holder: None,
         }
     }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::admit::GuardedRequest;
 use super::decide::Decision;
+use super::new_key::NewKeyPermit;
 use super::outcome::Outcome;
 use super::{Gate, TAKE_OVERS_MAX, log_and_refuse};
 use crate::config::DeliveryMode;
@@ -28,13 +29,14 @@ impl GuardedRequest {
     }
 
     /// The sealed request, with its reservation.
-    fn enqueue_request(&self) -> EnqueueRequest {
+    fn enqueue_request(&self, permit: Option<&NewKeyPermit>) -> EnqueueRequest {
         let secret = self.secrets.current().expect("the configuration requires a secret for asynchronous routes");
         let mut salt = [0; 32];
         getrandom::fill(&mut salt).expect("the operating system has random numbers");
         let encoded = request_codec::encode(&self.head, &self.body, &self.origin);
         EnqueueRequest {
-            reserve_request: self.reserve_request.clone(),
+            reserve_request: permit
+                .map_or_else(|| self.reserve_request.clone(), |permit| permit.mark(&self.reserve_request)),
             sealed: SealedBytes::seal(secret, self.reserve_request.id.as_bytes(), salt, &encoded),
         }
     }
@@ -44,8 +46,8 @@ impl Gate {
     /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
     /// no lease.
     pub(super) async fn enqueue(&self, guarded: &GuardedRequest) -> Outcome {
-        let mut may_use_key = guarded.use_new_key(&self.instance);
-        let request = guarded.enqueue_request();
+        let mut may_use_key = guarded.use_new_key(&self.instance).await;
+        let request = guarded.enqueue_request(may_use_key.as_ref().ok());
         let epoch = self.instance.cache.current_epoch();
         let mut replaces = None;
         for _ in 0..=TAKE_OVERS_MAX {
@@ -72,8 +74,8 @@ impl Gate {
                 Ok(EnqueueResult::Taken(record)) => record,
                 Err(error) => return Outcome::Refused(log_and_refuse(error)),
             };
-            if let Ok(Some(allowance)) = std::mem::replace(&mut may_use_key, Ok(None)) {
-                allowance.give_back();
+            if let Ok(permit) = std::mem::replace(&mut may_use_key, Ok(NewKeyPermit::default())) {
+                permit.give_back();
             }
             self.instance.cache.insert_if_current(&record, epoch);
             match guarded.decide(record) {

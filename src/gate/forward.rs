@@ -106,7 +106,7 @@ impl Gate {
         match outcome {
             UpstreamOutcome::Answered(response, directives) => {
                 let (verdict, ttl) = directives.apply(&route, response.status, &response.headers);
-                if route.key_rate.is_some() && response.status.is_success() {
+                if route.limits_new_keys() && response.status.is_success() {
                     self.instance.key_limits.note_accepted(&reserve_request.scope);
                 }
                 // Anything that may panic comes before the lease leaves the attempt's care.

@@ -20,12 +20,12 @@ impl Gate {
     ) -> Result<ReserveResult, ReserveFailure> {
         let store = &self.instance.store;
         let hindrance = match may_start {
-            true => match guarded.use_new_key(&self.instance) {
-                Ok(allowance) => {
-                    let reserving = store.reserve(guarded.reserve_request.clone());
+            true => match Box::pin(guarded.use_new_key(&self.instance)).await {
+                Ok(permit) => {
+                    let reserving = store.reserve(permit.mark(&guarded.reserve_request));
                     let reserved = context.timed(TraceStage::Reserve, pin!(reserving)).await;
-                    if let (Ok(ReserveResult::Taken(_)), Some(allowance)) = (&reserved, allowance) {
-                        allowance.give_back();
+                    if let Ok(ReserveResult::Taken(_)) = &reserved {
+                        permit.give_back();
                     }
                     return reserved.map_err(ReserveFailure::Store);
                 }

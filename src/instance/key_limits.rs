@@ -63,7 +63,7 @@ impl NewKeyLimits {
         scope: &Scope,
         address: Option<IpAddr>,
     ) -> Result<NewKeyAllowance, Duration> {
-        let address = address.filter(|_| self.accepted.get(scope).is_none());
+        let address = address.filter(|_| !self.is_accepted(scope));
         let parties = [
             Some(LimitedParty::Caller(Arc::clone(route), *scope)),
             address.map(|address| LimitedParty::Address(Arc::clone(route), address)),
@@ -82,6 +82,11 @@ impl NewKeyLimits {
             allowance.buckets[taken] = Some(bucket);
         }
         Ok(allowance)
+    }
+
+    /// Whether a service has accepted this caller.
+    pub fn is_accepted(&self, scope: &Scope) -> bool {
+        self.accepted.get(scope).is_some()
     }
 
     /// Notes that a service has accepted this caller.

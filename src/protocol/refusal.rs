@@ -228,7 +228,7 @@ impl Refusal {
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
                 "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,
-                "Too many new keys", "This caller, or the address it comes from, has used more new keys than this route allows. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+                "Too many new keys", "This caller, or the address it comes from, uses or holds more keys than this route allows. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
                 "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed.".into()),
             Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,

@@ -20,6 +20,7 @@ use super::{
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::state::StateKind;
@@ -244,6 +245,19 @@ impl Store for Breaker {
 
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         self.call_if_closed(Op::Find, move || self.store.find(id))
+    }
+
+    /// Its failures do not count: without the count the request goes on, and a limit must not open the breaker.
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+        if self.lock().is_open {
+            return Box::pin(async { Err(StoreError::Unavailable(Box::new(BreakerOpen))) });
+        }
+        Box::pin(async move {
+            let started = Instant::now();
+            let counted = self.store.count_live_keys(holder, limit).await;
+            self.metrics.count(Op::CountLiveKeys, started, &counted);
+            counted
+        })
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -83,6 +83,7 @@ impl RawDeliveryJob<'_> {
             instance: order.instance,
             token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
             time_limit: route.time_limit,
+            holder: None,
         };
         let delivery = DeliveryAttempt {
             accepted_at: row::time(self.accepted_at_ms)?,

@@ -11,6 +11,7 @@ use crate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Sett
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
@@ -111,6 +112,10 @@ impl Store for EncryptedStore {
             let found = self.store.find(id).await?;
             Ok(found.map(|record| self.encryption().open(record)).transpose()?)
         })
+    }
+
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+        self.store.count_live_keys(holder, limit)
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -10,6 +10,8 @@ label!(
         GiveUp => "bury",
         /// [`super::Store::claim_probes`]
         ClaimProbes => "claim",
+        /// [`super::Store::count_live_keys`]
+        CountLiveKeys => "count_live_keys",
         /// [`super::Store::enqueue`]
         Enqueue => "enqueue",
         /// [`super::Store::extend_deadline`]

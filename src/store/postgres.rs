@@ -18,13 +18,14 @@ use tokio::time::Instant;
 
 use super::row::{FoundRecord, millis, state_of};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
+    AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
+    RecordId, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
     SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::state::{KeyState, StateKind};
@@ -161,6 +162,11 @@ impl Store for Postgres {
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
             Ok(self.find.find(id, false, deadline).await?.map(|found| found.record))
         }))
+    }
+
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+        let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
+        Box::pin(async move { Ok(lookups::count_live_keys(&self.begin, holder, limit, deadline).await?) })
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -13,19 +13,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::batch::BatchCallError;
 use super::row::{body_bytes, millis, verdict_bytes};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record, RecordId,
-    RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
+    AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
+    RecordId, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
     SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
 };
 use crate::domain::attempt::Settlement;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::state::StateKind;
 use writer::{SqliteFailure, WriterInbox};
@@ -118,6 +119,11 @@ impl Store for Sqlite {
 
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
         self.call(Urgency::Ordinary, 0, move |db, now| Ok(statements::find(db, now, id)?.map(|found| found.record)))
+    }
+
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+        let counting = self.call(Urgency::Ordinary, 0, move |db, _| statements::count_live_keys(db, holder, limit));
+        Box::pin(async move { timeout(COUNT_TIME_MAX, counting).await.unwrap_or(Err(StoreError::TimedOut)) })
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
@@ -298,6 +304,7 @@ mod tests {
             instance: InstanceId::from_stored(1),
             token: Token::from_random([3; 16]),
             time_limit: Duration::from_millis(500),
+            holder: None,
         }
     }
 

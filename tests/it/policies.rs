@@ -11,6 +11,7 @@ mod forwarded_key;
 mod key_limits;
 mod keys;
 mod late_retries;
+mod live_keys;
 mod loops;
 mod misspelled_fields;
 mod observe;

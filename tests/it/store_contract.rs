@@ -3,6 +3,7 @@
 mod admin;
 mod attempts;
 mod deliveries;
+mod live_keys;
 mod losses;
 mod probes;
 mod rows;
@@ -53,6 +54,11 @@ on_both! {
         a_late_unknown_settlement_overwrites_no_decision,
         a_thousand_attempts_at_once_all_end,
         acknowledged_writes_survive_reopening,
+    }
+    live_keys {
+        live_keys_of_a_holder_are_counted_up_to_a_limit,
+        a_key_counts_for_its_first_holder_until_it_is_deleted,
+        accepted_keys_and_restored_rows_count_for_their_holder,
     }
     settlements {
         a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten,

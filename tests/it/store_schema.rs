@@ -25,11 +25,18 @@ fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
 const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outbox", "0005_service"];
 
 /// The later migrations that only SQLite has.
-const SQLITE: [&str; 4] = ["0006_unknown_deliveries", "0007_audit", "0008_causes", "0009_salts"];
+const SQLITE: [&str; 5] = ["0006_unknown_deliveries", "0007_audit", "0008_causes", "0009_salts", "0010_live_keys"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 6] =
-    ["0006_statements", "0007_unknown_deliveries", "0008_forget", "0009_audit", "0010_causes", "0011_salts"];
+const POSTGRES: [&str; 7] = [
+    "0006_statements",
+    "0007_unknown_deliveries",
+    "0008_forget",
+    "0009_audit",
+    "0010_causes",
+    "0011_salts",
+    "0012_live_keys",
+];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
 /// them.
@@ -41,6 +48,7 @@ fn all(settings: &StoreSettings) -> Vec<&'static str> {
         "0002_operators" => vec![step, "0002_operators.keys_unsettled", "0002_operators.keys_due"],
         "0004_outbox" => vec![step, "0004_outbox.keys_queued"],
         "0007_unknown_deliveries" => vec![step, "0007_unknown_deliveries.keys_unknown_deliveries"],
+        "0010_live_keys" => vec![step, "0010_live_keys.keys_holder"],
         _ => vec![step],
     };
     ALL.into_iter().chain(POSTGRES).flat_map(with_indexes).collect()

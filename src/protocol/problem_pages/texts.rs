@@ -193,8 +193,8 @@ pub(super) const PAGES: [ProblemPage; 24] = [
     },
     ProblemPage {
         slug: "too-many-keys",
-        means: "The caller uses new keys faster than the route's `limits` allow. A caller whom the service has not accepted yet \
-                shares the limit of the address that it comes from.",
+        means: "The caller uses new keys faster, or holds more live keys, than the route's `limits` allow. A caller whom the \
+                service has not accepted yet shares the limits of the address that it comes from.",
         executed: "No. Nothing of the request was forwarded. Retries of keys that are known are answered as ever.",
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`oncegate_rate_limited_total` counts by route. `/api/v1/stats` lists the callers, as hashes, that repeat most.",

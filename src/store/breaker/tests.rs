@@ -51,6 +51,10 @@ impl Store for FakeStore {
         unreachable!("salts are not the breaker's business")
     }
 
+    fn count_live_keys(&self, _: KeyHolder, _: u32) -> StoreFuture<'_, u32> {
+        self.answer(self.only_pings.load(Ordering::SeqCst), 0)
+    }
+
     fn renew_lease(&self, _: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.answer(
             false,
@@ -276,4 +280,20 @@ async fn a_breaker_that_nobody_has_any_more_lets_its_store_go() {
     drop(breaker);
     sleep(TIMEOUT + PAUSE_CAP).await;
     assert_eq!(Arc::strong_count(&store), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_of_live_keys_that_fail_do_not_open_the_breaker_and_an_open_one_refuses_them() {
+    let store = Arc::new(FakeStore::default());
+    let breaker = Breaker::new(Arc::<FakeStore>::clone(&store));
+    let count = || breaker.count_live_keys(KeyHolder::from_bytes([1; 16]), 1);
+    store.only_pings.store(true, Ordering::SeqCst);
+    for _ in 0..2 * FAILURES_MAX {
+        assert!(matches!(count().await, Err(StoreError::TimedOut)));
+    }
+    assert!(!breaker.lock().is_open);
+    breaker.lock().is_open = true;
+    let asked = Instant::now();
+    assert!(matches!(count().await, Err(StoreError::Unavailable(_))));
+    assert_eq!(asked.elapsed(), Duration::ZERO);
 }

@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::batcher::BatchStatement;
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::statements::{OVERHEAD_BYTES, column, path_bytes};
+use super::statements::{OVERHEAD_BYTES, column, holder_bytes, path_bytes};
 use super::upkeep::{Parameter, column as unreadable, query};
 use crate::domain::delivery::{EnqueueRequest, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
@@ -47,7 +47,7 @@ impl BatchStatement for EnqueueStatement {
 
     async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(requests, |q| q.0.reserve_request.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 14] = [
             (/* id */ &column(requests, |q| q.0.reserve_request.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(requests, |q| &*q.0.reserve_request.service), Type::TEXT_ARRAY),
             (
@@ -73,6 +73,7 @@ impl BatchStatement for EnqueueStatement {
             (/* path */ &column(requests, |q| q.0.reserve_request.path.as_deref()), Type::BYTEA_ARRAY),
             (/* secret */ &column(requests, |q| &*q.0.sealed.secret), Type::TEXT_ARRAY),
             (/* sealed */ &column(requests, |q| &q.0.sealed.bytes[..]), Type::BYTEA_ARRAY),
+            (/* holder */ &column(requests, |q| holder_bytes(&q.0.reserve_request)), Type::BYTEA_ARRAY),
         ];
         let mut accepted = HashSet::new();
         for row in client.query_typed(ENQUEUE, &parameters).await? {

@@ -12,15 +12,19 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
+use super::bounded;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column};
+use super::upkeep::Parameter;
 use crate::domain::ids::RecordId;
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
 use crate::store::batch::{BYTES_MAX, ByteSize, JOBS_MAX};
 use crate::store::row::{self, FoundRecord};
 
 pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
+const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
 const FIND: &str = include_str!("sql/find.sql");
 
 /// The largest response, with its fields, that the first statement returns: then a full batch has at most [`BYTES_MAX`].
@@ -127,6 +131,21 @@ impl BatchStatement for FindLargeStatement {
         let answer = |id: &RecordId| found.get(&id.as_bytes()[..]).cloned().map(|row| row.and_then(whole)).transpose();
         Ok(ids.iter().map(answer).collect())
     }
+}
+
+/// Counts a holder's live keys, up to `limit`.
+pub(super) async fn count_live_keys(
+    pool: &PgPool,
+    holder: KeyHolder,
+    limit: u32,
+    deadline: Instant,
+) -> Result<u32, PgFailure> {
+    let holder = holder.as_bytes().as_slice();
+    let parameters: [Parameter<'_>; 2] =
+        [(/* holder */ &holder, Type::BYTEA), (/* limit */ &i64::from(limit), Type::INT8)];
+    let rows = bounded::query(pool, deadline, COUNT_LIVE_KEYS, &parameters).await?;
+    let counted: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    Ok(u32::try_from(counted).unwrap_or(limit))
 }
 
 /// Reads the rows of these ids, which are sorted; leaves out responses of more than `bytes_max`.

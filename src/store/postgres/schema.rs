@@ -53,6 +53,13 @@ const STEPS: &[MigrationStep] = &[
     MigrationStep::new(9, "0009_audit", include_str!("../../../migrations/postgres/0009_audit.sql")),
     MigrationStep::new(10, "0010_causes", include_str!("../../../migrations/postgres/0010_causes.sql")),
     MigrationStep::new(11, "0011_salts", include_str!("../../../migrations/postgres/0011_salts.sql")),
+    MigrationStep::new(12, "0012_live_keys", include_str!("../../../migrations/postgres/0012_live_keys.sql")).with(&[
+        Index {
+            name: "keys_holder",
+            file: "0012_live_keys.keys_holder",
+            sql: include_str!("../../../migrations/postgres/0012_live_keys.keys_holder.sql"),
+        },
+    ]),
 ];
 
 /// See [`crate::store::schema()`].

@@ -41,6 +41,10 @@ fn map_all<'a, S, T: 'a>(all: &'a [S], value: impl Fn(&'a S) -> T) -> Vec<T> {
     all.iter().map(value).collect()
 }
 
+pub(super) fn holder_bytes(reserve_request: &ReserveRequest) -> Option<&[u8]> {
+    reserve_request.holder.as_ref().map(|holder| holder.as_bytes().as_slice())
+}
+
 pub(super) fn path_bytes(reserve_request: &ReserveRequest) -> usize {
     reserve_request.path.as_ref().map_or(0, Bytes::len)
 }
@@ -66,7 +70,7 @@ impl BatchStatement for ReserveStatement {
 
     async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(requests, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 12] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(requests, |q| &*q.0.service), Type::TEXT_ARRAY),
             (/* scope */ &column(requests, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -79,6 +83,7 @@ impl BatchStatement for ReserveStatement {
             (/* token */ &column(requests, |q| q.0.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* time_limit_ms */ &column(requests, |q| millis(q.0.time_limit)), Type::INT8_ARRAY),
             (/* path */ &column(requests, |q| q.0.path.as_deref()), Type::BYTEA_ARRAY),
+            (/* holder */ &column(requests, |q| holder_bytes(&q.0)), Type::BYTEA_ARRAY),
         ];
         let mut won = HashSet::new();
         for row in client.query_typed(RESERVE, &parameters).await? {
@@ -216,7 +221,7 @@ impl BatchStatement for RestoreStatement {
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
         let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 22] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 23] = [
             (
                 /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
@@ -278,6 +283,10 @@ impl BatchStatement for RestoreStatement {
                 Type::BYTEA_ARRAY,
             ),
             (/* cause */ &map_all(&terms, |t| t.cause.as_deref()), Type::TEXT_ARRAY),
+            (
+                /* holder */ &map_all(&reserve_requests, |reserve_request| holder_bytes(reserve_request)),
+                Type::BYTEA_ARRAY,
+            ),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, requests.iter().map(|q| q.0.id))

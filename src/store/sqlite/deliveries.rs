@@ -6,6 +6,7 @@ use super::statements::{blob, find, in_savepoint, no_later_than, optional_text, 
 use super::writer::SqliteFailure;
 use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::store::ExpectedRecord;
@@ -59,6 +60,7 @@ pub(super) fn enqueue(
                 ":fingerprint": reserve_request.fingerprint.as_bytes(),
                 ":instance": reserve_request.instance.get(),
                 ":token": reserve_request.token.as_bytes(),
+                ":holder": reserve_request.holder.as_ref().map(KeyHolder::as_bytes),
                 ":now": now,
             })?;
         }

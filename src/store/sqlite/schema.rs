@@ -24,6 +24,7 @@ const STEPS: &[MigrationStep] = &[
     MigrationStep::new(7, "0007_audit", include_str!("../../../migrations/sqlite/0007_audit.sql")),
     MigrationStep::new(8, "0008_causes", include_str!("../../../migrations/sqlite/0008_causes.sql")),
     MigrationStep::new(9, "0009_salts", include_str!("../../../migrations/sqlite/0009_salts.sql")),
+    MigrationStep::new(10, "0010_live_keys", include_str!("../../../migrations/sqlite/0010_live_keys.sql")),
 ];
 
 /// See [`crate::store::schema()`].

@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params};
 use super::writer::SqliteFailure;
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::key_holder::KeyHolder;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
@@ -19,6 +20,7 @@ use crate::store::{
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
 const EXTEND_DEADLINE: &str = include_str!("sql/extend_deadline.sql");
 const FORGET: &str = include_str!("sql/forget.sql");
+const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const HOLD_TTLS: &str = include_str!("sql/hold_ttls.sql");
 const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
@@ -55,6 +57,7 @@ pub(super) fn reserve(
         ":instance": reserve_request.instance.get(),
         ":token": reserve_request.token.as_bytes(),
         ":time_limit_ms": millis(reserve_request.time_limit),
+        ":holder": reserve_request.holder.as_ref().map(KeyHolder::as_bytes),
         ":now": now,
     })?;
     if reserved == 1 {
@@ -162,10 +165,16 @@ fn restore(
         ":fields": terms.fields,
         ":body": terms.body,
         ":cause": terms.cause,
+        ":holder": reserve_request.holder.as_ref().map(KeyHolder::as_bytes),
         ":now": now,
     };
     let expires_at_ms: Option<i64> = db.prepare_cached(RESTORE)?.query_row(parameters, |row| row.get(0))?;
     Ok(SettleResult::Done { expires_at: expires_at_ms.map(row::time).transpose()? })
+}
+
+pub(super) fn count_live_keys(db: &Connection, holder: KeyHolder, limit: u32) -> Result<u32, SqliteFailure> {
+    let parameters = named_params! { ":holder": holder.as_bytes(), ":limit": limit };
+    Ok(db.prepare_cached(COUNT_LIVE_KEYS)?.query_row(parameters, |row| row.get(0))?)
 }
 
 pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<FoundRecord>, SqliteFailure> {

@@ -289,6 +289,7 @@ pub fn new_reserve_request_in(service: &str, scope: [u8; 32], space: &str, key: 
         instance: own_instance(),
         token: token(),
         time_limit: Duration::from_secs(30),
+        holder: None,
     }
 }
 

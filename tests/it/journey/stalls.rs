@@ -96,6 +96,7 @@ async fn gate(setup: &Setup) -> Gate {
         cache: Cache::new(config.cache_memory),
         bodies: BodyBudget::new(config.limits.held_bodies),
         key_limits: Default::default(),
+        live_keys: Default::default(),
         replay_permissions: Default::default(),
         upstream_slots: UpstreamSlots::new(config.limits.upstream_connections),
         tracker: TaskTracker::new(),

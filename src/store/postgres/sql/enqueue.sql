@@ -3,14 +3,15 @@
 , requests as materialized (
   select *
     from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
-                $9::bigint[], $10::bytea[], $11::bytea[], $12::text[], $13::bytea[])
-         as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, path, secret, sealed)
+                $9::bigint[], $10::bytea[], $11::bytea[], $12::text[], $13::bytea[],
+                $14::bytea[])
+         as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, path, secret, sealed, holder)
 ),
 queued as (
   insert into oncegate.keys
-         (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token,
+         (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder,
           state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-  select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token,
+  select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token, a.holder,
          'queued', 0, durable.now, durable.now, durable.now, durable.now, durable.now, durable.now
     from requests as a
    cross join durable

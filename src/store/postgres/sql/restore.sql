@@ -3,14 +3,16 @@
   select *
     from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::bytea[],
                 $9::bigint[], $10::bytea[], $11::bigint[], $12::integer[], $13::text[], $14::bigint[], $15::smallint[],
-                $16::bytea[], $17::bytea[], $18::bigint[], $19::bytea[], $20::bigint[], $21::bytea[], $22::text[])
+                $16::bytea[], $17::bytea[], $18::bigint[], $19::bytea[], $20::bigint[], $21::bytea[], $22::text[],
+                $23::bytea[])
          as a (id, service, scope, space, key, route, recipe, fingerprint, instance, token, time_limit_ms,
-               attempt, state, ttl_ms, status, fields, body, remember_ms, path, accepted_ms, taken_from, cause)
+               attempt, state, ttl_ms, status, fields, body, remember_ms, path, accepted_ms, taken_from, cause,
+               holder)
 )
 insert into oncegate.keys as k
        (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, attempt,
         created_at, reserved_at, deadline,
-        state, settled_at, expires_at, remember_ms, status, fields, body, accepted_at, cause)
+        state, settled_at, expires_at, remember_ms, status, fields, body, accepted_at, cause, holder)
 select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token, a.attempt,
        -- The time when it began is lost. Late is the safe side: an unknown key becomes quiet later than it could.
        durable.now, durable.now, durable.now + a.time_limit_ms * interval '1 millisecond',
@@ -18,7 +20,7 @@ select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fi
        -- it lives for one more TTL and no longer, as nobody settles for longer than that.
        a.state, durable.now, durable.now + a.ttl_ms * interval '1 millisecond',
        a.remember_ms, a.status, a.fields, a.body, timestamptz 'epoch' + a.accepted_ms * interval '1 millisecond',
-       a.cause
+       a.cause, a.holder
   from ended as a
  cross join durable
  where durable.setting is not null

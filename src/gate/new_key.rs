@@ -1,0 +1,105 @@
+//! The limits of a route on the new keys of its callers.
+
+use super::admit::GuardedRequest;
+use crate::domain::attempt::ReserveRequest;
+use crate::domain::key_holder::KeyHolder;
+use crate::domain::scope::Scope;
+use crate::instance::Instance;
+use crate::instance::key_limits::NewKeyAllowance;
+use crate::instance::live_keys::{KeyRoom, LiveKeyAllowance};
+use crate::protocol::refusal::RetryAfter;
+
+/// A key that may be new: it has taken its part of the route's limits.
+#[derive(Debug, Default)]
+pub(super) struct NewKeyPermit {
+    rate: Option<NewKeyAllowance>,
+    room: Option<LiveKeyAllowance>,
+    /// The party that the key counts for, if it is new.
+    holder: Option<KeyHolder>,
+}
+
+impl NewKeyPermit {
+    /// The request to reserve the key, with the party that it counts for.
+    pub(super) fn mark(&self, reserve_request: &ReserveRequest) -> ReserveRequest {
+        ReserveRequest { holder: self.holder, ..reserve_request.clone() }
+    }
+
+    /// Gives back what the key has taken: it was not new.
+    pub(super) fn give_back(self) {
+        if let Some(rate) = self.rate {
+            rate.give_back();
+        }
+        if let Some(room) = self.room {
+            room.give_back();
+        }
+    }
+}
+
+impl GuardedRequest {
+    /// Takes a new key's part of the route's limits.
+    ///
+    /// # Errors
+    /// The time after which the caller may use a new key.
+    pub(super) async fn use_new_key(&self, instance: &Instance) -> Result<NewKeyPermit, RetryAfter> {
+        let mut permit = NewKeyPermit::default();
+        if let Some(rate) = self.route().key_rate {
+            let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
+            let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
+            permit.rate = Some(used.map_err(RetryAfter::new)?);
+        }
+        if let Some(limit) = self.route().live_keys {
+            match self.take_room(instance, limit).await {
+                Some((holder, room)) => (permit.holder, permit.room) = (Some(holder), Some(room)),
+                None => {
+                    permit.give_back();
+                    // The reaper makes room.
+                    return Err(RetryAfter::new(instance.config.store.reap_every));
+                }
+            }
+        }
+        Ok(permit)
+    }
+
+    /// Takes room for a live key of the caller, or of its address while no service has accepted the caller.
+    async fn take_room(&self, instance: &Instance, limit: u32) -> Option<(KeyHolder, LiveKeyAllowance)> {
+        let (salt, space_name) = (&instance.salt, self.route().space_name());
+        let (service, scope) = (&self.reserve_request.service, &self.reserve_request.scope);
+        let caller = KeyHolder::of_caller(salt, service, space_name, scope);
+        let holder = match self.client_address {
+            Some(address) if !is_accepted(instance, caller, scope).await => {
+                KeyHolder::of_address(salt, service, space_name, address)
+            }
+            Some(_) | None => caller,
+        };
+        Some((holder, take_room_of(instance, holder, limit).await?))
+    }
+}
+
+/// Whether a service has accepted a caller: here, or on another instance or before a start. Only accepted callers have keys that
+/// count for themselves.
+async fn is_accepted(instance: &Instance, caller: KeyHolder, scope: &Scope) -> bool {
+    if instance.key_limits.is_accepted(scope) {
+        return true;
+    }
+    let is_accepted = instance.store.count_live_keys(caller, 1).await.is_ok_and(|owned| owned > 0);
+    if is_accepted {
+        instance.key_limits.note_accepted(scope);
+    }
+    is_accepted
+}
+
+/// Takes room for a live key, and asks the store for the count where it is needed.
+async fn take_room_of(instance: &Instance, holder: KeyHolder, limit: u32) -> Option<LiveKeyAllowance> {
+    match instance.live_keys.try_take(holder, limit) {
+        KeyRoom::Free(allowance) => Some(allowance),
+        KeyRoom::Full => None,
+        KeyRoom::Unknown(look) => match instance.store.count_live_keys(holder, limit).await {
+            Ok(counted) => look.note_count(counted),
+            // A limit must not make an outage: the reservation itself shows whether the store works.
+            Err(error) => {
+                tracing::warn!(%error, "a caller's live keys could not be counted; its new key is allowed");
+                Some(look.note_failure())
+            }
+        },
+    }
+}

@@ -1,0 +1,66 @@
+//! Counts of live keys, by their holders.
+
+use std::time::Duration;
+
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
+use oncegate::domain::key_holder::KeyHolder;
+use oncegate::store::ExpectedRecord;
+
+use crate::harness::store_fixture::{
+    DAY, StoreFixture, all_records, completion, new_enqueue_request, new_reserve_request, next_attempt_request,
+    response, settlement, unwrap_lease,
+};
+
+const HOLDER: KeyHolder = KeyHolder::from_bytes([1; 16]);
+
+fn held(key: &str) -> ReserveRequest {
+    ReserveRequest { holder: Some(HOLDER), ..new_reserve_request(key) }
+}
+
+async fn count(world: &StoreFixture, limit: u32) -> u32 {
+    world.store().count_live_keys(HOLDER, limit).await.unwrap()
+}
+
+pub async fn live_keys_of_a_holder_are_counted_up_to_a_limit(world: StoreFixture) {
+    assert_eq!(count(&world, 10).await, 0);
+    let keys: Vec<_> = (0..5).map(|number| held(&format!("k-{number}"))).collect();
+    for key in &keys {
+        world.reserve(key).await;
+    }
+    let other = ReserveRequest { holder: Some(KeyHolder::from_bytes([2; 16])), ..new_reserve_request("other") };
+    world.reserve(&other).await;
+    world.reserve(&new_reserve_request("none")).await;
+    assert_eq!((count(&world, 10).await, count(&world, 5).await, count(&world, 3).await), (5, 5, 3));
+    // A second reservation changes nothing, and neither does a settlement.
+    world.reserve_taken(&ReserveRequest { holder: None, ..next_attempt_request(&keys[0]) }).await;
+    world.settle(completion(&keys[1], b"")).await;
+    assert_eq!(count(&world, 10).await, 5);
+}
+
+pub async fn a_key_counts_for_its_first_holder_until_it_is_deleted(world: StoreFixture) {
+    let [reaped, forgotten, taken] = ["reaped", "forgotten", "taken"].map(held);
+    for reserve_request in [&reaped, &forgotten, &taken] {
+        world.reserve(reserve_request).await;
+    }
+    let end = |ttl| AttemptOutcome::Completed { response: response(b""), ttl, remember: None };
+    world.settle(settlement(&reaped, end(Duration::ZERO))).await;
+    assert_eq!(count(&world, 10).await, 3, "it is past its ttl and not deleted yet");
+    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
+    world.settle(settlement(&forgotten, AttemptOutcome::Retryable { ttl: Duration::ZERO })).await;
+    assert_eq!(count(&world, 10).await, 1);
+    world.settle(settlement(&taken, AttemptOutcome::Retryable { ttl: DAY })).await;
+    let next = ReserveRequest { holder: None, ..next_attempt_request(&taken) };
+    let seen = ExpectedRecord::from(&world.find(&taken).await);
+    unwrap_lease(world.store().take_over(next, seen).await.unwrap());
+    assert_eq!(count(&world, 10).await, 1, "a takeover does not change it");
+}
+
+pub async fn accepted_keys_and_restored_rows_count_for_their_holder(mut world: StoreFixture) {
+    world.store().enqueue(new_enqueue_request(&held("queued")), None).await.unwrap();
+    assert_eq!(count(&world, 10).await, 1);
+    let lease = world.reserve(&held("lost")).await;
+    world.execute_sql("delete from keys").await.unwrap();
+    assert_eq!(count(&world, 10).await, 0);
+    world.settle(lease.complete(response(b""), DAY)).await;
+    assert_eq!(count(&world, 10).await, 1);
+}
