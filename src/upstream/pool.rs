@@ -132,7 +132,7 @@ impl UpstreamPool {
             let (connection, was_open) = match open {
                 Some(connection) => (connection, true),
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
-                None => Box::pin(self.open(deadline, offer)).await?,
+                None => Box::pin(self.open(deadline, offer, may_send)).await?,
             };
             if !may_send() {
                 if let ChosenConnection::Http1(connection) = connection {
@@ -179,6 +179,7 @@ impl UpstreamPool {
         self: &Arc<Self>,
         deadline: Instant,
         offer: AlpnOffer,
+        may_send: SendCheck<'_>,
     ) -> Result<(ChosenConnection, bool), CallError> {
         if offer == AlpnOffer::Http1 && self.protocol != PoolProtocol::Http2 || !self.shares_connections() {
             return self.wait_or_connect(deadline, offer).await;
@@ -193,6 +194,10 @@ impl UpstreamPool {
         }
         if self.protocol == PoolProtocol::Http2 {
             let stream = self.connector.connect(self.target.clone(), offer).await.map_err(CallError::NeverSent)?;
+            // Not even the bytes that begin HTTP/2 leave for a request that may not be sent any more.
+            if !may_send() {
+                return Err(CallError::TooLate);
+            }
             let connection = self.share(stream).await.map_err(CallError::NeverSent)?;
             return Ok((ChosenConnection::Http2(connection), false));
         }

@@ -48,7 +48,7 @@ fn all(settings: &StoreSettings) -> Vec<&'static str> {
         "0002_operators" => vec![step, "0002_operators.keys_unsettled", "0002_operators.keys_due"],
         "0004_outbox" => vec![step, "0004_outbox.keys_queued"],
         "0007_unknown_deliveries" => vec![step, "0007_unknown_deliveries.keys_unknown_deliveries"],
-        "0010_live_keys" => vec![step, "0010_live_keys.keys_holder"],
+        "0012_live_keys" => vec![step, "0012_live_keys.keys_holder"],
         _ => vec![step],
     };
     ALL.into_iter().chain(POSTGRES).flat_map(with_indexes).collect()
