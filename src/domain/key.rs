@@ -13,7 +13,7 @@ impl Key {
     /// [`KeyError`]: the rule that the value breaks.
     pub fn parse(value: &[u8], syntax: KeySyntax, limits: KeyLimits) -> Result<Self, KeyError> {
         // Space and tab around a value are not part of it (RFC 9110, section 5.5).
-        let value = value.trim_ascii();
+        let value = without_blanks_around(value);
         let key = match syntax {
             KeySyntax::Ietf if value.first() == Some(&b'"') => sf_string(value)?,
             KeySyntax::Ietf => plain(value, 0x21)?,
@@ -120,6 +120,15 @@ fn sf_string(value: &[u8]) -> Result<String, KeyError> {
     }
 }
 
+/// Without the spaces and tabs at both ends. A line feed stays, and is refused: a service that reads the key from a body may
+/// take `k` and `k\n` for two keys.
+fn without_blanks_around(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
 /// Printable ASCII from `lowest` on, without comma.
 fn plain(value: &[u8], lowest: u8) -> Result<String, KeyError> {
     let allowed = |byte: &u8| (lowest..=0x7e).contains(byte) && *byte != b',';
@@ -159,6 +168,7 @@ mod tests {
         assert_eq!(parse("\"abc\";v=1"), Ok("abc".into()));
         assert_eq!(parse(r#""a\"b\\c""#), Ok(r#"a"b\c"#.into()));
         assert_eq!(parse("  \"a b\" "), Ok("a b".into()));
+        assert_eq!(parse("\t abc \t"), Ok("abc".into()));
     }
 
     #[test]
@@ -170,6 +180,10 @@ mod tests {
             ("a,b", KeyError::BadCharacter),
             ("k\u{e9}y", KeyError::BadCharacter),
             ("a\tb", KeyError::BadCharacter),
+            ("abc\n", KeyError::BadCharacter),
+            ("\r\nabc", KeyError::BadCharacter),
+            ("\u{c}abc", KeyError::BadCharacter),
+            ("\"abc\"\n", KeyError::BadString),
             ("\"abc", KeyError::BadString),
             ("\"abc\"def", KeyError::BadString),
             ("\"a\", \"b\"", KeyError::BadString),
