@@ -38,8 +38,15 @@ fn write_part(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
     // A part without fields would begin with the empty line; every part has a name, and so a field.
     let end = memmem::find(part, b"\r\n\r\n")?;
     let (mut disposition, mut kind) = (None, None);
-    for line in part[..end].split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut lines = &part[..end];
+    while !lines.is_empty() {
+        let line_end = memmem::find(lines, b"\r\n").unwrap_or(lines.len());
+        let (line, rest) = lines.split_at(line_end);
+        lines = rest.get(2..).unwrap_or_default();
+        // Services differ about control characters: a bare LF is a part of the line for one, and its end for another.
+        if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+            return None;
+        }
         let colon = memchr::memchr(b':', line)?;
         let slot = match line[..colon].to_ascii_lowercase().as_slice() {
             b"content-disposition" => &mut disposition,
@@ -154,6 +161,11 @@ mod tests {
             "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64\r\n\r\n1",
             "Content-Disposition: form-data; name=\"a\"\r\n1",
             "no field\r\n\r\n1",
+            // Services differ about where such a line ends, and about what stands in it.
+            "Content-Disposition: form-data; name=a\nContent-Type: text/plain\r\n\r\n1",
+            "Content-Disposition: form-data; name=\"a\"\r; filename=\"f\"\r\n\r\n1",
+            "Content-Disposition: form-data; name=\"a\0\"\r\n\r\n1",
+            "\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1",
         ] {
             assert_eq!(of(&[part]), None, "{part}");
         }
