@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate test apps soak torture ha bench dist demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate test fuzz apps soak torture ha bench dist demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,9 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
 	cargo test --locked --workspace
+
+fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly
+	FUZZ="$(FUZZ)" scripts/fuzz
 
 apps: ## Real applications (Express, Flask, Django) behind the proxy: one key in many spellings; needs npm and python3
 	cargo build --locked

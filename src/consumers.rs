@@ -18,7 +18,7 @@ mod acknowledge;
 mod amqp_connector;
 mod broker_error;
 mod dead_letter;
-mod decode;
+pub mod decode;
 mod disposition;
 mod places;
 mod session;

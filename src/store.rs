@@ -36,7 +36,7 @@ pub mod metrics;
 mod migrate;
 mod postgres;
 pub mod reply;
-mod row;
+pub mod row;
 pub mod salts;
 mod service_reports;
 mod sqlite;

@@ -58,7 +58,7 @@ const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
 ///
 /// # Errors
 /// The refusal of a message that can never succeed.
-pub(super) fn decode_message(
+pub fn decode_message(
     consumer: &Arc<Consumer>,
     properties: &BasicProperties,
     body: Bytes,

@@ -1,0 +1,131 @@
+//! Paths in other spellings.
+
+use std::sync::LazyLock;
+
+use http::Method;
+use oncegate::domain::normal_path::{LenientForm, has_unsafe_character, key_path, lenient_form, normal_form};
+use oncegate::domain::path_pattern::PathPattern;
+use oncegate::domain::route_table::{RouteMatch, RouteTable, Spelling};
+
+use super::bytes_reader::BytesReader;
+
+static ROUTES: LazyLock<RouteTable<&'static str>> = LazyLock::new(|| {
+    let mut table = RouteTable::default();
+    for path in ["/v1/pay", "/v1/orders/{id}", "/v2/{*rest}"] {
+        let pattern = PathPattern::parse(path).expect("it is one");
+        table.insert(&[Method::POST], None, &pattern, Spelling::Refuse, &path);
+    }
+    table
+});
+
+/// Checks a path. The input's first line is the steps of a lenient server.
+///
+/// - A normal form is its own normal form, and a lenient form its own lenient form, unless a `%` has no two digits behind it.
+/// - A path that no route guards is read as no guarded path by the server.
+/// - A path that the server reads as a guarded one, and that is not ambiguous, has its keys.
+pub fn check(input: &[u8]) {
+    let mut input = BytesReader::new(input);
+    let steps = input.line();
+    let Some(path) = std::str::from_utf8(input.rest()).ok().filter(|path| is_path(path)) else { return };
+    if is_well_escaped(path) {
+        let normal = normal_form(path);
+        assert_eq!(normal_form(&normal), normal);
+        if let LenientForm::One(form) = lenient_form(path) {
+            assert_eq!(lenient_form(&form), LenientForm::One(form.clone()));
+            assert_eq!(key_path(&key_path(path)), key_path(path));
+        }
+    }
+    let read = steps.iter().take(12).fold(decode_unreserved(path), |path, step| take_step(&path, *step));
+    if has_unsafe_character(path) || !is_guarded(&read) {
+        return;
+    }
+    match ROUTES.find(&Method::POST, "", path) {
+        RouteMatch::NoRoute => panic!("{path} is not guarded, and read as {read}"),
+        RouteMatch::Route(_) => assert_eq!(key_path(path), key_path(&read), "{path} has other keys than {read}"),
+        RouteMatch::Ambiguous(_) => {}
+    }
+}
+
+/// Whether a text can be a request's path: the framing guard refuses every other one.
+fn is_path(text: &str) -> bool {
+    text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"#<>`?".contains(&byte))
+}
+
+fn is_well_escaped(path: &str) -> bool {
+    path.split('%').skip(1).all(|after| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// Whether a server that has read this path finds a guarded one. It tells no letters by their case, and no path by a `/` at its
+/// end.
+fn is_guarded(path: &str) -> bool {
+    // A server that leaves one of these as it is looks for a path that has it.
+    if path.contains(['%', ';', '\\']) || path.contains("//") || path.contains("/.") {
+        return false;
+    }
+    let path = path.to_ascii_lowercase();
+    match path.trim_start_matches('/').trim_end_matches('/').split('/').collect::<Vec<_>>()[..] {
+        ["v1", "pay"] | ["v2", ..] => true,
+        ["v1", "orders", id] => !id.is_empty(),
+        _ => false,
+    }
+}
+
+/// A server's step: the first letters of the list are those of the steps.
+fn take_step(path: &str, step: u8) -> String {
+    match step % 6 {
+        0 => remove_dot_segments(path),
+        1 => path.replace("%2F", "/").replace("%2f", "/"),
+        2 => path.replace("%5C", "/").replace("%5c", "/").replace('\\', "/"),
+        3 => match path.rsplit_once('/') {
+            Some((folder, last)) => format!("{folder}/{}", last.split(';').next().unwrap_or_default()),
+            None => path.to_owned(),
+        },
+        4 => path.chars().fold(String::new(), |mut merged, letter| {
+            if letter != '/' || !merged.ends_with('/') {
+                merged.push(letter);
+            }
+            merged
+        }),
+        _ => {
+            let segments: Vec<_> =
+                path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+            segments.join("/")
+        }
+    }
+}
+
+/// RFC 3986, section 5.2.4, as it is written there.
+fn remove_dot_segments(path: &str) -> String {
+    let (mut input, mut output) = (path.to_owned(), String::new());
+    while !input.is_empty() {
+        if let Some(rest) = input.strip_prefix("/./") {
+            input = format!("/{rest}");
+        } else if input == "/." {
+            input = "/".to_owned();
+        } else if input.starts_with("/../") || input == "/.." {
+            input = format!("/{}", &input[input.len().min(4)..]);
+            output.truncate(output.rfind('/').unwrap_or_default());
+        } else {
+            let end = input[1..].find('/').map_or(input.len(), |at| at + 1);
+            output.push_str(&input[..end]);
+            input = input[end..].to_owned();
+        }
+    }
+    output
+}
+
+/// Decodes the escapes of letters, digits, `-`, `.`, `_` and `~`, which every server decodes.
+fn decode_unreserved(path: &str) -> String {
+    let mut pieces = path.split('%');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |decoded, piece| {
+        let byte = piece.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte {
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                format!("{decoded}{}{}", char::from(byte), &piece[2..])
+            }
+            _ => format!("{decoded}%{piece}"),
+        }
+    })
+}
