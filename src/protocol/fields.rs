@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, Entry, FORWARDED, HOST, HeaderName, HeaderValue,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::{HeaderMap, Version};
@@ -329,23 +329,21 @@ impl PreviousHop {
     }
 }
 
-/// Appends a member to a list field.
+/// Appends a member to a list field, whose values become one. Not by `OccupiedEntry::insert_mult`, which panics where there are
+/// three values or more (http 1.5).
 fn append_member(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
-    let mut present = match headers.entry(name) {
-        Entry::Vacant(vacant) => {
-            vacant.insert(member);
-            return;
-        }
-        Entry::Occupied(present) => present,
-    };
     let mut list: Vec<u8> = Vec::new();
-    for value in present.iter() {
+    for value in headers.get_all(&name) {
         list.extend_from_slice(value.as_bytes());
         list.extend_from_slice(b", ");
     }
+    if list.is_empty() {
+        headers.insert(name, member);
+        return;
+    }
     list.extend_from_slice(member.as_bytes());
     if let Ok(value) = HeaderValue::try_from(list) {
-        present.insert_mult(value);
+        headers.insert(name, value);
     }
 }
 
@@ -428,6 +426,22 @@ mod tests {
         let via = member.to_str().unwrap();
         assert_eq!(forwarded(false), ["127.0.0.1", ours, "shop.example", via]);
         assert_eq!(forwarded(true), ["1.2.3.4, 127.0.0.1", &format!("for=1.2.3.4, {ours}"), "shop.example", via]);
+    }
+
+    #[test]
+    fn any_number_of_lines_of_a_list_field_become_one() {
+        for count in 0..5 {
+            let mut headers = HeaderMap::new();
+            for name in ["via", "x-other", "x-forwarded-for"] {
+                for _ in 0..count {
+                    headers.append(name, HeaderValue::from_static("a"));
+                }
+            }
+            append_member(&mut headers, VIA, HeaderValue::from_static("b"));
+            let values: Vec<_> = headers.get_all(VIA).iter().collect();
+            assert_eq!(values, [&*format!("{}b", "a, ".repeat(count))]);
+            assert_eq!(headers.get_all("x-other").iter().count(), count);
+        }
     }
 
     #[test]

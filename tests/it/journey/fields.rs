@@ -68,6 +68,20 @@ async fn the_service_gets_forwarded_and_via_fields() {
 }
 
 #[tokio::test]
+async fn any_number_of_via_lines_are_joined() {
+    let world = World::start(Store::sqlite()).await;
+    for request in both(&world) {
+        let request = (0..5).fold(request, |request, number| request.field("Via", &format!("1.1 gateway-{number}")));
+        assert_eq!(request.send().await.status, 201);
+        let call = world.upstream.last();
+        let [via] = call.all("via")[..] else { panic!("one line: {:?}", call.all("via")) };
+        assert!(
+            via.starts_with("1.1 gateway-0, 1.1 gateway-1, 1.1 gateway-2, 1.1 gateway-3, 1.1 gateway-4, 1.1 oncegate-")
+        );
+    }
+}
+
+#[tokio::test]
 async fn forwarded_fields_of_a_trusted_proxy_are_kept() {
     let world = World::start(Store::sqlite()).await;
     let earlier = |request: Request| {
