@@ -86,7 +86,6 @@ pub fn check(input: &[u8]) {
     let consumer = &CONSUMERS[usize::from(input.byte()) % CONSUMERS.len()];
     let mut properties = BasicProperties::default();
     let present = input.byte();
-    let short = |bytes: &[u8]| ShortString::from(String::from_utf8_lossy(bytes).into_owned());
     if present & 1 != 0 {
         properties = properties.with_message_id(short(input.text()));
     }
@@ -116,6 +115,15 @@ pub fn check(input: &[u8]) {
     }
 }
 
+/// A short string: at most 255 bytes of UTF-8, as the broker's protocol has it.
+fn short(bytes: &[u8]) -> ShortString {
+    let mut text = String::from_utf8_lossy(bytes).into_owned();
+    while text.len() > 255 {
+        text.pop();
+    }
+    text.into()
+}
+
 fn table(input: &mut BytesReader<'_>, depth: u8) -> FieldTable {
     let mut table = FieldTable::default();
     for _ in 0..input.byte() % 12 {
@@ -123,7 +131,7 @@ fn table(input: &mut BytesReader<'_>, depth: u8) -> FieldTable {
             place @ 0..128 => NAMES[usize::from(place) % NAMES.len()].to_owned(),
             _ => String::from_utf8_lossy(input.text()).into_owned(),
         };
-        table.insert(name.into(), value(input, depth));
+        table.insert(short(name.as_bytes()), value(input, depth));
     }
     table
 }
@@ -140,7 +148,7 @@ fn value(input: &mut BytesReader<'_>, depth: u8) -> AMQPValue {
         7 => AMQPValue::LongLongInt(input.number()),
         8 => AMQPValue::Double(input.number() as f64),
         9 => AMQPValue::Timestamp(input.number().cast_unsigned()),
-        10 => AMQPValue::ShortString(String::from_utf8_lossy(input.text()).into_owned().into()),
+        10 => AMQPValue::ShortString(short(input.text())),
         11 => AMQPValue::ByteArray(input.text().to_vec().into()),
         12 if depth < 4 => AMQPValue::FieldTable(table(input, depth + 1)),
         13 => AMQPValue::Void,

@@ -132,7 +132,11 @@ fn read_part(piece: &[u8]) -> Option<FormPart> {
                 let end = quoted.iter().position(|byte| *byte == b'"')?;
                 (&quoted[..end], &quoted[end + 1..])
             }
-            None => value.split_at(value.iter().position(|byte| matches!(byte, b';' | b' ')).unwrap_or(value.len())),
+            None => {
+                let end = value.iter().position(|byte| matches!(byte, b';' | b' ')).unwrap_or(value.len());
+                let has_tab = value[..end].contains(&b'\t');
+                Some(value.split_at(end)).filter(|_| !has_tab)?
+            }
         };
         // Readers differ about these within a value.
         if value.iter().any(|byte| matches!(byte, b'"' | b'\\')) || slot.replace(value.to_vec()).is_some() {

@@ -97,7 +97,7 @@ fn parameter(text: &[u8]) -> Option<(&[u8], &[u8])> {
 type ValueAndRest<'a> = (&'a [u8], &'a [u8]);
 
 /// Parses a parameter at the beginning of a text. A quoted value with a backslash has more than one spelling, and is
-/// not accepted.
+/// not accepted. Neither is a bare value with a quote, a backslash or a tab, which services end at different places.
 fn parameter_prefix(text: &[u8]) -> Option<(&[u8], ValueAndRest<'_>)> {
     let equals = memchr::memchr(b'=', text)?;
     let (key, value) = (&text[..equals], &text[equals + 1..]);
@@ -106,8 +106,8 @@ fn parameter_prefix(text: &[u8]) -> Option<(&[u8], ValueAndRest<'_>)> {
         let plain = !quoted[..end].contains(&b'\\');
         return plain.then_some((key, (&quoted[..end], &quoted[end + 1..])));
     }
-    let end = memchr::memchr2(b';', b' ', value).unwrap_or(value.len());
-    Some((key, value.split_at(end)))
+    let (bare, rest) = value.split_at(memchr::memchr2(b';', b' ', value).unwrap_or(value.len()));
+    memchr::memchr3(b'"', b'\\', b'\t', bare).is_none().then_some((key, (bare, rest)))
 }
 
 #[cfg(test)]
@@ -161,6 +161,9 @@ mod tests {
             "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64\r\n\r\n1",
             "Content-Disposition: form-data; name=\"a\"\r\n1",
             "no field\r\n\r\n1",
+            "Content-Disposition: form-data; filename=x\"; name=\"a\"\r\n\r\n1",
+            "Content-Disposition: form-data; name=a\\b\r\n\r\n1",
+            "Content-Disposition: form-data; name=a\tb\r\n\r\n1",
             // Services differ about where such a line ends, and about what stands in it.
             "Content-Disposition: form-data; name=a\nContent-Type: text/plain\r\n\r\n1",
             "Content-Disposition: form-data; name=\"a\"\r; filename=\"f\"\r\n\r\n1",
