@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate test fuzz apps soak torture ha bench dist demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps soak torture ha bench dist demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,6 +27,9 @@ validate:
 	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
 	@scripts/validators || echo "what the validators of deploy/checks are for is not checked" >&2
 	scripts/validate
+
+sbom: ## The CycloneDX SBOM of the program, in target/dist; TARGET for another platform; installs cargo-cyclonedx
+	scripts/sbom
 
 test: ## All tests, on real services that they start themselves; installs what is missing
 	scripts/need postgresql
