@@ -7,6 +7,7 @@ mod early_responses;
 mod fields;
 mod first_attempt;
 mod http2;
+mod http2_floods;
 mod large_responses;
 mod lifetime;
 mod pass_through;
