@@ -1,4 +1,5 @@
-//! Checks the documents: their configurations are valid, their commands are accepted, their links have a target.
+//! Checks the documents: their configurations are valid, their commands are accepted, their links have a target, and the tests
+//! that they name exist.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -249,6 +250,23 @@ fn every_link_in_the_documents_has_a_target() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(followed > 80, "the links are not found");
+}
+
+#[test]
+fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let place = Regex::new(r"`([\w./-]+\.rs)::(\w+)`").unwrap();
+    let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
+    assert!(rows.len() > 40, "the threats are not found");
+    for row in rows {
+        let tests: Vec<_> = place.captures_iter(row).collect();
+        assert!(!tests.is_empty() || row.contains("**Not defended**"), "no test: {row}");
+        for test in tests {
+            let file =
+                fs::read_to_string(root().join(&test[1])).unwrap_or_else(|error| panic!("{}: {error}", &test[1]));
+            assert!(file.contains(&format!("fn {}(", &test[2])), "{} has no {}", &test[1], &test[2]);
+        }
+    }
 }
 
 /// The path without `..`.

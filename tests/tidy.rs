@@ -1,5 +1,5 @@
 //! Checks the structure: modules use only lower layers, files use each other in one direction, files stay small, each
-//! type name is defined once, and each SQL file starts with its name.
+//! type name is defined once, no crate has unsafe code, and each SQL file starts with its name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -286,6 +286,15 @@ fn files_stay_below_the_line_limit() {
         let text = fs::read_to_string(&file).unwrap();
         let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
         assert!(lines <= LINES_MAX || large.contains_key(&*name), "{name} has {lines} lines");
+    }
+}
+
+#[test]
+fn every_crate_forbids_unsafe_code() {
+    let manifest = |folder: &str| fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+    assert!(manifest("").contains("\n[workspace.lints.rust]\nunsafe_code = \"forbid\"\n"));
+    for folder in ["", "crates/canonical-json", "crates/framing-guard"] {
+        assert!(manifest(folder).contains("\n[lints]\nworkspace = true\n"), "{folder}");
     }
 }
 

@@ -35,6 +35,19 @@ async fn a_key_in_the_query_guards(store: Store) {
     is(&world.post("/pay?kk=1").body("x").send().await, 400, "key-missing");
 }
 
+on_both_stores!(sql_in_a_key_a_path_and_a_scope_is_only_text);
+async fn sql_in_a_key_a_path_and_a_scope_is_only_text(store: Store) {
+    let world = World::start(store).await;
+    let attack = r#"'; drop table keys; drop schema oncegate cascade; --"#;
+    let request = || world.post("/pay?q='%3Bdrop%20table%20keys--").anonymous().field("Authorization", attack);
+    let pay = || request().key(&format!("\"{attack}\"")).body(attack);
+    let first = pay().send().await;
+    assert_eq!(first.oncegate_status(), Some("executed"));
+    assert_eq!(pay().send().await.comparable(), first.replayed());
+    assert_eq!(world.upstream.calls(), 1);
+    assert_eq!(oncegate_status(world.post("/pay").key("k-2").body("x")).await, "executed");
+}
+
 #[tokio::test]
 async fn a_configured_key_location_replaces_the_header() {
     for (place, body) in [("query = \"k\"", "{}"), ("form = \"k\"", ""), ("body = \"/k\"", "{}")] {
