@@ -33,6 +33,7 @@ use crate::instance::live_keys::LiveKeyLimits;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
 use crate::instance::store_clock::{ClockReading, StoreClock};
+use crate::instance::token_verifier::TokenVerifiers;
 use crate::instance::{self, Instance};
 use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::salts::{self, OpenSaltError};
@@ -42,6 +43,7 @@ use crate::tasks::deferred_reports::DeferredReports;
 use crate::tasks::deliverer::Deliverer;
 use crate::tasks::gone_routes::GoneRoutes;
 use crate::tasks::heartbeat::Heartbeat;
+use crate::tasks::issuer_keys::IssuerKeysReader;
 use crate::tasks::orphans::OrphanedAttempts;
 use crate::tasks::reaper::Reaper;
 use crate::tasks::reconciler::Reconciler;
@@ -177,6 +179,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         key_limits: NewKeyLimits::default(),
         live_keys: LiveKeyLimits::default(),
         replay_permissions: Arc::default(),
+        token_verifiers: TokenVerifiers::default(),
         upstream_slots: UpstreamSlots::new(shares.each_upstream),
         bodies: BodyBudget::new(config.limits.held_bodies),
         tracker: TaskTracker::new(),
@@ -200,7 +203,11 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let admin_listener = listen(config.admin.listen).await?;
     let stops = ShutdownSignals::default();
     let (sender, live) = watch::channel(Arc::clone(&config));
+    let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
     let background = start_tasks(&instance, &live, &stops);
+    // Before the first request is accepted, so that its token can be verified.
+    issuer_keys.read().await;
+    background.spawn(issuer_keys.run(stops.tasks.clone()));
     background.spawn(reload_encryption(live.clone(), store, stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());

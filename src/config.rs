@@ -24,6 +24,7 @@ pub use delivery::DeliveryMode;
 pub use describe::describe;
 pub use environment::{Environment, ProcessEnvironment};
 pub use exposure::{StartExposure, start_exposure};
+pub use jwt::{IssuerKeys, JwtConfig};
 pub use location::StoreLocation;
 pub use otlp::OtlpCollector;
 pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
@@ -53,6 +54,7 @@ mod exposure;
 mod file_access;
 mod fingerprint;
 mod interpolate;
+mod jwt;
 mod key;
 pub mod key_docs;
 mod limits;
@@ -70,6 +72,7 @@ mod route_context;
 mod routes;
 mod schema;
 mod scope;
+mod service_url;
 mod statuses;
 mod tls;
 mod tls_files;
@@ -165,7 +168,9 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// The files that TLS on either side is made of.
     pub tls_files: TlsFiles,
-    /// The authorities that the collector of traces and brokers are verified with.
+    /// The issuer of callers' tokens; `None` where no scope reads one.
+    pub jwt: Option<Arc<JwtConfig>>,
+    /// The authorities that the collector of traces, brokers and the issuer of tokens are verified with.
     pub trust: Trust,
     /// The bounds on what clients can hold.
     pub limits: LimitsConfig,
@@ -195,7 +200,8 @@ impl Config {
             let asked = route.authorize.as_ref().map(|authorize| &*authorize.upstream);
             [Some(&*route.upstream), probed, asked].into_iter().flatten()
         });
-        std::iter::once(&*self.pass.upstream).chain(routes).collect()
+        let issuer = self.jwt.iter().filter_map(|jwt| jwt.upstream());
+        std::iter::once(&*self.pass.upstream).chain(routes).chain(issuer).collect()
     }
 
     /// TLS towards services: of unguarded requests, and of each route.

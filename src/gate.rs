@@ -22,6 +22,7 @@ use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::request_trace::TraceStage;
+use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::problem_pages;
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
@@ -73,6 +74,8 @@ pub struct Gate {
 pub struct LiveConfig {
     config: Arc<Config>,
     router: Router,
+    /// Also where no scope reads a token, so that it keeps its keys over reloads.
+    token_verifier: Option<Arc<TokenVerifier>>,
     pass_through: UpstreamClient,
     /// The fields that clients send keys in: those of all routes, and the two common ones.
     key_fields: Vec<HeaderName>,
@@ -81,18 +84,20 @@ pub struct LiveConfig {
 impl LiveConfig {
     fn new(config: Arc<Config>, instance: &Instance) -> Self {
         let slots = &instance.upstream_slots;
+        let token_verifier = config.jwt.as_ref().map(|jwt| instance.token_verifiers.for_config(jwt));
         let router = Router::new(
             &config,
             &instance.latencies,
             &instance.observability.metrics,
             slots,
             &instance.replay_permissions,
+            token_verifier.as_ref(),
         );
         let top = &config.pass;
         let pass_through =
             UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &top.tls, slots);
         let key_fields = key_fields(&config);
-        Self { config, router, pass_through, key_fields }
+        Self { config, router, token_verifier, pass_through, key_fields }
     }
 
     /// The field in which an unguarded request carries a key, if it does.
@@ -151,8 +156,10 @@ impl Gate {
         let response = match self.journey(request, client, &live, &mut context).await {
             Ok(response) => response,
             Err(refusal) => {
-                if let Refusal::Overloaded(limit) = refusal {
-                    self.count_overload(limit);
+                match refusal {
+                    Refusal::Overloaded(limit) => self.count_overload(limit),
+                    Refusal::TokenInvalid(fault) => self.instance.observability.metrics.tokens_refused.count(fault),
+                    _ => {}
                 }
                 render::refusal(refusal, &context, &live.config.problem_base)
             }

@@ -25,6 +25,7 @@ use metrics::CacheTier;
 use observability::Observability;
 use replay_permissions::ReplayPermissions;
 use store_clock::{ClockLimits, StoreClock};
+use token_verifier::TokenVerifiers;
 use wait_groups::WaitGroups;
 
 pub mod boot_time;
@@ -38,6 +39,7 @@ pub mod observability;
 pub mod replay_permissions;
 pub mod request_trace;
 pub mod store_clock;
+pub mod token_verifier;
 pub mod wait_groups;
 
 /// The state of this process: one value, shared by the gates of all workers, the tasks and the admin listener.
@@ -78,6 +80,8 @@ pub struct Instance {
     pub live_keys: LiveKeyLimits,
     /// The permissions of authorizing services that still count.
     pub replay_permissions: Arc<ReplayPermissions>,
+    /// The verifiers of callers' tokens.
+    pub token_verifiers: TokenVerifiers,
     /// The connections to each upstream.
     pub upstream_slots: UpstreamSlots,
     /// The work that must end before the process does: attempts and their settlements.

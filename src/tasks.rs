@@ -16,6 +16,7 @@ pub mod deliverer;
 mod delivery_slots;
 pub mod gone_routes;
 pub mod heartbeat;
+pub mod issuer_keys;
 pub mod orphans;
 pub mod reaper;
 pub mod reconciler;

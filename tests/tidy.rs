@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 12] = [
     &["protocol"],
     &["body", "telemetry"],
     &["config"],
-    &["jitter", "tls", "write_coalesced"],
+    &["jitter", "jwt", "tls", "write_coalesced"],
     &["domain"],
 ];
 

@@ -12,6 +12,7 @@ import tempfile
 
 METRICS = {
     "oncegate_admin_denied_total",
+    "oncegate_tokens_refused_total",
     "oncegate_build_info",
     "oncegate_cache_hits_total",
     "oncegate_config_last_reload_successful",

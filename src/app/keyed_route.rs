@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::config::{KeySource, KeySpace, Route, RouteMode};
+use crate::config::{KeySource, KeySpace, Route, RouteMode, ScopePart, ScopeSource};
 use crate::domain::key::KeySyntax;
 use crate::domain::path_pattern::PathPattern;
 
@@ -54,8 +54,7 @@ impl From<&Route> for KeyedRoute {
 impl From<&Route> for KeyLookup {
     fn from(route: &Route) -> Self {
         let scope = route.scope.parts.iter();
-        let scope: Vec<_> =
-            scope.map(|part| format!("{:?}{}", part.name, if part.optional { "?" } else { "" })).collect();
+        let scope: Vec<_> = scope.map(describe_part).collect();
         let sources: Vec<_> = route.key.sources.iter().map(describe_source).collect();
         let space = match route.space {
             KeySpace::Path => "path".into(),
@@ -70,6 +69,15 @@ impl From<&Route> for KeyLookup {
         };
         Self { scope: scope.join(" "), space, place: sources.join(" "), syntax: syntax.into() }
     }
+}
+
+/// A part of a scope. The issuer of a token is part of the hash.
+fn describe_part(part: &ScopePart) -> String {
+    let issuer = match &part.source {
+        ScopeSource::Jwt { issuer, .. } => format!(" of {issuer:?}"),
+        _ => String::new(),
+    };
+    format!("{:?}{}{issuer}", part.name, if part.optional { "?" } else { "" })
 }
 
 /// The place of a key, with texts from the file in quotes: PostgreSQL's texts cannot have every character.

@@ -1,12 +1,22 @@
 //! `oncegate explain`
 
 use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
-use http::{HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use tokio::runtime;
 
 use super::{CommandError, ConfigFile, load_without_service};
-use crate::gate::admit::explain::{Explained, explain};
+use crate::config::Config;
+use crate::gate::admit::explain::{Explained, TokenCheck, explain};
+use crate::gate::admit::token::{CallerToken, verify_token};
+use crate::instance::token_verifier::TokenVerifier;
+use crate::jwt::TokenFault;
+use crate::protocol::refusal::Refusal;
+use crate::tasks::issuer_keys::read_keys;
+use crate::upstream::connection_slots::UpstreamSlots;
 
 #[derive(Args)]
 pub(super) struct ExplainArguments {
@@ -44,7 +54,8 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     *request.uri_mut() = arguments.path;
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
-    let text = match (explain(&config, &head, &body), arguments.json) {
+    let token = check_token(&config, &head.headers)?;
+    let text = match (explain(&config, &head, &body, token), arguments.json) {
         (Ok(explained), false) => render_text(&explained),
         (Ok(explained), true) => render_json(&explained),
         (Err(refusal), false) => {
@@ -61,6 +72,27 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
         }
     };
     write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))
+}
+
+/// Verifies the request's token as the proxy would, with the keys as they are now.
+fn check_token(config: &Config, headers: &HeaderMap) -> Result<TokenCheck, CommandError> {
+    let Some(jwt) = config.jwt.as_ref().filter(|jwt| !jwt.rules.claims.is_empty()) else {
+        return Ok(Ok(CallerToken::Absent));
+    };
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::Other(error.into()))?;
+    runtime.block_on(async {
+        let verifier = TokenVerifier::new(Arc::clone(jwt));
+        let keys = read_keys(&jwt.keys, &config.trust, &UpstreamSlots::new(1)).await;
+        if let Err(problem) = verifier.note_read(keys) {
+            let line = writeln!(std::io::stderr(), "jwt.jwks: {}: {problem}", jwt.keys);
+            line.map_err(|error| CommandError::Other(error.into()))?;
+        }
+        // The keys are those of now: a token with an unknown `kid` causes no second read.
+        Ok(tokio::time::timeout(Duration::ZERO, verify_token(&verifier, headers))
+            .await
+            .unwrap_or(Err(Refusal::TokenInvalid(TokenFault::UnknownKey))))
+    })
 }
 
 fn render_text(explained: &Explained) -> String {

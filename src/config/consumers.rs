@@ -198,7 +198,7 @@ fn parse_key(text: &str) -> Result<MessageKey, String> {
 }
 
 fn read_scope(section: &Section<'_>) -> Option<ScopeRule> {
-    let rule = scope::read(section)?;
+    let rule = scope::read(section, None)?;
     if rule.parts.iter().all(|part| matches!(part.source, ScopeSource::Header(_))) {
         return Some(rule);
     }

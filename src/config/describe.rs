@@ -35,6 +35,12 @@ pub fn describe(config: &Config) -> String {
     for (label, value) in exposure::describe(config) {
         lines.row(label, &value);
     }
+    if let Some(jwt) = &config.jwt {
+        let rules = &jwt.rules;
+        let algorithms: Vec<_> = rules.algorithms.iter().map(|algorithm| format!("{algorithm:?}")).collect();
+        let (audience, algorithms) = (rules.audience.join(", "), algorithms.join(", "));
+        lines.row("tokens", &format!("of {} for {audience}, keys at {}, {algorithms}", rules.issuer, jwt.keys));
+    }
     for route in &config.routes {
         describe_route(&mut lines, route);
     }

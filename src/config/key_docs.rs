@@ -37,6 +37,8 @@ pub enum ValueKind {
     Text,
     /// A list of such texts.
     Texts,
+    /// Such a text, or a list of them.
+    TextOrTexts,
 }
 
 impl KeyDoc {
@@ -49,7 +51,7 @@ impl KeyDoc {
     }
 }
 
-use ValueKind::{Boolean, Choice, Duration, Integer, Size, Table, Tables, Text, Texts};
+use ValueKind::{Boolean, Choice, Duration, Integer, Size, Table, Tables, Text, TextOrTexts, Texts};
 
 /// The keys of the file itself.
 pub const TOP: &[KeyDoc] = &[
@@ -85,6 +87,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("cors", Table(CORS), "{}", "the origins whose pages may read answers that no route owns"),
     KeyDoc::new("tls", Table(TLS), "{}", "TLS towards clients; absent for cleartext"),
     KeyDoc::new("upstream_tls", Table(UPSTREAM_TLS), "{}", "TLS towards `https://` services"),
+    KeyDoc::new("jwt", Table(JWT), "{}", "the issuer of callers' tokens, for `jwt:CLAIM` parts of scopes"),
     KeyDoc::new("limits", Table(LIMITS), "{}", "the bounds on what clients can hold"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
@@ -118,6 +121,20 @@ pub const UPSTREAM_TLS: &[KeyDoc] = &[
         r#""""#,
         "the name that a service's certificate must be for; empty for the URL's host",
     ),
+];
+
+/// The keys of `[jwt]`.
+pub const JWT: &[KeyDoc] = &[
+    KeyDoc::new("issuer", Text, r#""""#, "the `iss` of the tokens; part of the scope"),
+    KeyDoc::new("audience", TextOrTexts, "[]", "the `aud` of the tokens: one of these"),
+    KeyDoc::new("jwks", Text, r#""""#, "the issuer's keys (RFC 7517): a file, or a URL that is read every 5 minutes"),
+    KeyDoc::new(
+        "algorithms",
+        Texts,
+        r#"["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]"#,
+        "the `alg` that tokens may have",
+    ),
+    KeyDoc::new("leeway", Duration, r#""30s""#, "how far the issuer's clock may be from this machine's"),
 ];
 
 /// The keys of `[limits]`.
@@ -196,7 +213,7 @@ pub const ROUTE: &[KeyDoc] = &[
         "scope",
         Texts,
         r#"["authorization?", "header:x-api-key?"]"#,
-        "what tells callers apart: authorization, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
+        "what tells callers apart: authorization, jwt:CLAIM, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
     ),
     KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "the space in which a key is unique"),
     KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),

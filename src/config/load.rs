@@ -14,13 +14,14 @@ use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::reader::{ConfigReader, ExternalValue, Section, Text};
 use super::route_context::RouteContext;
 use super::routes;
+use super::scope::ProofSources;
 use super::units;
 use super::upstream_tls::SystemAuthorities;
 use super::value_parsers::{socket_address, upstream_target};
 use super::wording::syntax_hint;
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
-    UpstreamTarget, admin, consumers, cors, file_access, limits, otlp, tls, warnings,
+    UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -202,6 +203,7 @@ fn read_config<'a>(
     let cors = cors::read(&top.table("cors"));
     let problem_base = top.parsed("problem_base", parse_problem_base);
     let tls = tls::read(&top.table("tls"));
+    let jwt = jwt::read(&top.table("jwt"));
     let limits = limits::read(&top.table("limits"));
     let store = read_store(&store_section, &secrets);
     let cache_memory = top.table("cache").parsed("memory", units::parse_size);
@@ -209,12 +211,20 @@ fn read_config<'a>(
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
     let system_authorities = SystemAuthorities::new(external_values.environment);
-    let context = RouteContext { upstream, listeners, secrets, lease_expiry, system_authorities: &system_authorities };
+    // A table with a problem of its own is there: the scopes that need it have none.
+    let issuer = match &jwt {
+        None => Some("".into()),
+        Some(jwt) => jwt.as_ref().map(|jwt| jwt.rules.issuer.clone().into()),
+    };
+    let proofs = ProofSources { issuer };
+    let context =
+        RouteContext { upstream, listeners, secrets, lease_expiry, system_authorities: &system_authorities, proofs };
     let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);
     let consumers = consumers::read(&top, &routes, top.count("routes").max(1) == routes.len());
-    let collector_needs_tls =
-        otlp.iter().flatten().any(|collector| matches!(collector.upstream, UpstreamTarget::Https(..)));
-    let trust = match collector_needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
+    let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
+    let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
+    let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
+    let trust = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
         true => Trust::new(system_authorities.get()),
         false => Trust::new(&Authorities::empty()),
     };
@@ -232,6 +242,7 @@ fn read_config<'a>(
         tls: tls?,
         tls_files: reader.tls_files(),
         trust,
+        jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
         limits: limits?,
         admin: admin?,
         store: store?,

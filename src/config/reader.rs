@@ -379,7 +379,13 @@ impl<'a> Section<'a> {
     pub(super) fn texts(&self, name: &str) -> Option<Located<Vec<Option<Text>>>> {
         let (position, list) = match self.find(name)? {
             (position, Raw::Toml(DeValue::Array(list))) => (position, list),
-            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, ValueKind::Texts, &other),
+            (position, raw @ Raw::Toml(DeValue::String(_)))
+                if matches!(self.doc(name).kind, ValueKind::TextOrTexts) =>
+            {
+                let text = self.reader.text(position.clone(), raw, ValueKind::TextOrTexts);
+                return Some(Located { value: vec![text], position });
+            }
+            (position, Raw::Toml(other)) => return self.reader.wrong_kind(&position, self.doc(name).kind, &other),
             (position, Raw::External(_)) => unreachable!("flags and variables give no list: {position:?}"),
         };
         let mut texts = Vec::new();

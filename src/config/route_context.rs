@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::scope::ProofSources;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::SystemAuthorities;
 use super::value_parsers::OwnListener;
@@ -16,4 +17,5 @@ pub(super) struct RouteContext<'a> {
     pub secrets: Option<Secrets>,
     pub lease_expiry: Option<Duration>,
     pub system_authorities: &'a SystemAuthorities<'a>,
+    pub proofs: ProofSources,
 }

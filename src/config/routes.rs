@@ -155,7 +155,7 @@ impl RouteSignatures {
 fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteContext<'_>) -> Option<Route> {
     let upstream = read_upstream(section, context);
     let key = key::read(&section.table("key"));
-    let scope = scope::read(section);
+    let scope = scope::read(section, Some(&context.proofs));
     let space = section.choice("space", |word| match word {
         "path" => Some(KeySpace::Path),
         "route" => Some(KeySpace::Route),

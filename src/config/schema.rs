@@ -45,6 +45,9 @@ fn property(key: &KeyDoc) -> Value {
         ValueKind::Table(keys) => table(keys, false),
         ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys, true) }),
         ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::TextOrTexts => {
+            json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] })
+        }
         ValueKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
     };
     property["description"] = json!(key.about);

@@ -1,5 +1,7 @@
 //! Reads and checks `scope`: the parts of a request that tell callers apart.
 
+use std::sync::Arc;
+
 use http::HeaderName;
 
 use super::reader::{Located, Section};
@@ -15,11 +17,16 @@ pub struct ScopeRule {
 }
 
 impl ScopeRule {
+    /// Whether a part is a claim of a token.
+    pub fn reads_token(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.source, ScopeSource::Jwt { .. }))
+    }
+
     /// The names of the fields that its parts are in.
     pub fn header_names(&self) -> impl Iterator<Item = &HeaderName> {
         self.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
-            ScopeSource::Authorization => Some(&http::header::AUTHORIZATION),
+            ScopeSource::Authorization | ScopeSource::Jwt { .. } => Some(&http::header::AUTHORIZATION),
             ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
             ScopeSource::Query(_) => None,
         })
@@ -46,15 +53,29 @@ pub enum ScopeSource {
     Cookie(Box<str>),
     /// A field that a trusted proxy has set.
     Header(HeaderName),
+    /// A claim of the verified token.
+    Jwt {
+        /// The claim's name.
+        claim: Box<str>,
+        /// The token's issuer: the same name from two issuers is two callers.
+        issuer: Arc<str>,
+    },
     /// A parameter of the query.
     Query(Box<str>),
+}
+
+/// The proofs of a caller's identity that the configuration sets up.
+pub(super) struct ProofSources {
+    /// The issuer of tokens.
+    pub issuer: Option<Arc<str>>,
 }
 
 /// An entry of the list; `None` for the word `none`.
 type ScopeEntry = Option<ScopePart>;
 
-pub(super) fn read(section: &Section<'_>) -> Option<ScopeRule> {
-    let entries = section.list("scope", parse)?;
+/// Reads `scope`. `proofs` is `None` for messages, which have no connection and no credentials.
+pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Option<ScopeRule> {
+    let entries = section.list("scope", |text| parse(text, proofs))?;
     let reader = section.reader();
     if entries.value.is_empty() {
         reader.problem(&entries.position, "is empty: write [\"none\"] if all callers are to share their keys");
@@ -77,6 +98,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<ScopeRule> {
     Some(ScopeRule { parts, is_default })
 }
 
+const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
+
 /// The parts of the default that `key_docs` declares, to recognize them where they are written.
 fn default_parts() -> Vec<ScopePart> {
     let part = |source, name: &str| ScopePart { source, optional: true, name: name.into() };
@@ -84,16 +107,16 @@ fn default_parts() -> Vec<ScopePart> {
     vec![part(ScopeSource::Authorization, "authorization"), part(api_key, "header:x-api-key")]
 }
 
-fn parse(text: &str) -> Result<ScopeEntry, String> {
+fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String> {
     let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
-    let right = "write `authorization`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
+    let right = "write `authorization`, `jwt:CLAIM`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     let source = match (kind, name) {
         ("none", "") if text == "none" => {
             return if optional { Err("is `none` already: it takes no `?`".into()) } else { Ok(None) };
         }
         ("authorization", "") if text == kind => ScopeSource::Authorization,
-        ("header" | "cookie" | "query", "") => return Err(format!("lacks the name: {right}")),
+        ("header" | "cookie" | "jwt" | "query", "") => return Err(format!("lacks the name: {right}")),
         ("header", name) => match name.parse() {
             Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
             Ok(name) => ScopeSource::Header(name),
@@ -102,6 +125,15 @@ fn parse(text: &str) -> Result<ScopeEntry, String> {
         // A cookie's name is a token (RFC 6265), as a field's name is.
         ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
         ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
+        ("jwt", claim) => match proofs {
+            None => return Err(NOT_IN_MESSAGES.into()),
+            Some(ProofSources { issuer: Some(issuer), .. }) => {
+                ScopeSource::Jwt { claim: claim.into(), issuer: Arc::clone(issuer) }
+            }
+            Some(ProofSources { issuer: None, .. }) => {
+                return Err("needs the issuer of the tokens: add `[jwt]` with `issuer`, `audience` and `jwks`".into());
+            }
+        },
         ("query", name) => ScopeSource::Query(name.into()),
         _ => {
             return Err(format!(
@@ -120,8 +152,12 @@ fn parse(text: &str) -> Result<ScopeEntry, String> {
 mod tests {
     use super::*;
 
+    fn proofs() -> ProofSources {
+        ProofSources { issuer: Some(Arc::default()) }
+    }
+
     fn part(text: &str) -> ScopePart {
-        parse(text).expect(text).expect(text)
+        parse(text, Some(&proofs())).expect(text).expect(text)
     }
 
     #[test]
@@ -134,7 +170,9 @@ mod tests {
         assert_eq!(part("cookie:SID").source, ScopeSource::Cookie("SID".into()));
         assert_eq!(&*part("cookie:SID?").name, "cookie:SID");
         assert_eq!(part("query:tenant").source, ScopeSource::Query("tenant".into()));
-        assert_eq!(parse("none"), Ok(None));
+        let claim = ScopeSource::Jwt { claim: "https://a/id".into(), issuer: Arc::default() };
+        assert_eq!((part("jwt:https://a/id?").source, &*part("jwt:sub?").name), (claim, "jwt:sub"));
+        assert_eq!(parse("none", None), Ok(None));
     }
 
     #[test]
@@ -153,11 +191,14 @@ mod tests {
             "header:Authorization",
             "cookie:a=b",
             "query:",
-            "jwt:sub",
+            "jwt:",
+            "jwt",
             "client-cert",
             "ip",
         ] {
-            assert!(parse(text).is_err(), "{text:?}");
+            assert!(parse(text, Some(&proofs())).is_err(), "{text:?}");
         }
+        assert!(parse("jwt:sub", Some(&ProofSources { issuer: None })).unwrap_err().contains("`[jwt]`"));
+        assert!(parse("jwt:sub", None).unwrap_err().contains("message"));
     }
 }

@@ -58,6 +58,18 @@ impl UpstreamTarget {
         }
     }
 
+    /// Whether the service is on this machine, by its address.
+    pub(super) fn is_loopback(&self) -> bool {
+        match self {
+            Self::H2c(authority) | Self::Http(authority) | Self::Https(authority, _) => {
+                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+                host.eq_ignore_ascii_case("localhost")
+                    || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+            }
+            Self::Unix(_) => true,
+        }
+    }
+
     /// Whether a connection to this service would reach a listener at this address. A host name is not resolved, except
     /// for `localhost`.
     pub(super) fn leads_to(&self, listener: SocketAddr) -> bool {

@@ -26,6 +26,11 @@ pub struct UpstreamTlsConfig {
 }
 
 impl UpstreamTlsConfig {
+    /// TLS towards a service that no `upstream_tls` is for: it shows no certificate.
+    pub fn with_trust(trust: Trust) -> Self {
+        Self { trust, server_name: None, authorities: None, certificate: None, exposed_key: None }
+    }
+
     /// The values by which connections under it differ from others.
     pub fn pool_key(&self) -> ([u8; 32], Option<ServerName<'static>>) {
         (self.trust.digest(), self.server_name.clone())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Config, Route, StoreLocation, postgres_tls};
+use super::{Config, Route, StoreLocation, jwt, postgres_tls};
 use crate::domain::path_samples::sample_paths;
 use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
 
@@ -44,6 +44,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(jwt::warnings(config));
     warnings.extend(find_unreachable_paths(&config.routes));
     warnings
 }

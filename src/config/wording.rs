@@ -19,6 +19,7 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
         ValueKind::Table(keys) => &format!("a table, like `{}`", example(keys)),
         ValueKind::Tables(_) => "written as `[[…]]`, with two brackets on each side",
         ValueKind::Text => "a text in quotes",
+        ValueKind::TextOrTexts => "a text in quotes, or a list of them",
         ValueKind::Texts => "a list of texts, like [\"a\", \"b\"]",
     };
     format!("must be {right}; this is {}", with_article(value))

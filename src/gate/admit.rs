@@ -30,12 +30,15 @@ use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::store_clock::StoreClock;
+use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::upstream::UpstreamClient;
 
-use identity::{IdentityInput, IdentitySearch, RequestIdentity};
+use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
 use origin::{client_address, request_origin};
+use scope::CallerProofs;
+use token::{CallerToken, verify_token};
 
 pub(super) use message::AdmitError;
 pub use message::Message;
@@ -48,6 +51,8 @@ mod method_override;
 pub(super) mod origin;
 pub(super) mod read_body;
 pub(super) mod scope;
+mod single_field;
+pub mod token;
 
 /// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
 const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
@@ -181,7 +186,7 @@ impl Gate {
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
         check_nominated(&head.headers, route)?;
-        let mut search = self.identify(&head, None, &origin, route)?;
+        let mut search = self.identify(&head, None, &origin, active).await?;
         if search != IdentitySearch::NoKey && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
@@ -195,7 +200,7 @@ impl Gate {
             }
         };
         if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
-            search = self.identify(&head, Some(data), &origin, route)?;
+            search = self.identify(&head, Some(data), &origin, active).await?;
             self.check_head(&search, &head, route, context)?;
         }
         match (search, body) {
@@ -228,15 +233,17 @@ impl Gate {
         }
     }
 
-    fn identify(
+    async fn identify(
         &self,
         head: &request::Parts,
         body: Option<&[u8]>,
         origin: &RequestOrigin,
-        route: &Route,
+        active: &ActiveRoute,
     ) -> Result<IdentitySearch, Refusal> {
         let (service, salt) = (&self.instance.config.service, &self.instance.salt);
-        identity::identify(&IdentityInput { head, body, untrusted_peer: origin.untrusted_peer(), route, service, salt })
+        let proofs = CallerProofs::new(origin, &CallerToken::Unread);
+        let input = IdentityInput { head, body, proofs, route: &active.route, service, salt };
+        identify(input, active.token_verifier.as_deref()).await
     }
 
     /// Checks the head of a request whose key is known, and notes the key.
@@ -288,22 +295,36 @@ impl Instance {
     }
 
     /// The reservation of an observed request, or the refusal that it would get. `None` without a key.
-    pub(super) fn observed_reserve_request(
+    pub(super) async fn observed_reserve_request(
         &self,
         view: &RequestView<'_>,
         service: &Arc<str>,
+        verifier: Option<&TokenVerifier>,
     ) -> Result<Option<ReserveRequest>, Refusal> {
         let RequestView { head, body, origin, route, .. } = *view;
         check_nominated(&head.headers, route)?;
-        let (body, untrusted_peer, salt) = (Some(body), origin.untrusted_peer(), &self.salt);
-        let input = IdentityInput { head, body, untrusted_peer, route, service, salt };
-        let IdentitySearch::Found(identity) = identity::identify(&input)? else {
+        let (body, proofs, salt) = (Some(body), CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
+        let input = IdentityInput { head, body, proofs, route, service, salt };
+        let IdentitySearch::Found(identity) = identify(input, verifier).await? else {
             return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.store_clock.now())?;
         }
         Ok(Some(self.reserve_request(view, identity)))
+    }
+}
+
+/// Finds the identity of a request. If its route's scope reads the caller's token, and the request has a key, the token is
+/// verified first.
+async fn identify(input: IdentityInput<'_>, verifier: Option<&TokenVerifier>) -> Result<IdentitySearch, Refusal> {
+    match verifier {
+        Some(verifier) if matches!(identity::find_key(&input)?, KeySearch::Found(_)) => {
+            let token = Box::pin(verify_token(verifier, &input.head.headers)).await?;
+            let proofs = CallerProofs { token: &token, ..input.proofs };
+            identity::identify(&IdentityInput { proofs, ..input })
+        }
+        Some(_) | None => identity::identify(&input),
     }
 }
 

@@ -181,6 +181,7 @@ impl From<Refusal> for MessageOutcome {
             Refusal::AuthorizeUnavailable
             | Refusal::Draining
             | Refusal::InFlight(_)
+            | Refusal::IssuerUnavailable
             | Refusal::Overloaded(_)
             | Refusal::ResponseNotKept
             | Refusal::StoreUnavailable
@@ -200,6 +201,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::RequestTooOld
             | Refusal::ResponseCorrupt
             | Refusal::ScopeMissing(_)
+            | Refusal::TokenInvalid(_)
             | Refusal::Unguarded => Self::Refused(reason),
         }
     }

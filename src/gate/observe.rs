@@ -19,6 +19,7 @@ use crate::domain::response_policy::ResponseVerdict;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::metrics::{ReservationResult, RouteMetrics};
+use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
@@ -32,7 +33,7 @@ impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
         let ObservedRequest { head, body, origin, active, config, tie } = observed;
-        let ActiveRoute { route, upstream, metrics, .. } = active;
+        let ActiveRoute { route, upstream, token_verifier, metrics, .. } = active;
         let (body, copy) = Body::teed(body, route.max_request_body);
         let (verdict_sender, verdict) = oneshot::channel();
         let upgrade = pass::asks_for_websocket(&head.headers, head.version);
@@ -51,7 +52,7 @@ impl Gate {
             };
             let view =
                 RequestView { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
-            match compare(&instance, &view, &metrics, verdict).await {
+            match compare(&instance, &view, token_verifier.as_deref(), &metrics, verdict).await {
                 Ok(would) => log_observed(&route, would),
                 Err(error) => {
                     tracing::debug!(route = %route.name, %error, "an observed request could not be compared")
@@ -80,13 +81,14 @@ impl Gate {
 async fn compare(
     instance: &Arc<Instance>,
     view: &RequestView<'_>,
+    verifier: Option<&TokenVerifier>,
     metrics: &RouteMetrics,
     verdict: oneshot::Receiver<ObservedVerdict>,
 ) -> Result<&'static str, StoreError> {
     // Observed keys have records of their own: a route that is enforced later starts with none.
     let service = format!("{} (observed)", instance.config.service).into();
     let route = view.route;
-    let request = match instance.observed_reserve_request(view, &service) {
+    let request = match instance.observed_reserve_request(view, &service, verifier).await {
         Ok(Some(request)) => request,
         Ok(None) => return Ok("passed without a key"),
         Err(refusal) => return Ok(refusal.slug()),

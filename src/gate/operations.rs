@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::admit::origin::request_origin;
-use super::admit::scope;
+use super::admit::scope::{self, CallerProofs};
+use super::admit::token::{CallerToken, verify_token};
 use super::authorize::ReplayQuestion;
 use super::client::ClientConnection;
 use super::decide::DEFAULT_RETRY_AFTER;
@@ -25,6 +26,7 @@ use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::rfc3339;
 use crate::domain::state::{CompletedResponse, KeyState};
+use crate::jwt::TokenFault;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::{cors, prefer};
 
@@ -58,8 +60,24 @@ impl Gate {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
-        let found = OperationId::parse(name).map(|id| (id, self.find_callers_routes(id, &head, client, live)));
+        // Verified once, for all routes whose scope reads it. The operation may be one of a route that does not.
+        let reads_token = live.config.routes.iter().any(|route| route.scope.reads_token());
+        let token = match live.token_verifier.as_ref().filter(|_| reads_token) {
+            Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await,
+            None => Ok(CallerToken::Absent),
+        };
+        let found = OperationId::parse(name).map(|id| {
+            let token = token.as_ref().unwrap_or(&CallerToken::Unread);
+            (id, self.find_callers_routes(id, &head, client, live, token))
+        });
         let Some((id, routes)) = found.filter(|(_, routes)| !routes.is_empty()) else {
+            // A caller whose token has just expired must not take the operation for lost. A text that is no token at all may
+            // be the credentials of another route.
+            if let Err(refusal) = token
+                && refusal != Refusal::TokenInvalid(TokenFault::Malformed)
+            {
+                return Err(refusal);
+            }
             return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
         // The operation's name does not say which of these routes accepted it, so all of their services have to agree.
@@ -91,10 +109,11 @@ impl Gate {
         head: &request::Parts,
         client: &ClientConnection,
         live: &'a LiveConfig,
+        token: &CallerToken,
     ) -> Vec<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
-            let scope = scope::compute_scope(&self.instance.salt, rule, head, origin.untrusted_peer());
+            let scope = scope::compute_scope(&self.instance.salt, rule, head, CallerProofs::new(&origin, token));
             scope.is_ok_and(|scope| id.is_valid_for(&scope, &self.instance.salt))
         };
         // A route that is synchronous now may have been asynchronous.

@@ -11,6 +11,7 @@ use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
 use crate::instance::metrics::{Metrics, RouteMetrics};
 use crate::instance::replay_permissions::ReplayPermissions;
+use crate::instance::token_verifier::TokenVerifier;
 use crate::upstream::UpstreamClient;
 use crate::upstream::connection_slots::UpstreamSlots;
 
@@ -23,6 +24,8 @@ pub struct ActiveRoute {
     pub upstream: UpstreamClient,
     /// The service that is asked before each replay.
     pub authorizer: Option<Arc<Authorizer>>,
+    /// The verifier of callers' tokens, where the route's scope reads one.
+    pub token_verifier: Option<Arc<TokenVerifier>>,
     /// The recent latency of the route's attempts.
     pub latency: Arc<LatencyEwma>,
     /// The route's metrics.
@@ -43,6 +46,7 @@ impl Router {
         metrics: &Metrics,
         slots: &UpstreamSlots,
         permissions: &Arc<ReplayPermissions>,
+        token_verifier: Option<&Arc<TokenVerifier>>,
     ) -> Self {
         let mut pools: HashMap<_, UpstreamClient> = HashMap::new();
         let mut table = RouteTable::default();
@@ -63,6 +67,7 @@ impl Router {
                 route: Arc::clone(route),
                 upstream,
                 authorizer,
+                token_verifier: token_verifier.filter(|_| route.scope.reads_token()).cloned(),
                 latency: latencies.route(&route.name),
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
             };

@@ -12,6 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::domain::state::StateKind;
+use crate::jwt::TokenFault;
 use crate::protocol::refusal::ReachedLimit;
 use crate::protocol::status::OncegateStatus;
 use crate::store::metrics::StoreMetrics;
@@ -45,6 +46,8 @@ pub struct Metrics {
     pub cache_hits: Counters<CacheTier>,
     /// Requests and connections that were refused because a limit was reached.
     pub overloaded: Counters<ReachedLimit>,
+    /// Tokens of callers that were refused.
+    pub tokens_refused: Counters<TokenFault>,
     /// Requests that the admin listener denied.
     pub admin_denied: Counter,
     /// Keys that this instance made unknown, by cause.
@@ -106,6 +109,7 @@ impl Metrics {
             unguarded_keys: Counters::default(),
             cache_hits: Counters::default(),
             overloaded: Counters::default(),
+            tokens_refused: Counters::default(),
             admin_denied: Counter::default(),
             unknown: UnknownKeys::default(),
             zombies: Counter::default(),
@@ -154,6 +158,7 @@ impl Metrics {
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
         m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
         m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());
+        m.register(name("tokens_refused"), "Callers' tokens that did not verify", self.tokens_refused.clone());
         m.register(name("admin_denied"), "Requests that the admin listener denied", self.admin_denied.clone());
         m.register(name("config_last_reload_successful"), "1 if the newest configuration is in use", self.reload_successful.clone());
         m.register(name("config_last_reload_success_timestamp_seconds"), "Time of the last successful reload", self.reloaded_at.clone());
@@ -208,6 +213,15 @@ impl Label for OncegateStatus {
 impl Label for ReachedLimit {
     const NAME: &'static str = "limit";
     const ALL: &'static [Self] = &ReachedLimit::ALL;
+
+    fn name(self) -> &'static str {
+        self.name()
+    }
+}
+
+impl Label for TokenFault {
+    const NAME: &'static str = "reason";
+    const ALL: &'static [Self] = &TokenFault::ALL;
 
     fn name(self) -> &'static str {
         self.name()

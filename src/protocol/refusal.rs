@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 use super::status::OncegateStatus;
 use crate::body::Body;
 use crate::domain::key::KeyError;
+use crate::jwt::TokenFault;
 
 /// An error answer of Oncegate itself. It is never stored as the response of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Refusal {
     Draining,
     /// The first attempt is still running.
     InFlight(RetryAfter),
+    /// The keys of the issuer of callers' tokens have not been read yet.
+    IssuerUnavailable,
     /// The key is past its TTL, and the route refuses late retries.
     KeyExpired,
     /// The key is invalid.
@@ -53,6 +56,8 @@ pub enum Refusal {
     ScopeMissing(Cow<'static, str>),
     /// The store cannot reserve the key.
     StoreUnavailable,
+    /// The token that identifies the caller does not verify.
+    TokenInvalid(TokenFault),
     /// The caller, or the address it comes from, uses more new keys than the route allows.
     TooManyKeys(RetryAfter),
     /// The operation may change state, and no route guards it.
@@ -157,11 +162,12 @@ struct RefusalRow<'a> {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::AuthorizeUnavailable,
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
         Self::InFlight(RetryAfter(1)),
+        Self::IssuerUnavailable,
         Self::KeyExpired,
         Self::KeyInvalid(""),
         Self::KeyMissing(Cow::Borrowed("")),
@@ -177,6 +183,7 @@ impl Refusal {
         Self::ResponseNotKept,
         Self::ScopeMissing(Cow::Borrowed("")),
         Self::StoreUnavailable,
+        Self::TokenInvalid(TokenFault::Malformed),
         Self::TooManyKeys(RetryAfter(1)),
         Self::Unguarded,
         Self::UpstreamBroken,
@@ -197,6 +204,8 @@ impl Refusal {
                 "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will handle it.".into()),
             Self::InFlight(_) => (409, "in-flight", SameKey, OncegateStatus::InFlight,
                 "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After.".into()),
+            Self::IssuerUnavailable => (503, "issuer-unavailable", SameKey, OncegateStatus::Rejected,
+                "The token cannot be verified at the moment", "The keys of the token\'s issuer have not been read yet. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
                 "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. Nothing was executed now. A new operation needs a new key.".into()),
             Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
@@ -227,6 +236,8 @@ impl Refusal {
                 "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
                 "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+            Self::TokenInvalid(fault) => (401, "token-invalid", Fix, OncegateStatus::Rejected,
+                "The token is not valid", format!("{} Nothing was executed. Get a new token, and send the same request with the same key again.", fault.detail()).into()),
             Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,
                 "Too many new keys", "This caller, or the address it comes from, uses or holds more keys than this route allows. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
@@ -274,9 +285,11 @@ impl Refusal {
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
-            Self::AuthorizeUnavailable | Self::Draining | Self::Overloaded(_) | Self::StoreUnavailable => {
-                Some(RetryAfter(1))
-            }
+            Self::AuthorizeUnavailable
+            | Self::Draining
+            | Self::IssuerUnavailable
+            | Self::Overloaded(_)
+            | Self::StoreUnavailable => Some(RetryAfter(1)),
             Self::BadRequest(..)
             | Self::KeyExpired
             | Self::KeyInvalid(_)
@@ -290,6 +303,7 @@ impl Refusal {
             | Self::ResponseCorrupt
             | Self::ResponseNotKept
             | Self::ScopeMissing(_)
+            | Self::TokenInvalid(_)
             | Self::Unguarded
             | Self::UpstreamBroken
             | Self::UpstreamTimeout
@@ -321,6 +335,10 @@ impl Refusal {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
+        }
+        if matches!(self, Self::TokenInvalid(_)) {
+            // RFC 6750 section 3.
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
         }
         if self.closes() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -359,26 +377,28 @@ mod tests {
             Refusal::BadRequest(..) => 1,
             Refusal::Draining => 2,
             Refusal::InFlight(_) => 3,
-            Refusal::KeyExpired => 4,
-            Refusal::KeyInvalid(_) => 5,
-            Refusal::KeyMissing(_) => 6,
-            Refusal::KeyReused => 7,
-            Refusal::LoopDetected => 8,
-            Refusal::OutcomeUnknown(_) => 9,
-            Refusal::Overloaded(_) => 10,
-            Refusal::PathAmbiguous(_) => 11,
-            Refusal::RequestTimeout => 12,
-            Refusal::RequestTooLarge(_) => 13,
-            Refusal::RequestTooOld => 14,
-            Refusal::ResponseCorrupt => 15,
-            Refusal::ResponseNotKept => 16,
-            Refusal::ScopeMissing(_) => 17,
-            Refusal::StoreUnavailable => 18,
-            Refusal::TooManyKeys(_) => 19,
-            Refusal::Unguarded => 20,
-            Refusal::UpstreamBroken => 21,
-            Refusal::UpstreamTimeout => 22,
-            Refusal::UpstreamUnreachable(_) => 23,
+            Refusal::IssuerUnavailable => 4,
+            Refusal::KeyExpired => 5,
+            Refusal::KeyInvalid(_) => 6,
+            Refusal::KeyMissing(_) => 7,
+            Refusal::KeyReused => 8,
+            Refusal::LoopDetected => 9,
+            Refusal::OutcomeUnknown(_) => 10,
+            Refusal::Overloaded(_) => 11,
+            Refusal::PathAmbiguous(_) => 12,
+            Refusal::RequestTimeout => 13,
+            Refusal::RequestTooLarge(_) => 14,
+            Refusal::RequestTooOld => 15,
+            Refusal::ResponseCorrupt => 16,
+            Refusal::ResponseNotKept => 17,
+            Refusal::ScopeMissing(_) => 18,
+            Refusal::StoreUnavailable => 19,
+            Refusal::TokenInvalid(_) => 20,
+            Refusal::TooManyKeys(_) => 21,
+            Refusal::Unguarded => 22,
+            Refusal::UpstreamBroken => 23,
+            Refusal::UpstreamTimeout => 24,
+            Refusal::UpstreamUnreachable(_) => 25,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

@@ -16,6 +16,7 @@ pub mod database_link;
 pub mod fake_clock;
 pub mod full_listener;
 pub mod h2;
+pub mod issuer;
 pub mod operator;
 pub mod pgbouncer;
 pub mod postgres;

@@ -21,5 +21,6 @@ mod routes;
 mod scopes;
 mod spellings;
 mod syntax_vectors;
+mod tokens;
 mod waiting;
 mod websocket;

@@ -7,7 +7,9 @@ use data_encoding::HEXLOWER;
 use http::request;
 use sha2::{Digest, Sha256};
 
-use super::identity::{self, IdentityInput, IdentitySearch};
+use super::identity::{self, IdentityInput, IdentitySearch, KeySearch};
+use super::scope::CallerProofs;
+use super::token::CallerToken;
 use super::{check_nominated, fingerprint_input, fingerprint_path, key_location, method_override, scope};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::fingerprint::Fingerprint;
@@ -42,17 +44,21 @@ pub struct Explained {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// The request's token, verified, or the refusal of a request whose scope reads it.
+pub type TokenCheck = Result<CallerToken, Refusal>;
+
 /// Explains a request as a proxy with this configuration would treat it, coming from a trusted peer.
 ///
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
-pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Explained, Refusal> {
+pub fn explain(config: &Config, head: &request::Parts, body: &[u8], token: TokenCheck) -> Result<Explained, Refusal> {
     let router = Router::new(
         config,
         &RouteLatencies::default(),
         &Metrics::new(&StoreMetrics::default()),
         &UpstreamSlots::new(1),
         &Default::default(),
+        None,
     );
     let origin = super::origin::request_origin(
         head,
@@ -87,7 +93,7 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8]) -> Result<Ex
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body)?,
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, token)?,
     };
     let path = fingerprint_path(route, head);
     let input = fingerprint_input(head, &path, body);
@@ -113,22 +119,29 @@ fn caller_and_key<'a>(
     route: &'a Route,
     head: &request::Parts,
     body: &[u8],
+    token: TokenCheck,
 ) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
     check_nominated(&head.headers, route)?;
     // The parts are shown, and not the scope that would come of the store's salt.
     let (service, salt) = (&config.service, &Salt::new([0; 32]));
-    let input = |body| IdentityInput { head, body, untrusted_peer: None, route, service, salt };
-    let in_head = identity::identify(&input(None))?;
-    if in_head != IdentitySearch::NoKey && body.len() > route.max_request_body {
+    let input = |body, token| {
+        let proofs = CallerProofs { untrusted_peer: None, token };
+        IdentityInput { head, body, proofs, route, service, salt }
+    };
+    let in_head = identity::find_key(&input(None, &CallerToken::Unread))?;
+    let has_key = !matches!(identity::find_key(&input(Some(body), &CallerToken::Unread))?, KeySearch::NoKey);
+    // As in the proxy: only a request with a key has its token verified.
+    let token = if has_key && route.scope.reads_token() { token? } else { CallerToken::Unread };
+    if !matches!(in_head, KeySearch::NoKey) && body.len() > route.max_request_body {
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
-    let IdentitySearch::Found(identity) = identity::identify(&input(Some(body)))? else {
+    let IdentitySearch::Found(identity) = identity::identify(&input(Some(body), &token))? else {
         return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok((None, Vec::new())) };
     };
     if let Some(max_age) = route.max_age {
         super::check_age(&head.headers, max_age, SystemTime::now())?;
     }
-    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, None)?))
+    Ok((Some(identity.key), scope::identify_caller(&route.scope, head, input(None, &token).proofs)?))
 }
 
 fn hash_prefix(value: &[u8]) -> String {

@@ -1,10 +1,10 @@
 //! The identity of a request: the four values by which its record is found.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{Method, request};
 
+use super::scope::CallerProofs;
 use super::{key_location, scope};
 use crate::config::{KeySpace, Route};
 use crate::domain::ids::RecordId;
@@ -20,8 +20,7 @@ pub(super) struct IdentityInput<'a> {
     pub(super) head: &'a request::Parts,
     /// The body; `None` while it has not been read.
     pub(super) body: Option<&'a [u8]>,
-    /// The peer's address, if the peer is not a trusted proxy.
-    pub(super) untrusted_peer: Option<IpAddr>,
+    pub(super) proofs: CallerProofs<'a>,
     pub(super) route: &'a Route,
     pub(super) service: &'a Arc<str>,
     pub(super) salt: &'a Salt,
@@ -52,23 +51,46 @@ pub(super) enum IdentitySearch {
 /// # Errors
 /// The refusal of a request whose key cannot be used, or whose caller cannot be identified.
 pub(super) fn identify(input: &IdentityInput<'_>) -> Result<IdentitySearch, Refusal> {
-    let IdentityInput { head, body, untrusted_peer, route, service, salt } = *input;
-    let in_head = key_location::in_head(head, &route.key)?;
-    let found = match (in_head, body) {
-        (Some(key), _) => Some(key),
-        (None, None) if key_location::may_be_in_body(&route.key) => return Ok(IdentitySearch::InBody),
-        (None, None) => None,
-        (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
+    let IdentityInput { head, proofs, route, service, salt, .. } = *input;
+    let key = match find_key(input)? {
+        KeySearch::Found(key) => key,
+        KeySearch::InBody => return Ok(IdentitySearch::InBody),
+        KeySearch::NoKey => return Ok(IdentitySearch::NoKey),
     };
-    let Some(key) = found else { return Ok(IdentitySearch::NoKey) };
-    let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
     let space = key_space(route, &head.method, head.uri.path());
     Ok(IdentitySearch::Found(RequestIdentity {
         service: Arc::clone(service),
-        scope: scope::compute_scope(salt, &route.scope, head, untrusted_peer)?,
+        scope: scope::compute_scope(salt, &route.scope, head, proofs)?,
         space,
         key,
     }))
+}
+
+/// The result of looking for a request's key.
+pub(super) enum KeySearch {
+    /// The request has this key.
+    Found(Key),
+    /// The head has no key, and the body may have one.
+    InBody,
+    /// The request has no key.
+    NoKey,
+}
+
+/// Finds the key of a request.
+///
+/// # Errors
+/// The refusal of a request whose key cannot be used.
+pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> {
+    let IdentityInput { head, body, route, .. } = *input;
+    let in_head = key_location::in_head(head, &route.key)?;
+    let found = match (in_head, body) {
+        (Some(key), _) => Some(key),
+        (None, None) if key_location::may_be_in_body(&route.key) => return Ok(KeySearch::InBody),
+        (None, None) => None,
+        (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
+    };
+    let Some(key) = found else { return Ok(KeySearch::NoKey) };
+    Ok(KeySearch::Found(Key::parse(&key, route.key.syntax, route.key.limits)?))
 }
 
 impl RequestIdentity {

@@ -8,6 +8,8 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use super::identity::{self, RequestIdentity};
+use super::scope::CallerProofs;
+use super::token::CallerToken;
 use super::{GuardedRequest, RequestView, check_age, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::Key;
@@ -92,7 +94,8 @@ impl Gate {
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
         let key_parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
         // A queue that is configured here is trusted: its publishers set the scope's headers.
-        let caller = scope::read_parts(&consumer.scope, &head, None)?;
+        let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread };
+        let caller = scope::read_parts(&consumer.scope, &head, proofs)?;
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.instance.store_clock.now())?;
         }

@@ -1,18 +1,35 @@
 //! Identifies a request's caller by the parts of the scope, and hashes them.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderValue, Uri, request};
 
+use super::single_field::{AMBIGUOUS, single};
+use super::token::CallerToken;
 use crate::config::{ScopeRule, ScopeSource};
 use crate::domain::fingerprint::form;
 use crate::domain::scope::{Salt, Scope};
+use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
+
+/// What is known of the caller beside the request itself.
+#[derive(Clone, Copy)]
+pub(in crate::gate) struct CallerProofs<'a> {
+    /// The address of a peer that is not a trusted proxy.
+    pub(super) untrusted_peer: Option<IpAddr>,
+    /// The caller's token.
+    pub(super) token: &'a CallerToken,
+}
+
+impl<'a> CallerProofs<'a> {
+    pub(in crate::gate) fn new(origin: &RequestOrigin, token: &'a CallerToken) -> Self {
+        Self { untrusted_peer: origin.untrusted_peer(), token }
+    }
+}
 
 /// The names of `Authorization` schemes that are sent without credentials by mistake, as `Bearer` by a client whose token
 /// is empty. All such clients would be one caller.
@@ -26,21 +43,22 @@ pub(in crate::gate) fn compute_scope(
     salt: &Salt,
     rule: &ScopeRule,
     head: &request::Parts,
-    untrusted_peer: Option<IpAddr>,
+    proofs: CallerProofs<'_>,
 ) -> Result<Scope, Refusal> {
-    identify_caller(rule, head, untrusted_peer).map(|caller| hash(salt, &caller))
+    identify_caller(rule, head, proofs).map(|caller| hash(salt, &caller))
 }
 
-/// Identifies the caller of a keyed request. `untrusted_peer` is the address of a peer that is not a trusted proxy.
+/// Identifies the caller of a keyed request.
 ///
 /// # Errors
 /// The refusal of a request whose caller cannot be identified.
 pub(super) fn identify_caller<'a>(
     rule: &'a ScopeRule,
     head: &request::Parts,
-    untrusted_peer: Option<IpAddr>,
+    proofs: CallerProofs<'_>,
 ) -> Result<ScopeParts<'a>, Refusal> {
-    let parts = read_parts(rule, head, untrusted_peer)?;
+    let parts = read_parts(rule, head, proofs)?;
+    let untrusted_peer = proofs.untrusted_peer;
     if !rule.parts.is_empty() && parts.iter().all(|(_, value)| value.is_none()) {
         return Err(missing(rule, "the request has none of them with a value", untrusted_peer));
     }
@@ -61,14 +79,16 @@ pub(super) fn identify_caller<'a>(
 pub(super) fn read_parts<'a>(
     rule: &'a ScopeRule,
     head: &request::Parts,
-    untrusted_peer: Option<IpAddr>,
+    proofs: CallerProofs<'_>,
 ) -> Result<ScopeParts<'a>, Refusal> {
+    let untrusted_peer = proofs.untrusted_peer;
     let mut parts = Vec::with_capacity(rule.parts.len());
     for part in &rule.parts {
         let value = match &part.source {
             ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.and_then(credentials),
             ScopeSource::Header(name) => single(&head.headers, name)?.map(|value| value.as_bytes().to_vec()),
             ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
+            ScopeSource::Jwt { claim, issuer } => proofs.token.identify(issuer, claim)?,
             ScopeSource::Query(name) => query(&head.uri, name)?,
         };
         let value = value.filter(|value| !value.is_empty());
@@ -100,20 +120,6 @@ fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Ref
         ));
     }
     Refusal::ScopeMissing(detail.into())
-}
-
-/// With two values, nobody can tell which one the service would believe.
-const AMBIGUOUS: Refusal = Refusal::ScopeMissing(Cow::Borrowed(
-    "A field, cookie or parameter that identifies the caller was sent more than once.",
-));
-
-/// The one value of a field that names the caller.
-fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Result<Option<&'a HeaderValue>, Refusal> {
-    let mut lines = headers.get_all(name).iter();
-    match (lines.next(), lines.next()) {
-        (value, None) => Ok(value),
-        (_, Some(_)) => Err(AMBIGUOUS),
-    }
 }
 
 /// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC

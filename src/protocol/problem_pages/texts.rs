@@ -12,7 +12,7 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 24] = [
+pub(super) const PAGES: [ProblemPage; 26] = [
     ProblemPage {
         slug: "authorize-unavailable",
         means: "The operation was executed before, and its response is stored. The service that says whether the caller may read \
@@ -52,6 +52,15 @@ pub(super) const PAGES: [ProblemPage; 24] = [
         operator: "Clients that often get this answer give up before the service has answered: compare their timeout \
                    with the time that the service takes. An attempt lasts no longer than the route's \
                    `upstream_timeout`.",
+    },
+    ProblemPage {
+        slug: "issuer-unavailable",
+        means: "The route identifies callers by their token. This instance of the proxy has not been able to read the keys of the \
+                token's issuer since it started, so it cannot verify any token.",
+        executed: "No. The request was not forwarded, and the store was not asked.",
+        client: "Send the same request with the same key again, after `Retry-After`.",
+        operator: "Look at the place that `jwt.jwks` names: the log has the reason why it cannot be read. The proxy tries again \
+                   every 30 seconds at least.",
     },
     ProblemPage {
         slug: "key-expired",
@@ -190,6 +199,15 @@ pub(super) const PAGES: [ProblemPage; 24] = [
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`/readyz` on the admin listener says what is wrong with the store. Check the database, the network \
                    to it, and the settings `store.timeout` and `store.max_connections`.",
+    },
+    ProblemPage {
+        slug: "token-invalid",
+        means: "The route identifies callers by their token, and this token does not verify: `detail` says why.",
+        executed: "No. The request was not forwarded, and the store was not asked.",
+        client: "Get a new token from the issuer, and send the same request with the same key again. A new token of the same \
+                 caller finds the same key.",
+        operator: "If all tokens are refused, compare `[jwt]` with a token: `issuer` with its `iss`, `audience` with its `aud`, \
+                   `algorithms` with its `alg`, and the machine's clock with its `exp`. `oncegate explain` verifies one token.",
     },
     ProblemPage {
         slug: "too-many-keys",

@@ -98,6 +98,7 @@ async fn gate(setup: &Setup) -> Gate {
         key_limits: Default::default(),
         live_keys: Default::default(),
         replay_permissions: Default::default(),
+        token_verifiers: Default::default(),
         upstream_slots: UpstreamSlots::new(config.limits.upstream_connections),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),

@@ -6,6 +6,7 @@ use http::Request;
 
 use super::*;
 use crate::config::{self, Config, Overrides, ProcessEnvironment};
+use crate::gate::admit::token::CallerToken;
 
 /// A caller that every route with the default scope identifies.
 const CALLER: (&str, &str) = ("authorization", "Bearer t");
@@ -42,7 +43,10 @@ fn search(config: &Config, sample: &Sample<'_>) -> Result<IdentitySearch, Refusa
     identify(&IdentityInput {
         head: &head,
         body: Some(sample.body),
-        untrusted_peer: sample.untrusted_peer.then_some(Ipv4Addr::new(10, 1, 2, 3).into()),
+        proofs: CallerProofs {
+            untrusted_peer: sample.untrusted_peer.then_some(Ipv4Addr::new(10, 1, 2, 3).into()),
+            token: &CallerToken::Absent,
+        },
         route: &config.routes[0],
         service: &"default".into(),
         salt: &Salt::new([7; 32]),

@@ -1,0 +1,184 @@
+//! Reads and checks `[jwt]`: the issuer of callers' tokens, and its keys.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+
+use super::reader::{Section, Text};
+use super::scope::ScopeSource;
+use super::service_url;
+use super::upstream::UpstreamTarget;
+use super::{Config, Route};
+use crate::jwt::{Algorithm, KeySet, TokenRules};
+
+const EXAMPLE: &str = "write it like `https://login.example/.well-known/jwks.json`";
+
+/// The longest `leeway`. Clocks that are synchronized differ by less than a second.
+const LEEWAY_MAX: Duration = Duration::from_secs(300);
+
+/// The issuer of callers' tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwtConfig {
+    /// The rules for its tokens.
+    pub rules: TokenRules,
+    /// The place of its keys.
+    pub keys: IssuerKeys,
+}
+
+/// The place of an issuer's keys.
+#[derive(Clone, PartialEq, Eq)]
+pub enum IssuerKeys {
+    /// A file, and its text when the configuration was read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Its text.
+        text: Box<str>,
+    },
+    /// A URL.
+    Url {
+        /// The service.
+        upstream: Arc<UpstreamTarget>,
+        /// The path and query to ask for.
+        target: PathAndQuery,
+    },
+}
+
+/// The path or the URL.
+impl fmt::Display for IssuerKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, .. } => write!(f, "{}", path.display()),
+            Self::Url { upstream, target } => write!(f, "{upstream}{target}"),
+        }
+    }
+}
+
+/// The same: a file may hold secrets.
+impl fmt::Debug for IssuerKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl JwtConfig {
+    /// The service that is asked for the keys, if there is one.
+    pub(super) fn upstream(&self) -> Option<&UpstreamTarget> {
+        match &self.keys {
+            IssuerKeys::File { .. } => None,
+            IssuerKeys::Url { upstream, .. } => Some(upstream),
+        }
+    }
+
+    /// Keeps the claims that the routes' scopes read.
+    pub(super) fn with_claims_of(mut self, routes: &[Route]) -> Self {
+        let parts = routes.iter().flat_map(|route| &route.scope.parts);
+        self.rules.claims = parts
+            .filter_map(|part| match &part.source {
+                ScopeSource::Jwt { claim, .. } => Some(claim.clone()),
+                _ => None,
+            })
+            .collect();
+        self
+    }
+}
+
+/// Reads the table. `Some(None)` where it is absent.
+pub(super) fn read(section: &Section<'_>) -> Option<Option<JwtConfig>> {
+    let (issuer, keys) = (section.text("issuer"), section.text("jwks"));
+    let audience = section.list("audience", |text| match text {
+        "" => Err("is empty: write the `aud` of the tokens for this service".into()),
+        text => Ok(Box::<str>::from(text)),
+    });
+    let algorithms = section.list("algorithms", parse_algorithm);
+    let leeway = section.parsed("leeway", |text| match super::parse_duration(text)? {
+        leeway if leeway > LEEWAY_MAX => Err("is too long: clocks do not differ by more than 5m".into()),
+        leeway => Ok(leeway),
+    });
+    let (issuer, audience, keys) = (issuer?, audience?, keys?);
+    let missing =
+        [("issuer", issuer.value.is_empty()), ("audience", audience.value.is_empty()), ("jwks", keys.value.is_empty())];
+    let missing: Vec<_> = missing.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
+    if missing.len() == 3 {
+        return Some(None);
+    }
+    for name in &missing {
+        let written = [&issuer.position, &audience.position, &keys.position];
+        let beside = written.into_iter().max().expect("there are three");
+        section.reader().problem(beside, format!("needs `{name}` beside it: a token is checked for all three"));
+    }
+    let (algorithms, leeway) = (algorithms?, leeway?);
+    if algorithms.value.is_empty() {
+        section.reader().problem(&algorithms.position, "is empty: no token would do");
+        return None;
+    }
+    let algorithms: Vec<_> = algorithms.value.into_iter().map(|found| found.value).collect();
+    if !missing.is_empty() {
+        return None;
+    }
+    let keys = read_keys(section, &keys, &algorithms)?;
+    let rules = TokenRules {
+        issuer: issuer.value.into(),
+        audience: audience.value.into_iter().map(|found| found.value).collect(),
+        algorithms,
+        leeway: leeway.value,
+        claims: BTreeSet::new(),
+    };
+    Some(Some(JwtConfig { rules, keys }))
+}
+
+fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
+    text.parse().map_err(|_| {
+        "is not known: write RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384 or HS512"
+            .into()
+    })
+}
+
+fn read_keys(section: &Section<'_>, text: &Text, algorithms: &[Algorithm]) -> Option<IssuerKeys> {
+    let problem = |message: String| {
+        section.reader().problem(&text.position, message);
+        None
+    };
+    if text.value.contains("://") {
+        return match service_url::parse(&text.value, EXAMPLE) {
+            Ok((upstream, target)) => Some(IssuerKeys::Url { upstream: Arc::new(upstream), target }),
+            Err(message) => problem(message),
+        };
+    }
+    let path = Path::new(&text.value);
+    match section.reader().environment().read(path) {
+        Ok(keys) => match KeySet::parse(keys.as_bytes(), algorithms) {
+            Ok(_) => Some(IssuerKeys::File { path: path.into(), text: keys.into() }),
+            Err(message) => problem(format!("`{}` {message}", text.value)),
+        },
+        Err(error) => problem(format!("`{}` cannot be read: {error}", text.value)),
+    }
+}
+
+/// Warnings about `[jwt]`.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let Some(jwt) = &config.jwt else { return Vec::new() };
+    let mut warnings = Vec::new();
+    if jwt.rules.claims.is_empty() {
+        warnings.push("jwt: no route's `scope` has a `jwt:` part, so no token is verified".into());
+    }
+    if let IssuerKeys::Url { upstream, .. } = &jwt.keys
+        && matches!(**upstream, UpstreamTarget::Http(_))
+        && !upstream.is_loopback()
+    {
+        warnings.push(format!(
+            "jwt.jwks is read without TLS from {upstream}: whoever can change the answer on its way can make any token"
+        ));
+    }
+    let secret = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
+    if let Some(algorithm) = jwt.rules.algorithms.iter().find(secret) {
+        warnings.push(format!(
+            "jwt.algorithms has {algorithm:?}: its key is a secret that makes tokens too, so whoever can read jwks can be any caller"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,46 @@
+//! Parses the URL of a service that Oncegate asks something of its own.
+
+use http::uri::PathAndQuery;
+
+use super::upstream::UpstreamTarget;
+
+/// Parses `http://` or `https://`, a host, and a path with or without a query. `example` ends the problem's text.
+///
+/// # Errors
+/// The problem, beginning with a verb. It never has the text, which may hold a password.
+pub(super) fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(format!("is no URL: {example}"));
+    };
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return Err(format!("has an unknown scheme: {example}"));
+    }
+    let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if path.contains('#') {
+        return Err("has a fragment, which is never sent: leave `#` out".into());
+    }
+    let upstream = UpstreamTarget::parse(&format!("{scheme}://{host}"))?;
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let target = path.parse().map_err(|_| "has characters that no URL may have: percent-encode them")?;
+    Ok((upstream, target))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_a_service_and_a_path() {
+        for (text, upstream, target) in [
+            ("http://auth:9000/check?x=1", "http://auth:9000", "/check?x=1"),
+            ("https://auth.example", "https://auth.example", "/"),
+            ("http://auth?x", "http://auth", "/?x"),
+        ] {
+            let (found, path) = parse(text, "").unwrap();
+            assert_eq!((&*found.to_string(), path.as_str()), (upstream, target), "{text}");
+        }
+        for wrong in ["auth", "ftp://auth/", "http://", "http://a/#x", "http://u:p@a/", "h2c://a/"] {
+            assert!(parse(wrong, "").is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The caller's token: the Bearer token of `Authorization`, verified where the route's scope reads it.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+use super::single_field::single;
+use crate::instance::token_verifier::{TokenError, TokenVerifier};
+use crate::jwt::{ClaimReading, TokenFault, VerifiedToken};
+use crate::protocol::refusal::Refusal;
+
+/// A request's token, as far as it identifies the caller.
+#[derive(Clone, Debug)]
+pub enum CallerToken {
+    /// The request has none.
+    Absent,
+    /// Nobody has looked for it. A scope that reads it refuses the request.
+    Unread,
+    /// It was verified.
+    Verified(Arc<VerifiedToken>),
+}
+
+impl CallerToken {
+    /// The value of a claim as a part of a scope, with its issuer before it: the same name from another issuer is another
+    /// caller, also where two configurations share a store. `None` if the request lacks it.
+    pub(super) fn identify(&self, issuer: &str, claim: &str) -> Result<Option<Vec<u8>>, Refusal> {
+        match self {
+            Self::Absent => Ok(None),
+            Self::Unread => Err(Refusal::IssuerUnavailable),
+            Self::Verified(token) => match token.claim(claim) {
+                ClaimReading::Absent => Ok(None),
+                ClaimReading::Unusable => Err(Refusal::TokenInvalid(TokenFault::Claim)),
+                ClaimReading::Value(value) => {
+                    let length = (issuer.len() as u64).to_be_bytes();
+                    Ok(Some([&length, issuer.as_bytes(), value].concat()))
+                }
+            },
+        }
+    }
+}
+
+/// Verifies the Bearer token of a request, if it has one.
+///
+/// # Errors
+/// The token does not verify, cannot be verified now, or there are two `Authorization` fields.
+pub async fn verify_token(verifier: &TokenVerifier, headers: &HeaderMap) -> Result<CallerToken, Refusal> {
+    let Some(token) = bearer_token(headers)? else { return Ok(CallerToken::Absent) };
+    match verifier.verify(token).await {
+        Ok(token) => Ok(CallerToken::Verified(token)),
+        Err(TokenError::NoKeys) => Err(Refusal::IssuerUnavailable),
+        Err(TokenError::Refused(fault)) => Err(Refusal::TokenInvalid(fault)),
+    }
+}
+
+/// The token behind the scheme `Bearer`, in any case (RFC 6750 section 2.1). Other schemes carry none.
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = single(headers, &AUTHORIZATION)? else { return Ok(None) };
+    let value = value.as_bytes().trim_ascii();
+    let end = value.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(value.len());
+    let (scheme, rest) = value.split_at(end);
+    let token = rest.trim_ascii_start();
+    if !scheme.eq_ignore_ascii_case(b"bearer") || token.is_empty() {
+        return Ok(None);
+    }
+    str::from_utf8(token).map(Some).map_err(|_| Refusal::TokenInvalid(TokenFault::Malformed))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_token_is_what_follows_the_scheme_bearer() {
+        for (value, token) in [
+            ("Bearer a.b.c", Some("a.b.c")),
+            ("bearer \t a.b.c ", Some("a.b.c")),
+            ("Bearer", None),
+            ("Bearer  ", None),
+            ("Basic a.b.c", None),
+            ("DPoP a.b.c", None),
+            ("a.b.c", None),
+            ("", None),
+        ] {
+            let headers = [(AUTHORIZATION, HeaderValue::from_static(value))].into_iter().collect();
+            assert_eq!(bearer_token(&headers), Ok(token), "{value}");
+        }
+        assert_eq!(bearer_token(&HeaderMap::new()), Ok(None));
+        let mut twice = HeaderMap::new();
+        for value in ["Bearer a", "Bearer b"] {
+            twice.append(AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        assert!(bearer_token(&twice).is_err());
+    }
+
+    #[test]
+    fn a_token_that_nobody_has_looked_for_identifies_nobody() {
+        assert_eq!(CallerToken::Unread.identify("i", "sub"), Err(Refusal::IssuerUnavailable));
+        assert_eq!(CallerToken::Absent.identify("i", "sub"), Ok(None));
+    }
+}

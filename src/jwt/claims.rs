@@ -1,0 +1,81 @@
+//! The claims of a token, and the value by which one of them identifies a caller.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
+/// A claim as a part of a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimReading {
+    /// The token lacks it, or it is null or an empty text.
+    Absent,
+    /// Its value: a letter for its type, then its text. The text `1` and the number 1 differ.
+    Value(Box<[u8]>),
+    /// It is an object, a list, or a number that programs read in different ways.
+    Unusable,
+}
+
+impl ClaimReading {
+    fn new(value: &Value) -> Self {
+        let tagged = |tag: u8, text: &str| Self::Value([&[tag], text.as_bytes()].concat().into());
+        match value {
+            Value::Null => Self::Absent,
+            Value::Bool(value) => tagged(b'b', if *value { "true" } else { "false" }),
+            // As a floating-point number, two long identifiers could be one.
+            Value::Number(number) if number.is_f64() => Self::Unusable,
+            Value::Number(number) => tagged(b'n', &number.to_string()),
+            Value::String(text) if text.is_empty() => Self::Absent,
+            Value::String(text) => tagged(b's', text),
+            Value::Array(_) | Value::Object(_) => Self::Unusable,
+        }
+    }
+}
+
+/// The claims of a token, each with a name of its own: of a name that is written twice, two programs may believe different
+/// values.
+pub(super) struct UniqueClaims(BTreeMap<String, Value>);
+
+impl UniqueClaims {
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.as_str()
+    }
+
+    /// A time in seconds since 1970, which may have a fraction (RFC 7519 section 2).
+    pub(super) fn seconds(&self, name: &str) -> Option<u64> {
+        let number = self.0.get(name)?;
+        // The conversion ends at the bounds of u64.
+        number.as_u64().or_else(|| number.as_f64().map(|seconds| seconds as u64))
+    }
+
+    pub(super) fn read(&self, name: &str) -> ClaimReading {
+        self.0.get(name).map_or(ClaimReading::Absent, ClaimReading::new)
+    }
+}
+
+impl<'de> Deserialize<'de> for UniqueClaims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ClaimsVisitor;
+
+        impl<'de> Visitor<'de> for ClaimsVisitor {
+            type Value = UniqueClaims;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with each name once")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<UniqueClaims, M::Error> {
+                let mut claims = BTreeMap::new();
+                while let Some((name, value)) = members.next_entry::<String, Value>()? {
+                    if claims.insert(name, value).is_some() {
+                        return Err(de::Error::custom("a claim is written twice"));
+                    }
+                }
+                Ok(UniqueClaims(claims))
+            }
+        }
+
+        deserializer.deserialize_map(ClaimsVisitor)
+    }
+}

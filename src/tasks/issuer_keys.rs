@@ -1,0 +1,152 @@
+//! Reads the keys of the issuer of callers' tokens again and again.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::Body;
+use crate::config::{Config, IssuerKeys, UpstreamTlsConfig};
+use crate::instance::Instance;
+use crate::jwt::KEY_SET_BYTES_MAX;
+use crate::protocol::fields;
+use crate::telemetry::logs::error_causes;
+use crate::tls::Trust;
+use crate::upstream::UpstreamClient;
+use crate::upstream::connection_slots::UpstreamSlots;
+
+/// The time between two reads. Issuers publish a key hours before they sign with it.
+const READ_EVERY: Duration = Duration::from_secs(300);
+
+/// The pauses between two tries while there are no keys at all: doubled each time, so that an issuer that starts is not kept busy.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_CAP: Duration = Duration::from_secs(30);
+
+/// The time limit of one read. Requests may wait for it.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for which the connection to the issuer is kept: it is used again only after minutes.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The task that reads the keys of the configured issuer.
+pub struct IssuerKeysReader {
+    instance: Arc<Instance>,
+    /// The configuration as of the last reload.
+    live: watch::Receiver<Arc<Config>>,
+    /// Whether the last read failed, so that it is logged once.
+    is_failing: bool,
+}
+
+impl IssuerKeysReader {
+    /// Creates the task.
+    pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
+        Self { instance, live, is_failing: false }
+    }
+
+    /// Reads the keys once, if the configuration names an issuer.
+    pub async fn read(&mut self) {
+        let config = Arc::clone(&self.live.borrow_and_update());
+        let Some(jwt) = config.jwt.as_ref() else { return };
+        let verifier = self.instance.token_verifiers.for_config(jwt);
+        let text = read_keys(&jwt.keys, &config.trust, &self.instance.upstream_slots).await;
+        match (verifier.note_read(text), self.is_failing) {
+            (Ok(()), was_failing) => {
+                if was_failing {
+                    tracing::info!(jwks = %jwt.keys, "the issuer's keys can be read again");
+                }
+                self.is_failing = false;
+            }
+            (Err(problem), was_failing) => {
+                if !was_failing {
+                    let effect = match verifier.has_keys() {
+                        true => "the earlier ones stay in use",
+                        false => "keyed requests with its tokens are refused until they can be",
+                    };
+                    tracing::warn!(jwks = %jwt.keys, problem, "the issuer's keys cannot be read; {effect}");
+                }
+                self.is_failing = true;
+            }
+        }
+    }
+
+    /// Reads the keys every 5 minutes, after each reload, and when a token names an unknown key, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let verifier = self.live.borrow().jwt.as_ref().map(|jwt| self.instance.token_verifiers.for_config(jwt));
+            let wait = match &verifier {
+                Some(verifier) if !verifier.has_keys() => pause,
+                Some(_) | None => READ_EVERY,
+            };
+            pause = if wait == pause { (pause * 2).min(PAUSE_CAP) } else { PAUSE_FIRST };
+            let is_requested = async {
+                match &verifier {
+                    Some(verifier) => verifier.read_requested().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.live.changed() => if changed.is_err() { return },
+                () = is_requested => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            self.read().await;
+        }
+    }
+}
+
+/// Reads the text of a key set.
+///
+/// # Errors
+/// The problem.
+pub async fn read_keys(keys: &IssuerKeys, trust: &Trust, slots: &UpstreamSlots) -> Result<Bytes, String> {
+    let read = async {
+        match keys {
+            IssuerKeys::File { path, .. } => read_key_file(path),
+            IssuerKeys::Url { upstream, target } => {
+                let tls = UpstreamTlsConfig::with_trust(trust.clone());
+                let client = UpstreamClient::new(upstream, READ_TIMEOUT, IDLE, &tls, slots);
+                let host = HeaderValue::from_str(upstream.host()).expect("a host is visible ASCII");
+                fetch_keys(&client, Uri::from(target.clone()), host).await
+            }
+        }
+    };
+    timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| Err("no answer in time".into()))
+}
+
+fn read_key_file(path: &Path) -> Result<Bytes, String> {
+    let mut text = Vec::new();
+    // One byte more than is allowed: the key set's own check says that it is too large.
+    let read = File::open(path).and_then(|file| file.take(KEY_SET_BYTES_MAX as u64 + 1).read_to_end(&mut text));
+    read.map(|_| Bytes::from(text)).map_err(|error| error.to_string())
+}
+
+/// Redirections are not followed: they may lead to a host that the configuration does not name.
+async fn fetch_keys(client: &UpstreamClient, target: Uri, host: HeaderValue) -> Result<Bytes, String> {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = target;
+    let headers = request.headers_mut();
+    headers.insert(HOST, host);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/jwk-set+json, application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate/", env!("CARGO_PKG_VERSION"))));
+    fields::request_identity_encoding(headers);
+    let response = client
+        .call(&mut request)
+        .await
+        .map_err(|error| format!("{error}: {}", error_causes(&error).unwrap_or_default()))?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("the answer has status {}", response.status().as_u16()));
+    }
+    let body = Limited::new(response.into_body(), KEY_SET_BYTES_MAX).collect().await;
+    body.map(|body| body.to_bytes()).map_err(|_| "the answer broke off, or is larger than 1 MiB".into())
+}
