@@ -13,9 +13,15 @@ use rustls::client::ResolvesClientCert;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore};
 use rustls::{ConfigSide, ServerConfig, SignatureScheme, WantsVerifier};
+
+pub use client_certificate::CertificateName;
+
+mod client_certificate;
 
 /// The cryptography of every connection: AWS-LC. It is named only here, so that there is no second one.
 pub fn provider() -> Arc<CryptoProvider> {
@@ -43,15 +49,35 @@ pub enum CertificateFileError {
     Key(String),
 }
 
+/// The certificates of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// A client may have one. One that does not verify ends the handshake.
+    Optional,
+    /// A client without one ends the handshake.
+    Required,
+}
+
 /// The configuration towards clients: HTTP/2 or HTTP/1.1, by their choice, with this certificate and those behind it in
-/// the same PEM. Early data, which an attacker can replay, is not accepted.
+/// the same PEM. `clients` verifies their certificates. Early data, which an attacker can replay, is not
+/// accepted.
+///
+/// Each configuration has its own memory of TLS sessions, and no key of tickets: no session outlives a change of the authorities.
 ///
 /// # Errors
 /// [`CertificateFileError`].
-pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, CertificateFileError> {
+pub fn server_config(
+    certificate: &[u8],
+    key: &[u8],
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<Arc<ServerConfig>, CertificateFileError> {
     let chain = parse_certificates(certificate).map_err(CertificateFileError::Certificate)?;
     let key = parse_private_key(key).map_err(CertificateFileError::Key)?;
-    let builder = start_config(ServerConfig::builder_with_provider).with_no_client_auth();
+    let builder = start_config(ServerConfig::builder_with_provider);
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+    };
     let mut server = builder.with_single_cert(chain, key).map_err(explain_rejection)?;
     server.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
     Ok(Arc::new(server))
@@ -77,6 +103,26 @@ pub fn parse_certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
         Ok(found) if found.is_empty() => Err("has no certificate: it needs a `-----BEGIN CERTIFICATE-----`".into()),
         Ok(found) => Ok(found),
     }
+}
+
+/// The verifier of clients' certificates by the authorities in a PEM file.
+///
+/// # Errors
+/// The problem, beginning with a verb.
+pub fn client_verifier(
+    authorities: &[u8],
+    certificates: ClientCertificates,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in parse_certificates(authorities)? {
+        roots.add(certificate).map_err(|error| format!("has a certificate that is no authority's: {error}"))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
+    let verifier = match certificates {
+        ClientCertificates::Optional => verifier.allow_unauthenticated(),
+        ClientCertificates::Required => verifier,
+    };
+    verifier.build().map_err(|error| format!("is unusable: {error}"))
 }
 
 /// Reads the private key in a PEM file.

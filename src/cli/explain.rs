@@ -10,12 +10,13 @@ use tokio::runtime;
 
 use super::{CommandError, ConfigFile, load_without_service};
 use crate::config::Config;
-use crate::gate::admit::explain::{Explained, TokenCheck, explain};
+use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
 use crate::instance::token_verifier::TokenVerifier;
 use crate::jwt::TokenFault;
 use crate::protocol::refusal::Refusal;
 use crate::tasks::issuer_keys::read_keys;
+use crate::tls::{self, CertificateName};
 use crate::upstream::connection_slots::UpstreamSlots;
 
 #[derive(Args)]
@@ -32,6 +33,9 @@ pub(super) struct ExplainArguments {
     /// The request's body, or @FILE
     #[arg(short, long, value_name = "BODY|@FILE", default_value = "")]
     data: String,
+    /// The client's certificate, as a PEM file
+    #[arg(long, value_name = "FILE")]
+    client_cert: Option<String>,
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -54,8 +58,9 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     *request.uri_mut() = arguments.path;
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
-    let token = check_token(&config, &head.headers)?;
-    let text = match (explain(&config, &head, &body, token), arguments.json) {
+    let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
+    let caller = ExplainedCaller { token: check_token(&config, &head.headers)?, certificate };
+    let text = match (explain(&config, &head, &body, caller), arguments.json) {
         (Ok(explained), false) => render_text(&explained),
         (Ok(explained), true) => render_json(&explained),
         (Err(refusal), false) => {
@@ -74,8 +79,16 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))
 }
 
+/// The name in the first certificate of a PEM file.
+fn read_certificate(file: &str) -> Result<Option<CertificateName>, CommandError> {
+    let text = std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?;
+    let chain = tls::parse_certificates(&text);
+    let chain = chain.map_err(|problem| CommandError::Other(format!("{file} {problem}").into()))?;
+    Ok(chain.first().and_then(|certificate| CertificateName::read(certificate)))
+}
+
 /// Verifies the request's token as the proxy would, with the keys as they are now.
-fn check_token(config: &Config, headers: &HeaderMap) -> Result<TokenCheck, CommandError> {
+fn check_token(config: &Config, headers: &HeaderMap) -> Result<Result<CallerToken, Refusal>, CommandError> {
     let Some(jwt) = config.jwt.as_ref().filter(|jwt| !jwt.rules.claims.is_empty()) else {
         return Ok(Ok(CallerToken::Absent));
     };

@@ -8,17 +8,18 @@ use super::exposure;
 use super::units::{show_duration, show_size};
 use super::{
     Config, Consumer, DeliveryMode, ForwardKey, InFlightPolicy, KeySource, ReconcileConfig, Route, ScopePart,
-    ScopeRule, StoreDownPolicy, UpstreamTlsConfig,
+    ScopeRule, StoreDownPolicy, TlsConfig, UpstreamTlsConfig,
 };
 use crate::domain::fingerprint::Secrets;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
 use crate::domain::retry::RetryPolicy;
+use crate::tls::ClientCertificates;
 
 /// The output of `oncegate check`: the proxy's own settings and each resolved route. Never has a secret or a password;
 /// the warnings are left to the caller.
 pub fn describe(config: &Config) -> String {
     let mut lines = DescriptionTable::default();
-    let tls = config.tls.as_ref().map(|tls| format!(" with TLS ({})", tls.certificate.display())).unwrap_or_default();
+    let tls = config.tls.as_ref().map(describe_tls).unwrap_or_default();
     let token = match (&config.admin.token, config.admin.open, &config.admin.token_file) {
         (Some(_), ..) => " with a token".to_owned(),
         (None, true, _) => ", open to everybody on this machine".to_owned(),
@@ -57,6 +58,19 @@ fn secrets(secrets: &Secrets) -> String {
         [current] => format!("set, named {current}"),
         [current, previous @ ..] => format!("set, named {current}; previous ones {}", previous.join(", ")),
     }
+}
+
+fn describe_tls(tls: &TlsConfig) -> String {
+    let clients = match &tls.clients {
+        None => String::new(),
+        Some((authorities, ClientCertificates::Optional)) => {
+            format!(", client certificates of {}, optional", authorities.display())
+        }
+        Some((authorities, ClientCertificates::Required)) => {
+            format!(", client certificates of {}, required", authorities.display())
+        }
+    };
+    format!(" with TLS ({}{clients})", tls.certificate.display())
 }
 
 fn describe_route(lines: &mut DescriptionTable, route: &Route) {

@@ -108,6 +108,18 @@ pub const CORS: &[KeyDoc] = &[
 pub const TLS: &[KeyDoc] = &[
     KeyDoc::new("certificate", Text, r#""""#, "a PEM file: the certificate, and behind it those up to its authority"),
     KeyDoc::new("key", Text, r#""""#, "a PEM file: the certificate's private key"),
+    KeyDoc::new(
+        "client_ca",
+        Text,
+        r#""""#,
+        "a PEM file: the authorities of clients' certificates; empty to ask for none",
+    ),
+    KeyDoc::new(
+        "client",
+        Choice(&["required", "optional"]),
+        r#""required""#,
+        "a client without a certificate: refuse its connection, or serve it",
+    ),
 ];
 
 /// The keys of `upstream_tls`.
@@ -213,7 +225,7 @@ pub const ROUTE: &[KeyDoc] = &[
         "scope",
         Texts,
         r#"["authorization?", "header:x-api-key?"]"#,
-        "what tells callers apart: authorization, jwt:CLAIM, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
+        "what tells callers apart: authorization, jwt:CLAIM, client-cert, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
     ),
     KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "the space in which a key is unique"),
     KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),

@@ -216,7 +216,8 @@ fn read_config<'a>(
         None => Some("".into()),
         Some(jwt) => jwt.as_ref().map(|jwt| jwt.rules.issuer.clone().into()),
     };
-    let proofs = ProofSources { issuer };
+    let has_client_certificates = tls.as_ref().is_none_or(|tls| tls.as_ref().is_some_and(|tls| tls.clients.is_some()));
+    let proofs = ProofSources { issuer, has_client_certificates };
     let context =
         RouteContext { upstream, listeners, secrets, lease_expiry, system_authorities: &system_authorities, proofs };
     let (pass, routes) = routes::read(&top, built_in, flag_defaults, &context);

@@ -28,7 +28,7 @@ impl ScopeRule {
             ScopeSource::Header(name) => Some(name),
             ScopeSource::Authorization | ScopeSource::Jwt { .. } => Some(&http::header::AUTHORIZATION),
             ScopeSource::Cookie(_) => Some(&http::header::COOKIE),
-            ScopeSource::Query(_) => None,
+            ScopeSource::ClientCertificate | ScopeSource::Query(_) => None,
         })
     }
 }
@@ -49,6 +49,8 @@ pub struct ScopePart {
 pub enum ScopeSource {
     /// The `Authorization` field.
     Authorization,
+    /// The verified certificate of the connection.
+    ClientCertificate,
     /// A cookie of this name.
     Cookie(Box<str>),
     /// A field that a trusted proxy has set.
@@ -68,6 +70,8 @@ pub enum ScopeSource {
 pub(super) struct ProofSources {
     /// The issuer of tokens.
     pub issuer: Option<Arc<str>>,
+    /// Whether clients have certificates.
+    pub has_client_certificates: bool,
 }
 
 /// An entry of the list; `None` for the word `none`.
@@ -109,13 +113,21 @@ fn default_parts() -> Vec<ScopePart> {
 
 fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String> {
     let (text, optional) = text.strip_suffix('?').map_or((text, false), |text| (text, true));
-    let right = "write `authorization`, `jwt:CLAIM`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
+    let right =
+        "write `authorization`, `jwt:CLAIM`, `client-cert`, `header:NAME`, `cookie:NAME`, `query:NAME` or `none`";
     let (kind, name) = text.split_once(':').unwrap_or((text, ""));
     let source = match (kind, name) {
         ("none", "") if text == "none" => {
             return if optional { Err("is `none` already: it takes no `?`".into()) } else { Ok(None) };
         }
         ("authorization", "") if text == kind => ScopeSource::Authorization,
+        ("client-cert", "") if text == kind => match proofs {
+            None => return Err(NOT_IN_MESSAGES.into()),
+            Some(ProofSources { has_client_certificates: true, .. }) => ScopeSource::ClientCertificate,
+            Some(ProofSources { has_client_certificates: false, .. }) => {
+                return Err("needs the authorities of clients' certificates: write `client_ca` in `[tls]`".into());
+            }
+        },
         ("header" | "cookie" | "jwt" | "query", "") => return Err(format!("lacks the name: {right}")),
         ("header", name) => match name.parse() {
             Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
@@ -153,7 +165,7 @@ mod tests {
     use super::*;
 
     fn proofs() -> ProofSources {
-        ProofSources { issuer: Some(Arc::default()) }
+        ProofSources { issuer: Some(Arc::default()), has_client_certificates: true }
     }
 
     fn part(text: &str) -> ScopePart {
@@ -172,6 +184,7 @@ mod tests {
         assert_eq!(part("query:tenant").source, ScopeSource::Query("tenant".into()));
         let claim = ScopeSource::Jwt { claim: "https://a/id".into(), issuer: Arc::default() };
         assert_eq!((part("jwt:https://a/id?").source, &*part("jwt:sub?").name), (claim, "jwt:sub"));
+        assert_eq!(part("client-cert?").source, ScopeSource::ClientCertificate);
         assert_eq!(parse("none", None), Ok(None));
     }
 
@@ -193,12 +206,14 @@ mod tests {
             "query:",
             "jwt:",
             "jwt",
-            "client-cert",
+            "client-cert:x",
             "ip",
         ] {
             assert!(parse(text, Some(&proofs())).is_err(), "{text:?}");
         }
-        assert!(parse("jwt:sub", Some(&ProofSources { issuer: None })).unwrap_err().contains("`[jwt]`"));
+        let none = ProofSources { issuer: None, has_client_certificates: false };
+        assert!(parse("jwt:sub", Some(&none)).unwrap_err().contains("`[jwt]`"));
+        assert!(parse("client-cert", Some(&none)).unwrap_err().contains("`client_ca`"));
         assert!(parse("jwt:sub", None).unwrap_err().contains("message"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 
 use super::reader::Section;
-use crate::tls::{self, CertificateFileError};
+use crate::tls::{self, CertificateFileError, ClientCertificates};
 
 /// TLS towards clients.
 #[derive(Clone)]
@@ -16,7 +16,9 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// The file of its key.
     pub key: PathBuf,
-    /// The rustls configuration made of both.
+    /// The file of the authorities of clients' certificates, and whether clients need one.
+    pub clients: Option<(PathBuf, ClientCertificates)>,
+    /// The rustls configuration made of them.
     pub server: Arc<ServerConfig>,
     /// Whether everybody on the machine may read the key's file.
     pub(super) readable_by_all: bool,
@@ -28,6 +30,7 @@ impl fmt::Debug for TlsConfig {
         f.debug_struct("TlsConfig")
             .field("certificate", &self.certificate)
             .field("key", &self.key)
+            .field("clients", &self.clients)
             .finish_non_exhaustive()
     }
 }
@@ -36,9 +39,19 @@ impl fmt::Debug for TlsConfig {
 pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
     let reader = section.reader();
     let (certificate, key) = (section.text("certificate"), section.text("key"));
-    let (certificate, key) = (certificate?, key?);
+    let authorities = section.text("client_ca");
+    let clients = section.choice("client", |word| match word {
+        "optional" => Some(ClientCertificates::Optional),
+        "required" => Some(ClientCertificates::Required),
+        _ => None,
+    });
+    let (certificate, key, authorities, clients) = (certificate?, key?, authorities?, clients?);
     match (certificate.value.is_empty(), key.value.is_empty()) {
-        (true, true) => return Some(None),
+        (true, true) if authorities.value.is_empty() => return Some(None),
+        (true, true) => {
+            reader.problem(&authorities.position, "needs `certificate` and `key` beside it");
+            return None;
+        }
         (false, false) => {}
         (certificate_is_missing, _) => {
             let (written, missing) = if certificate_is_missing { (&key, "certificate") } else { (&certificate, "key") };
@@ -47,8 +60,20 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
         }
     }
     let (chain, secret) = (reader.tls_file(&certificate), reader.tls_file(&key));
+    let client_ca = match authorities.value.is_empty() {
+        true => None,
+        false => Some(reader.tls_file(&authorities)?),
+    };
     let (chain, secret) = (chain?, secret?);
-    let server = match tls::server_config(chain.as_bytes(), secret.as_bytes()) {
+    let verifier = match client_ca.as_ref().map(|text| tls::client_verifier(text.as_bytes(), clients.value)).transpose()
+    {
+        Ok(verifier) => verifier,
+        Err(message) => {
+            reader.problem(&authorities.position, format!("`{}` {message}", authorities.value));
+            return None;
+        }
+    };
+    let server = match tls::server_config(chain.as_bytes(), secret.as_bytes(), verifier) {
         Ok(server) => server,
         Err(error) => {
             let (text, message) = match error {
@@ -59,7 +84,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<Option<TlsConfig>> {
             return None;
         }
     };
+    let clients = client_ca.is_some().then(|| (authorities.value.into(), clients.value));
     let readable_by_all = reader.environment().is_readable_by_all(Path::new(&key.value));
     let (certificate, key) = (certificate.value.into(), key.value.into());
-    Some(Some(TlsConfig { certificate, key, server, readable_by_all }))
+    Some(Some(TlsConfig { certificate, key, clients, server, readable_by_all }))
 }

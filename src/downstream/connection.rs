@@ -36,7 +36,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end, or, once a drain is `closing`, to the end of its running requests.
 pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: FramingTimeouts, drain: DrainSignals) {
-    let client = Arc::new(ClientConnection::new(peer, socket.is_secure()));
+    let certificate = socket.certificate_name().map(Arc::new);
+    let client = Arc::new(ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) });
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
     let service = service_fn(|mut request: Request<Incoming>| {

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::tls::CertificateName;
 use crate::write_coalesced;
 
 /// The transport of a client's connection.
@@ -25,6 +26,14 @@ impl Socket {
     /// Whether the connection is encrypted.
     pub fn is_secure(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    /// The name in the client's certificate, which the handshake has verified.
+    pub fn certificate_name(&self) -> Option<CertificateName> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => CertificateName::read(stream.get_ref().1.peer_certificates()?.first()?),
+        }
     }
 }
 

@@ -59,9 +59,11 @@ impl ReplayQuestion {
         let mut headers = HeaderMap::new();
         let scope = route.scope.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
-            ScopeSource::Authorization | ScopeSource::Cookie(_) | ScopeSource::Jwt { .. } | ScopeSource::Query(_) => {
-                None
-            }
+            ScopeSource::Authorization
+            | ScopeSource::ClientCertificate
+            | ScopeSource::Cookie(_)
+            | ScopeSource::Jwt { .. }
+            | ScopeSource::Query(_) => None,
         });
         for name in [&AUTHORIZATION, &COOKIE].into_iter().chain(scope) {
             // `authorization` may be a part of the scope too.

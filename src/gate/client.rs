@@ -1,8 +1,10 @@
 //! The client of a connection.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::body::ConnectionGuards;
+use crate::tls::CertificateName;
 
 /// The client at the other end of a connection.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub struct ClientConnection {
     pub peer: IpAddr,
     /// Whether the connection uses TLS.
     pub secure: bool,
+    /// The name in the client's verified certificate, if it has one.
+    pub certificate: Option<Arc<CertificateName>>,
     /// The requests on the connection that end with it.
     pub ties: ConnectionGuards,
 }
@@ -18,6 +22,6 @@ pub struct ClientConnection {
 impl ClientConnection {
     /// A new connection.
     pub fn new(peer: IpAddr, secure: bool) -> Self {
-        Self { peer, secure, ties: ConnectionGuards::default() }
+        Self { peer, secure, certificate: None, ties: ConnectionGuards::default() }
     }
 }

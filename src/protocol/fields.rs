@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue,
@@ -11,6 +12,7 @@ use http::{HeaderMap, Version};
 
 use super::via;
 use crate::domain::sealed_response::SEALED;
+use crate::tls::CertificateName;
 
 /// The field that marks a replay; no other answer has it.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -222,6 +224,8 @@ pub struct RequestOrigin {
     pub version: Version,
     /// Whether the request came over TLS.
     pub secure: bool,
+    /// The name in the client's verified certificate, if it has one.
+    pub certificate: Option<Arc<CertificateName>>,
 }
 
 impl RequestOrigin {
@@ -416,6 +420,7 @@ mod tests {
                 host: Some(host.clone()),
                 version: Version::HTTP_11,
                 secure: false,
+                certificate: None,
             };
             prepare_for_service(&mut headers, &origin, |_| false);
             ["x-forwarded-for", "forwarded", "x-forwarded-host", "via"]
@@ -447,8 +452,14 @@ mod tests {
     #[test]
     fn forged_oncegate_fields_are_removed() {
         let mut request = map(&[("oncegate-reservation", "x"), ("oncegate-attempt", "9"), ("x-a", "1")]);
-        let origin =
-            RequestOrigin { peer: LOCAL, trusted: false, host: None, version: Version::HTTP_11, secure: false };
+        let origin = RequestOrigin {
+            peer: LOCAL,
+            trusted: false,
+            host: None,
+            version: Version::HTTP_11,
+            secure: false,
+            certificate: None,
+        };
         prepare_for_service(&mut request, &origin, |_| false);
         assert!(!request.contains_key(RESERVATION) && !request.contains_key(ATTEMPT) && request.contains_key("x-a"));
         let mut response = map(&[("idempotent-replayed", "true"), ("oncegate-status", "executed"), ("x-a", "1")]);

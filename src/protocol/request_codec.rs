@@ -57,6 +57,8 @@ pub fn decode(encoded: Vec<u8>) -> Option<(request::Parts, Bytes, RequestOrigin)
         peer: str::from_utf8(&peer).ok()?.parse::<IpAddr>().ok()?,
         trusted: *trusted == 1,
         secure: *secure == 1,
+        // Its caller is in the record already.
+        certificate: None,
         host: if *has_host == 1 { Some(HeaderValue::from_bytes(&host).ok()?) } else { None },
         version: match version {
             b"1.0" => Version::HTTP_10,
@@ -85,7 +87,8 @@ mod tests {
             .header("x-b", "");
         let host = Some(HeaderValue::from_static("shop.example:8080"));
         let peer = "2001:db8::7".parse().unwrap();
-        let origin = RequestOrigin { peer, trusted: true, host, version: Version::HTTP_2, secure: false };
+        let origin =
+            RequestOrigin { peer, trusted: true, host, version: Version::HTTP_2, secure: false, certificate: None };
         (request.body(()).unwrap().into_parts().0, origin)
     }
 

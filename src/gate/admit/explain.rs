@@ -22,6 +22,7 @@ use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
 use crate::protocol::refusal::Refusal;
 use crate::store::metrics::StoreMetrics;
+use crate::tls::CertificateName;
 use crate::upstream::connection_slots::UpstreamSlots;
 
 /// The route, key, scope and fingerprint of a request.
@@ -44,14 +45,24 @@ pub struct Explained {
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// The request's token, verified, or the refusal of a request whose scope reads it.
-pub type TokenCheck = Result<CallerToken, Refusal>;
+/// What is known of the caller beside the request.
+pub struct ExplainedCaller {
+    /// The request's token, verified, or the refusal of a request whose scope reads it.
+    pub token: Result<CallerToken, Refusal>,
+    /// The name in the client's certificate.
+    pub certificate: Option<CertificateName>,
+}
 
 /// Explains a request as a proxy with this configuration would treat it, coming from a trusted peer.
 ///
 /// # Errors
 /// The refusal that the proxy would answer with before it asks the store.
-pub fn explain(config: &Config, head: &request::Parts, body: &[u8], token: TokenCheck) -> Result<Explained, Refusal> {
+pub fn explain(
+    config: &Config,
+    head: &request::Parts,
+    body: &[u8],
+    caller: ExplainedCaller,
+) -> Result<Explained, Refusal> {
     let router = Router::new(
         config,
         &RouteLatencies::default(),
@@ -93,7 +104,7 @@ pub fn explain(config: &Config, head: &request::Parts, body: &[u8], token: Token
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, token)?,
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)?,
     };
     let path = fingerprint_path(route, head);
     let input = fingerprint_input(head, &path, body);
@@ -119,19 +130,19 @@ fn caller_and_key<'a>(
     route: &'a Route,
     head: &request::Parts,
     body: &[u8],
-    token: TokenCheck,
+    caller: ExplainedCaller,
 ) -> Result<(Option<Key>, scope::ScopeParts<'a>), Refusal> {
     check_nominated(&head.headers, route)?;
     // The parts are shown, and not the scope that would come of the store's salt.
     let (service, salt) = (&config.service, &Salt::new([0; 32]));
     let input = |body, token| {
-        let proofs = CallerProofs { untrusted_peer: None, token };
+        let proofs = CallerProofs { untrusted_peer: None, token, certificate: caller.certificate.as_ref() };
         IdentityInput { head, body, proofs, route, service, salt }
     };
     let in_head = identity::find_key(&input(None, &CallerToken::Unread))?;
     let has_key = !matches!(identity::find_key(&input(Some(body), &CallerToken::Unread))?, KeySearch::NoKey);
     // As in the proxy: only a request with a key has its token verified.
-    let token = if has_key && route.scope.reads_token() { token? } else { CallerToken::Unread };
+    let token = if has_key && route.scope.reads_token() { caller.token? } else { CallerToken::Unread };
     if !matches!(in_head, KeySearch::NoKey) && body.len() > route.max_request_body {
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }

@@ -78,6 +78,7 @@ impl Gate {
             host: Some(host(route)),
             version: Version::HTTP_11,
             secure: consumer.broker.tls,
+            certificate: None,
         };
         // The same table as for requests, so that no message reaches a path under another route's policy.
         let active = match live.router.find(&Method::POST, origin.host_name(), uri.path()) {
@@ -94,7 +95,7 @@ impl Gate {
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
         let key_parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
         // A queue that is configured here is trusted: its publishers set the scope's headers.
-        let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread };
+        let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread, certificate: None };
         let caller = scope::read_parts(&consumer.scope, &head, proofs)?;
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.instance.store_clock.now())?;

@@ -23,6 +23,7 @@ pub(in crate::gate) fn request_origin(
         host: effective_host(head),
         version: head.version,
         secure: client.secure,
+        certificate: client.certificate.clone(),
     }
 }
 

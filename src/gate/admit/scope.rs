@@ -12,6 +12,7 @@ use crate::domain::fingerprint::form;
 use crate::domain::scope::{Salt, Scope};
 use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
+use crate::tls::CertificateName;
 
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
@@ -23,11 +24,13 @@ pub(in crate::gate) struct CallerProofs<'a> {
     pub(super) untrusted_peer: Option<IpAddr>,
     /// The caller's token.
     pub(super) token: &'a CallerToken,
+    /// The name in the client's verified certificate.
+    pub(super) certificate: Option<&'a CertificateName>,
 }
 
 impl<'a> CallerProofs<'a> {
-    pub(in crate::gate) fn new(origin: &RequestOrigin, token: &'a CallerToken) -> Self {
-        Self { untrusted_peer: origin.untrusted_peer(), token }
+    pub(in crate::gate) fn new(origin: &'a RequestOrigin, token: &'a CallerToken) -> Self {
+        Self { untrusted_peer: origin.untrusted_peer(), token, certificate: origin.certificate.as_deref() }
     }
 }
 
@@ -86,6 +89,7 @@ pub(super) fn read_parts<'a>(
     for part in &rule.parts {
         let value = match &part.source {
             ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.and_then(credentials),
+            ScopeSource::ClientCertificate => proofs.certificate.map(|name| name.as_bytes().to_vec()),
             ScopeSource::Header(name) => single(&head.headers, name)?.map(|value| value.as_bytes().to_vec()),
             ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
             ScopeSource::Jwt { claim, issuer } => proofs.token.identify(issuer, claim)?,

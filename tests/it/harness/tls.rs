@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use oncegate::tls;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
@@ -66,6 +66,14 @@ impl Authority {
         self.sign(names, |params| params.not_after = date_time_ymd(2020, 1, 1))
     }
 
+    /// Issues one for a client with these URIs, hosts and common name.
+    pub fn issue_named(&self, uris: &[&str], hosts: &[&str], name: &str) -> CertifiedKeyFiles {
+        self.sign(hosts, |params| {
+            params.subject_alt_names.extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())));
+            params.distinguished_name.push(DnType::CommonName, name);
+        })
+    }
+
     /// Issues one for a client of this name.
     pub fn issue_to_client(&self, name: &str) -> CertifiedKeyFiles {
         self.sign(&[], |params| params.distinguished_name.push(DnType::CommonName, name))
@@ -114,7 +122,7 @@ impl CertifiedKeyFiles {
 
     /// The configuration of a service that speaks these protocols, the first the best.
     pub fn server_speaking(&self, protocols: &[&str]) -> Arc<ServerConfig> {
-        let server = tls::server_config(self.certificate.as_bytes(), self.key.as_bytes()).unwrap();
+        let server = tls::server_config(self.certificate.as_bytes(), self.key.as_bytes(), None).unwrap();
         let mut server = ServerConfig::clone(&server);
         server.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         Arc::new(server)
@@ -146,19 +154,36 @@ pub struct TlsClient<'a> {
     pub name: &'static str,
     pub protocols: &'static [&'static str],
     pub version: &'static SupportedProtocolVersion,
+    /// The client's own certificate.
+    pub certificate: Option<&'a CertifiedKeyFiles>,
 }
 
 impl<'a> TlsClient<'a> {
     /// With TLS 1.3 and HTTP/1.1, to `localhost`.
     pub fn new(address: SocketAddr, authority: &'a Authority) -> Self {
-        Self { address, authority, name: "localhost", protocols: &["http/1.1"], version: &version::TLS13 }
+        Self {
+            address,
+            authority,
+            name: "localhost",
+            protocols: &["http/1.1"],
+            version: &version::TLS13,
+            certificate: None,
+        }
     }
 
-    fn connector(&self) -> TlsConnector {
+    /// The client with its memory of sessions: connections by the same connector are resumed.
+    pub fn connector(&self) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der()).unwrap();
         let builder = ClientConfig::builder_with_provider(tls::provider()).with_protocol_versions(&[self.version]);
-        let mut client = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let builder = builder.unwrap().with_root_certificates(roots);
+        let mut client = match self.certificate {
+            None => builder.with_no_client_auth(),
+            Some(CertifiedKeyFiles { certificate, key }) => {
+                let chain = tls::parse_certificates(certificate.as_bytes()).unwrap();
+                builder.with_client_auth_cert(chain, tls::parse_private_key(key.as_bytes()).unwrap()).unwrap()
+            }
+        };
         client.alpn_protocols = self.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         TlsConnector::from(Arc::new(client))
     }

@@ -46,6 +46,7 @@ fn search(config: &Config, sample: &Sample<'_>) -> Result<IdentitySearch, Refusa
         proofs: CallerProofs {
             untrusted_peer: sample.untrusted_peer.then_some(Ipv4Addr::new(10, 1, 2, 3).into()),
             token: &CallerToken::Absent,
+            certificate: None,
         },
         route: &config.routes[0],
         service: &"default".into(),
