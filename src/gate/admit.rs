@@ -121,7 +121,10 @@ impl GuardedRequest {
     /// The question whether this request's caller may read a stored response, where the route has it asked.
     pub(super) fn replay_question(&self) -> Option<(Arc<Authorizer>, ReplayQuestion)> {
         let authorizer = self.active.authorizer.as_ref()?;
-        Some((Arc::clone(authorizer), ReplayQuestion::new(&self.head, self.route())))
+        Some((
+            Arc::clone(authorizer),
+            ReplayQuestion::new(&self.head, self.route(), self.origin.certificate.as_deref()),
+        ))
     }
 
     /// Refuses a new key, and counts that.

@@ -20,6 +20,7 @@ use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
 use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
 use crate::telemetry::logs::error_causes;
+use crate::tls::CertificateName;
 use crate::upstream::UpstreamClient;
 
 /// The time limit of one question. The client waits for it.
@@ -49,13 +50,13 @@ pub(super) enum ReplayDenied {
 /// A question about one caller and one request.
 pub(super) struct ReplayQuestion {
     headers: HeaderMap,
-    /// SHA-256 of the route's name and the fields, each length-prefixed.
+    /// SHA-256 of the route's name, the certificate's name and the fields, each length-prefixed.
     digest: QuestionDigest,
 }
 
 impl ReplayQuestion {
-    /// The question about a request on a route.
-    pub(super) fn new(head: &request::Parts, route: &Route) -> Self {
+    /// The question about a request on a route, from a client with this certificate.
+    pub(super) fn new(head: &request::Parts, route: &Route, certificate: Option<&CertificateName>) -> Self {
         let mut headers = HeaderMap::new();
         let scope = route.scope.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
@@ -78,7 +79,9 @@ impl ReplayQuestion {
         headers.insert(X_FORWARDED_URI, target);
         let mut digest = Sha256::new();
         let fields = headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
-        for part in [route.name.as_bytes()].into_iter().chain(fields) {
+        // The service does not see it. The permission of one caller must not count for another all the same.
+        let certificate = certificate.map_or(&[][..], CertificateName::as_bytes);
+        for part in [route.name.as_bytes(), certificate].into_iter().chain(fields) {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }

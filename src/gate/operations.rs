@@ -84,7 +84,8 @@ impl Gate {
         for route in &routes {
             let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
             if let Some(authorizer) = authorizer
-                && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route))).await
+                && let Err(denied) =
+                    Box::pin(authorizer.ask(ReplayQuestion::new(&head, route, client.certificate.as_deref()))).await
             {
                 return denied.into_response();
             }

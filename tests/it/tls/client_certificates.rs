@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use crate::harness::operator::oncegate;
 use crate::harness::proxy::{self, Setup};
 use crate::harness::tls::{Authority, CertifiedKeyFiles, TlsClient};
-use crate::harness::{Proxy, Store, TEST_TIMEOUT, World, eventually, on_both_stores, route};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 /// A proxy whose clients have certificates of one authority.
 struct Mutual {
@@ -110,6 +110,26 @@ async fn a_resumed_session_has_the_callers_certificate() {
         assert_eq!(second, (HandshakeKind::Resumed, 201, "replayed".to_owned()));
     }
     assert_eq!(mutual.world.upstream.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_permission_to_replay_counts_for_one_certificate_alone() {
+    let authority = Upstream::start().await;
+    authority.answer_all(Answer::status(403));
+    let mutual = Mutual::start(Store::sqlite(), "").await;
+    let authorize = format!("replay = {{ authorize = \"http://{}/\", authorize_cache = \"1h\" }}", authority.address);
+    let text = mutual.world.setup.text().replace("scope = [", &format!("{authorize}\nscope = ["));
+    fs::write(mutual.world.proxy.file(), text).unwrap();
+    mutual.world.proxy.wait_for_log("the configuration was reloaded").await;
+    let callers = ["till", "desk"].map(|name| mutual.clients.issue_named(&[], &[], name));
+    for caller in &callers {
+        assert_eq!(mutual.pays(caller).await, executed());
+    }
+    eventually(TEST_TIMEOUT, async || (mutual.pays(&callers[0]).await.0 == 403).then_some(())).await;
+    authority.then(Answer::status(200));
+    assert_eq!(mutual.pays(&callers[0]).await, replayed());
+    assert_eq!(mutual.pays(&callers[0]).await, replayed());
+    assert_eq!(mutual.pays(&callers[1]).await.0, 403);
 }
 
 #[tokio::test]
