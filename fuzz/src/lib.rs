@@ -11,6 +11,7 @@ pub mod form;
 pub mod framing;
 pub mod json;
 pub mod json_model;
+pub mod jwt;
 pub mod key;
 pub mod message;
 pub mod multipart;
@@ -24,11 +25,12 @@ pub mod structured_field;
 pub type Property = fn(&[u8]);
 
 /// All properties, each by the name of its program and of its corpus.
-pub const PROPERTIES: [(&str, Property); 11] = [
+pub const PROPERTIES: [(&str, Property); 12] = [
     ("config", config::check),
     ("form", form::check),
     ("framing", framing::check),
     ("json", json::check),
+    ("jwt", jwt::check),
     ("key", key::check),
     ("message", message::check),
     ("multipart", multipart::check),

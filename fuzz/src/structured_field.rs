@@ -88,7 +88,8 @@ const FROM_ONCEGATE: [&str; 3] = ["oncegate-attempt", "oncegate-recovery-point",
 fn check_request(headers: &HeaderMap) {
     let peer = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     for trusted in [false, true] {
-        let origin = RequestOrigin { peer, trusted, host: None, version: Version::HTTP_11, secure: false, certificate: None };
+        let origin =
+            RequestOrigin { peer, trusted, host: None, version: Version::HTTP_11, secure: false, certificate: None };
         let mut passed = headers.clone();
         fields::prepare_for_service(&mut passed, &origin, |_| false);
         // The forwarding fields and `TE: trailers` are set anew.
