@@ -184,9 +184,12 @@ on_both_stores!(a_key_without_its_secret_is_refused);
 async fn a_key_without_its_secret_is_refused(store: Store) {
     let mut world = World::with(store, |setup| setup.top(&format!("secret = {OLD:?}"))).await;
     assert_eq!(oncegate_status(world.pay("k-1")).await, "executed");
-    world.restart_as(|setup| setup).await;
+    // The store's salt is opened by the new secret from now on.
+    let rotated = format!("secret = {NEW:?}\nprevious_secrets = [{OLD:?}]");
+    world.restart_as(|setup| setup.top(&rotated)).await;
+    world.restart_as(|setup| setup.top(&format!("secret = {NEW:?}"))).await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (422, "key-reused".to_owned()));
-    world.restart_as(|setup| setup.top(&format!("secret = {OLD:?}"))).await;
+    world.restart_as(|setup| setup.top(&rotated)).await;
     assert_eq!(oncegate_status(world.pay("k-1")).await, "replayed", "and open again with it");
     assert_eq!(world.upstream.calls(), 1);
 }

@@ -120,7 +120,7 @@ async fn a_route_has_authorities_and_a_name_of_its_own_and_takes_the_rest_from_t
         .top(&top)
         .route(&route("top", ""))
         .route(&route("ca", &lines(&ca)))
-        .route(&route("name", &lines("server_name = \"payments.internal\"")))
+        .route(&route("name", "upstream_tls = { server_name = \"payments.internal\" }"))
         .route(&route("both", &lines(&format!("{ca}, server_name = \"payments.internal\""))))
         .route(&route(
             "anonymous",
