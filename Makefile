@@ -42,6 +42,9 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need faketime || echo "the tests that set a store's clock are skipped" >&2
 	@scripts/need chromium chromium-driver || echo "the tests with a real browser are skipped" >&2
 	@npm ci --prefix tests/page --ignore-scripts --no-audit --no-fund --silent || echo "no npm: accessibility is not checked" >&2
+	@python3 -m venv $${CARGO_TARGET_DIR:-target}/recipes && \
+	    $${CARGO_TARGET_DIR:-target}/recipes/bin/pip install --quiet --disable-pip-version-check -r examples/recipes/requirements.txt || \
+	    echo "no pip: the recipes for Stripe's SDK and gRPC are skipped" >&2
 	cargo test --locked --workspace
 
 fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly

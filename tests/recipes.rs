@@ -1,0 +1,56 @@
+//! Runs the recipes of docs/recipes.md: their configurations are valid, and the real program does what their scripts expect.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The exit code of a script that lacks a program or a package.
+const SKIPPED: i32 = 77;
+
+/// The folder of each recipe.
+fn recipes() -> Vec<PathBuf> {
+    let all = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/recipes")).unwrap();
+    let mut found: Vec<_> = all.map(|entry| entry.unwrap().path()).filter(|path| path.join("try").exists()).collect();
+    found.sort();
+    assert!(found.len() >= 8, "the recipes are not found");
+    found
+}
+
+/// A command without settings of this process's environment.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("ONCEGATE")) {
+        command.env_remove(name);
+    }
+    command.env("ONCEGATE", env!("CARGO_BIN_EXE_oncegate"));
+    command
+}
+
+#[test]
+fn every_recipe_has_a_valid_configuration_and_a_place_in_the_documents() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes.md")).unwrap();
+    for recipe in recipes() {
+        let name = recipe.file_name().unwrap().to_str().unwrap();
+        let file = recipe.join("oncegate.toml");
+        let checked =
+            command(Path::new(env!("CARGO_BIN_EXE_oncegate"))).arg("check").arg("-c").arg(file).output().unwrap();
+        assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+        assert!(page.contains(&format!("\n## {name}: ")), "docs/recipes.md has no heading for {name}");
+        assert!(page.contains(&format!("../examples/recipes/{name}/oncegate.toml")), "no link to {name}");
+    }
+}
+
+#[test]
+fn every_recipe_does_what_its_script_expects() {
+    for recipe in recipes() {
+        let ended = command(&recipe.join("try")).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        match ended.status.code() {
+            Some(0) => {}
+            Some(SKIPPED) => eprint!("{said}"),
+            code => panic!("{} ended with {code:?}: {said}", recipe.display()),
+        }
+    }
+}
