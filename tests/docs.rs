@@ -269,6 +269,23 @@ fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
     }
 }
 
+#[test]
+fn every_figure_of_the_comparison_is_a_figure_of_the_benchmarks() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let (comparison, benchmarks) = (read("docs/comparison.md"), read("BENCHMARKS.md"));
+    let table = comparison.lines().skip_while(|line| !line.starts_with("| row of BENCHMARKS.md ")).skip(2);
+    let figures: Vec<_> = table.take_while(|line| line.starts_with('|')).map(cells).collect();
+    assert!(figures.len() >= 4, "the figures are not found");
+    for row in figures {
+        let measured = benchmarks.lines().filter(|line| line.starts_with('|')).map(cells);
+        let measured = measured.filter(|line| line[0] == row[0] && line.len() == 7).collect::<Vec<_>>();
+        assert_eq!(measured.len(), 1, "{row:?}");
+        // The columns of the summary: row, target, first run, range, second run, range, result.
+        assert_eq!([&row[1], &row[2]], [&measured[0][2], &measured[0][4]], "{row:?}");
+    }
+}
+
 /// The path without `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
