@@ -211,6 +211,32 @@ fn every_command_in_the_documents_is_accepted() {
     }
 }
 
+#[test]
+fn every_script_and_make_target_in_the_documents_exists() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let script = Regex::new(r"^(?:examples|scripts|deploy|tests|benches)/[\w./-]+$").unwrap();
+    let target = Regex::new(r"^[a-z]+$").unwrap();
+    let spans = Regex::new("`([^`\n]+)`").unwrap();
+    let (mut wrong, mut found) = (Vec::new(), 0);
+    for (name, text) in documents() {
+        let (blocks, prose) = split(&name, &text);
+        let typed = blocks.iter().filter(|block| ["sh", "console"].contains(&&*block.kind));
+        let lines = typed.flat_map(|block| block.text.lines()).map(|line| line.trim_start().trim_start_matches("$ "));
+        for line in lines.chain(spans.captures_iter(&prose).map(|span| span.extract::<1>().1[0])) {
+            let mut words = line.split_whitespace();
+            let is_there = match (words.next(), words.next()) {
+                (Some("make"), Some(word)) if target.is_match(word) => makefile.contains(&format!("\n{word}:")),
+                (Some(word), _) if script.is_match(word) => root().join(word).exists(),
+                _ => continue,
+            };
+            found += 1;
+            wrong.extend((!is_there).then(|| format!("{}: {line}", name.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(found > 40, "the commands are not found: {found}");
+}
+
 /// A heading's anchor, as GitHub generates it.
 fn anchors(prose: &str) -> BTreeSet<String> {
     let heading = Regex::new(r"(?m)^#{1,6} (.+)$").unwrap();

@@ -58,6 +58,7 @@ start_service() {
 
 # start_oncegate SCHEME: runs the recipe's configuration before the service on a free port. Sets $address and $url.
 start_oncegate() {
+    : >"$folder/oncegate.log"
     "$oncegate" run -c "$config" --upstream "$1://$upstream" --listen 127.0.0.1:0 --admin 127.0.0.1:0 \
         --store "sqlite:$folder/oncegate.db" 2>"$folder/oncegate.log" &
     proxy=$!
