@@ -32,6 +32,7 @@ use crate::instance::lease::InstanceLease;
 use crate::instance::live_keys::LiveKeyLimits;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
+use crate::instance::reload_state::ReloadState;
 use crate::instance::store_clock::{ClockReading, StoreClock};
 use crate::instance::{self, Instance};
 use crate::store::encrypted::{EncryptedStore, Encryption};
@@ -187,6 +188,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         store: breaker.clone(),
         breaker,
         observability,
+        reload_state: ReloadState::default(),
         bypassed: AtomicU64::new(0),
     });
     if let Err(error) = route_identities::warn_of_changes(&*instance.store, &config).await {

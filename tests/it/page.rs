@@ -4,6 +4,7 @@ mod access;
 mod actions;
 mod browser;
 mod content;
+mod reloads;
 
 use std::net::SocketAddr;
 

@@ -30,6 +30,10 @@ const HASH_DIGITS: usize = 12;
 pub struct TimeView(SystemTime);
 
 impl TimeView {
+    pub fn at(time: SystemTime) -> Self {
+        Self(time)
+    }
+
     pub fn now() -> Self {
         Self(SystemTime::now())
     }

@@ -106,6 +106,7 @@ async fn gate(setup: &Setup) -> Gate {
         config: Arc::new(config),
         breaker: store.clone(),
         observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
+        reload_state: Default::default(),
         bypassed: Default::default(),
         store,
     }))
