@@ -215,7 +215,11 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
     }
-    let connections = ConnectionLimits::new(shares.clients, config.limits.connections_per_peer);
+    let connections = ConnectionLimits::new(
+        shares.clients,
+        config.limits.connections_per_peer,
+        instance.observability.metrics.connections.clone(),
+    );
     let mut workers =
         start_workers(listener.1, &instance, &live, &connections, &stops.downstream).map_err(StartError::Machine)?;
     workers

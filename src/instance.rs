@@ -36,6 +36,7 @@ pub mod lease;
 pub mod live_keys;
 pub mod metrics;
 pub mod observability;
+pub mod recent_outcomes;
 pub mod reload_state;
 pub mod replay_permissions;
 pub mod request_trace;

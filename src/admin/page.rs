@@ -34,7 +34,10 @@ pub use sessions::Sessions;
 
 mod action_pages;
 mod frame;
+mod instance_pages;
 mod list_pages;
+mod outcome_chart;
+mod route_pages;
 mod runbooks;
 mod sessions;
 mod sign_in_pages;
@@ -66,9 +69,11 @@ enum PagePath<'a> {
     BulkChange,
     Change(&'a str, ActionKind),
     Find,
+    Instances,
     Key(&'a str),
     Keys,
     Overview,
+    Routes,
     Runbook(Runbook),
     SignIn,
     SignOut,
@@ -82,12 +87,14 @@ impl<'a> PagePath<'a> {
         Some(match *segments {
             [""] => Self::Overview,
             ["audit"] => Self::Audit,
+            ["instances"] => Self::Instances,
             ["keys"] => Self::Keys,
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
             ["page.css"] => Self::Style,
+            ["routes"] => Self::Routes,
             ["runbooks", name] => Self::Runbook(Runbook::parse(name)?),
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
@@ -100,7 +107,14 @@ impl<'a> PagePath<'a> {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
             Self::Find | Self::SignOut => &[Method::POST],
-            Self::Audit | Self::Key(_) | Self::Keys | Self::Overview | Self::Runbook(_) | Self::Style => &[Method::GET],
+            Self::Audit
+            | Self::Instances
+            | Self::Key(_)
+            | Self::Keys
+            | Self::Overview
+            | Self::Routes
+            | Self::Runbook(_)
+            | Self::Style => &[Method::GET],
         }
     }
 }
@@ -218,8 +232,10 @@ impl AdminListener {
             (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
             (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
             (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
+            (PagePath::Instances, _) => Ok(visit.show_instances().await),
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Routes, _) => Ok(visit.show_routes().await),
             (PagePath::Runbook(runbook), _) => Ok(visit.show_runbook(runbook).await),
             (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
                 Ok(visit.show_overview().await)

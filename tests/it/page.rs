@@ -5,6 +5,7 @@ mod actions;
 mod browser;
 mod content;
 mod reloads;
+mod routes;
 
 use std::net::SocketAddr;
 
