@@ -54,7 +54,7 @@ pub struct RouteSetting<'a> {
 }
 
 impl Route {
-    /// Its settings, in the order of [`KEYS`]; without those that are off.
+    /// Its settings, in the order of `KEYS`; without those that are off.
     pub fn settings(&self) -> Vec<RouteSetting<'_>> {
         let setting = |(label, keys): &(&'static str, &[&str])| {
             let value = describe(self, label)?;

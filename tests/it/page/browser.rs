@@ -75,6 +75,7 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         for screen in SCREENS {
             browser.set_screen(screen).await;
             browser.open(&format!("{home}{path}")).await;
+            browser.value("document.querySelectorAll('details').forEach(part => part.open = true)").await;
             let what = format!("{name}-{}-{}", screen.width, if screen.dark { "dark" } else { "light" });
             browser.picture(&what).await;
             browser.assert_fits(&what).await;
