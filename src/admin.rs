@@ -112,6 +112,8 @@ pub const NAME: &str = "oncegate";
 /// The operators' listener: the state behind its endpoints and pages.
 pub struct AdminListener {
     instance: Arc<Instance>,
+    /// The running configuration.
+    config: watch::Receiver<Arc<Config>>,
     key_admin: KeyAdmin,
     service_api: ServiceApi,
     sessions: page::Sessions,
@@ -131,10 +133,12 @@ impl AdminListener {
         leaving: CancellationToken,
     ) -> Self {
         let service_api = ServiceApi::new(Arc::clone(&instance), config.clone());
-        let key_admin = KeyAdmin::new(Arc::clone(&instance.store), config, Some(Arc::clone(&instance.store_clock)));
+        let key_admin =
+            KeyAdmin::new(Arc::clone(&instance.store), config.clone(), Some(Arc::clone(&instance.store_clock)));
         let key_counts = KeyCountCache::default();
         Self {
             instance,
+            config,
             key_admin,
             service_api,
             sessions: page::Sessions::new(),

@@ -32,6 +32,7 @@ use crate::instance::lease::InstanceLease;
 use crate::instance::live_keys::LiveKeyLimits;
 use crate::instance::metrics::Metrics;
 use crate::instance::observability::Observability;
+use crate::instance::reload_state::ReloadState;
 use crate::instance::store_clock::{ClockReading, StoreClock};
 use crate::instance::token_verifier::TokenVerifiers;
 use crate::instance::{self, Instance};
@@ -190,6 +191,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         store: breaker.clone(),
         breaker,
         observability,
+        reload_state: ReloadState::default(),
         bypassed: AtomicU64::new(0),
     });
     if let Err(error) = route_identities::warn_of_changes(&*instance.store, &config).await {
@@ -220,7 +222,11 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
     }
-    let connections = ConnectionLimits::new(shares.clients, config.limits.connections_per_peer);
+    let connections = ConnectionLimits::new(
+        shares.clients,
+        config.limits.connections_per_peer,
+        instance.observability.metrics.connections.clone(),
+    );
     let mut workers =
         start_workers(listener.1, &instance, &live, &connections, &stops.downstream).map_err(StartError::Machine)?;
     workers

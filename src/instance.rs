@@ -23,6 +23,7 @@ use lease::InstanceLease;
 use live_keys::LiveKeyLimits;
 use metrics::CacheTier;
 use observability::Observability;
+use reload_state::ReloadState;
 use replay_permissions::ReplayPermissions;
 use store_clock::{ClockLimits, StoreClock};
 use token_verifier::TokenVerifiers;
@@ -36,6 +37,8 @@ pub mod lease;
 pub mod live_keys;
 pub mod metrics;
 pub mod observability;
+pub mod recent_outcomes;
+pub mod reload_state;
 pub mod replay_permissions;
 pub mod request_trace;
 pub mod store_clock;
@@ -56,6 +59,8 @@ pub struct Instance {
     pub bypassed: AtomicU64,
     /// Metrics, request traces and counts for operators.
     pub observability: Arc<Observability>,
+    /// Whether the last reload of the configuration was refused.
+    pub reload_state: ReloadState,
     /// The salt of the service's scopes.
     pub salt: Salt,
     /// This instance's right to start attempts.

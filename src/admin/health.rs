@@ -1,5 +1,6 @@
 //! Readiness: whether new requests should be sent to this instance. Health only says that the process is alive.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AdminListener;
+use crate::domain::rfc3339;
 use crate::instance::Instance;
+use crate::instance::reload_state::RefusedReload;
 use crate::instance::store_clock::ClockView;
 use crate::store;
 
@@ -29,6 +32,7 @@ pub(super) struct Readiness {
     may_start_attempts: bool,
     is_draining: bool,
     bypassed: u64,
+    refused_reload: Option<Arc<RefusedReload>>,
 }
 
 impl Readiness {
@@ -60,6 +64,12 @@ impl Readiness {
             "lease": { "held": self.is_lease_held, "starts_attempts": self.may_start_attempts },
             "draining": self.is_draining,
             "bypassed": self.bypassed,
+            // The problems themselves need a token: they name files and settings.
+            "reload": {
+                "refused": self.refused_reload.is_some(),
+                "refused_at": self.refused_reload.as_ref().map(|refusal| rfc3339::format(refusal.at)),
+                "problems": self.refused_reload.as_ref().map_or(0, |refusal| refusal.count()),
+            },
         })
     }
 }
@@ -100,6 +110,7 @@ impl AdminListener {
             may_start_attempts: is_lease_held && !self.instance.draining.is_cancelled(),
             is_draining,
             bypassed: bypassed.load(Ordering::Relaxed),
+            refused_reload: self.instance.reload_state.refusal(),
         }
     }
 }

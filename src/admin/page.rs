@@ -19,21 +19,25 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 
 use super::auth::{self, AccessDenied, Role};
-use super::key_admin::problem::{ApiProblem, ProblemCode};
+use super::key_admin::problem::ApiProblem;
 use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
 use super::{AdminListener, BODY_MAX};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::fingerprint::form;
+use frame::Frame;
 use runbooks::Runbook;
 use sessions::Visitor;
 use text::ActionKind;
-use view_models::TimeView;
 
 pub use sessions::Sessions;
 
 mod action_pages;
+mod frame;
+mod instance_pages;
 mod list_pages;
+mod outcome_chart;
+mod route_pages;
 mod runbooks;
 mod sessions;
 mod sign_in_pages;
@@ -65,9 +69,11 @@ enum PagePath<'a> {
     BulkChange,
     Change(&'a str, ActionKind),
     Find,
+    Instances,
     Key(&'a str),
     Keys,
     Overview,
+    Routes,
     Runbook(Runbook),
     SignIn,
     SignOut,
@@ -81,12 +87,14 @@ impl<'a> PagePath<'a> {
         Some(match *segments {
             [""] => Self::Overview,
             ["audit"] => Self::Audit,
+            ["instances"] => Self::Instances,
             ["keys"] => Self::Keys,
             ["keys", "find"] => Self::Find,
             ["keys", "several"] => Self::BulkChange,
             ["keys", id] => Self::Key(id),
             ["keys", id, action] => Self::Change(id, ActionKind::parse(action)?),
             ["page.css"] => Self::Style,
+            ["routes"] => Self::Routes,
             ["runbooks", name] => Self::Runbook(Runbook::parse(name)?),
             ["sign-in"] => Self::SignIn,
             ["sign-out"] => Self::SignOut,
@@ -99,7 +107,14 @@ impl<'a> PagePath<'a> {
         match self {
             Self::BulkChange | Self::Change(..) | Self::SignIn => &[Method::GET, Method::POST],
             Self::Find | Self::SignOut => &[Method::POST],
-            Self::Audit | Self::Key(_) | Self::Keys | Self::Overview | Self::Runbook(_) | Self::Style => &[Method::GET],
+            Self::Audit
+            | Self::Instances
+            | Self::Key(_)
+            | Self::Keys
+            | Self::Overview
+            | Self::Routes
+            | Self::Runbook(_)
+            | Self::Style => &[Method::GET],
         }
     }
 }
@@ -118,20 +133,6 @@ impl FormParams {
     fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
-}
-
-/// The part that all pages have in common.
-struct Frame {
-    service: String,
-    instance: String,
-    reasons: Vec<String>,
-    /// The secret that its forms bring back.
-    form: String,
-    name: String,
-    is_signed_in: bool,
-    now: TimeView,
-    version: &'static str,
-    notice: Option<String>,
 }
 
 /// A page with a message alone.
@@ -231,8 +232,10 @@ impl AdminListener {
             (PagePath::Change(id, action), Some(form)) => visit.change_key(id, action, &form).await,
             (PagePath::Change(id, action), None) => visit.show_change(id, action).await,
             (PagePath::Find, form) => visit.find_keys(&form.unwrap_or_default()).await,
+            (PagePath::Instances, _) => Ok(visit.show_instances().await),
             (PagePath::Key(id), _) => visit.show_key(id).await,
             (PagePath::Keys, _) => visit.show_keys().await,
+            (PagePath::Routes, _) => Ok(visit.show_routes().await),
             (PagePath::Runbook(runbook), _) => Ok(visit.show_runbook(runbook).await),
             (PagePath::Overview | PagePath::SignIn | PagePath::SignOut | PagePath::Style, _) => {
                 Ok(visit.show_overview().await)
@@ -260,45 +263,6 @@ impl AdminListener {
 impl Visit<'_> {
     fn key_admin(&self) -> KeyAdminSnapshot<'_> {
         self.admin.key_admin.snapshot()
-    }
-
-    async fn build_frame(&self) -> Frame {
-        let instance = &self.admin.instance;
-        Frame {
-            service: instance.config.service.to_string(),
-            instance: instance.instance_lease.id().to_string(),
-            reasons: self.admin.readiness().await.reasons,
-            form: self.visitor.form.reveal().to_owned(),
-            name: self.visitor.name.clone(),
-            is_signed_in: self.visitor.is_signed_in,
-            now: TimeView::now(),
-            version: env!("CARGO_PKG_VERSION"),
-            notice: self.build_notice(),
-        }
-    }
-
-    /// Returns a notice about the change that the address names, in words of this page alone.
-    fn build_notice(&self) -> Option<String> {
-        let action = ActionKind::parse(self.query.get("done"))?;
-        let number = |name: &str| self.query.get(name).parse::<u64>().ok();
-        let mut notice = match number("changed") {
-            None => format!("Done. The key is {}.", action.done()),
-            Some(1) => format!("Done. 1 key is {}.", action.done()),
-            Some(changed) => format!("Done. {changed} keys are {}.", action.done()),
-        };
-        if let Some(refused @ 1..) = number("refused") {
-            let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
-            let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
-            let (keys, were) = if refused == 1 { ("key", "was") } else { ("keys", "were") };
-            notice.push_str(&format!(" {refused} {keys} {were} not changed: {}.", why.join("; or ")));
-        }
-        if let Some(behind @ 1..) = number("behind") {
-            notice.push_str(&format!(
-                " {behind} running instances have not confirmed that they have forgotten it: until their leases have run \
-                 out, they may still replay it."
-            ));
-        }
-        Some(notice)
     }
 
     /// Shows a problem.

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::key_changes::{KeyChanges, compare_routes};
+use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::KeyedRoute;
 use crate::config::{Config, ConfigProblems, Consumer, TlsFiles};
 use crate::instance::Instance;
@@ -79,11 +79,13 @@ pub async fn reload_on_changes(
             source.last_text = text;
             // The version that was loaded counts, not the one of a moment before.
             tls_files = match apply_reload(&source, &sender, &instance).await {
-                true => {
+                Ok(()) => {
                     note_success(metrics);
+                    instance.reload_state.note_success();
                     running_tls_files(&sender)
                 }
-                false => {
+                Err(ReloadProblems(problems)) => {
+                    instance.reload_state.note_refusal(problems);
                     metrics.reload_successful.set(0);
                     metrics.reload_failures.inc();
                     current_tls_files.unwrap_or(tls_files)
@@ -104,17 +106,25 @@ fn running_tls_files(sender: &watch::Sender<Arc<Config>>) -> TlsFiles {
     sender.borrow().tls_files.clone()
 }
 
-/// Loads the configuration and sends it, unless it has a problem. Returns whether it is now the running one.
-async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>, instance: &Instance) -> bool {
-    let new = match (source.load)() {
-        Ok(new) => new,
-        Err(problems) => {
-            for problem in problems.iter() {
-                tracing::error!(%problem, "the configuration has a problem; the running one stays");
-            }
-            return false;
+/// The problems for which a reload was refused, each a sentence without secrets.
+#[derive(Debug)]
+struct ReloadProblems(Vec<String>);
+
+/// Loads the configuration and sends it: it is the running one then.
+///
+/// # Errors
+/// The problems of the new configuration, which are logged; the running one stays.
+async fn apply_reload(
+    source: &ConfigSource,
+    sender: &watch::Sender<Arc<Config>>,
+    instance: &Instance,
+) -> Result<(), ReloadProblems> {
+    let new = (source.load)().map_err(|problems| {
+        for problem in problems.iter() {
+            tracing::error!(%problem, "the configuration has a problem; the running one stays");
         }
-    };
+        ReloadProblems(problems.iter().map(ToString::to_string).collect())
+    })?;
     let running = Arc::clone(&sender.borrow());
     let KeyChanges { lookups, unguarded } = compare_routes(&keyed_routes(&running), &keyed_routes(&new));
     for change in &lookups {
@@ -128,7 +138,7 @@ async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>
         );
     }
     if !lookups.is_empty() {
-        return false;
+        return Err(ReloadProblems(lookups.iter().map(describe_lookup_change).collect()));
     }
     if let Some((queue, what)) = find_consumer_change(&running, &new) {
         tracing::error!(
@@ -136,7 +146,10 @@ async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>
             "{what} has changed, which would make the keys of this queue's messages unfindable; the running \
              configuration stays. Restart to change it"
         );
-        return false;
+        let problem = format!(
+            "queue `{queue}`: {what} has changed, and its messages would not find their earlier keys; restart to change it"
+        );
+        return Err(ReloadProblems(vec![problem]));
     }
     if new.secrets.names() != running.secrets.names()
         && let Err(error) =
@@ -146,7 +159,8 @@ async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>
             error = %error,
             "`secret` or `previous_secrets` has changed, and a start with them would fail; the running configuration stays"
         );
-        return false;
+        let problem = format!("`secret` or `previous_secrets` has changed, and a start with them would fail: {error}");
+        return Err(ReloadProblems(vec![problem]));
     }
     for lost in &unguarded {
         tracing::warn!(
@@ -163,7 +177,15 @@ async fn apply_reload(source: &ConfigSource, sender: &watch::Sender<Arc<Config>>
     }
     tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
     sender.send_replace(Arc::new(new));
-    true
+    Ok(())
+}
+
+fn describe_lookup_change(change: &LookupChange) -> String {
+    format!(
+        "route `{}`: {} would not find their earlier keys any more ({}, now by route `{}`); restart to change it, or name a \
+         renamed route's earlier name in its `was`",
+        change.before, change.requests, change.changed, change.now
+    )
 }
 
 fn keyed_routes(config: &Config) -> Vec<KeyedRoute> {

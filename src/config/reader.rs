@@ -19,6 +19,7 @@ use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::tls_files::TlsFiles;
+use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::{units, wording};
 
 /// The reader of one file.
@@ -292,6 +293,22 @@ impl<'a> Section<'a> {
         self
     }
 
+    /// Notes the places of the values that are written for keys of this section. `own` is the place of its own table.
+    pub(super) fn note_origins(&self, own: ValueOrigin, origins: &mut ValueOrigins) {
+        for external in &self.external {
+            origins.note(external.key.to_owned(), ValueOrigin::External);
+        }
+        for layer in &self.layers {
+            let origin = match layer.rank {
+                Rank::BuiltIn => continue,
+                Rank::Defaults => ValueOrigin::Defaults,
+                Rank::Own => own,
+                Rank::External => ValueOrigin::External,
+            };
+            note_table("", layer.table, origin, origins);
+        }
+    }
+
     /// Puts another section of the same keys behind this one.
     pub(super) fn with_fallback(mut self, fallback: &Section<'a>) -> Self {
         self.layers.extend(fallback.layers.iter().cloned());
@@ -423,6 +440,17 @@ impl<'a> Section<'a> {
     fn doc(&self, name: &str) -> &'static KeyDoc {
         let doc = self.keys.iter().find(|key| key.name == name);
         doc.unwrap_or_else(|| unreachable!("`{name}` is read and not declared"))
+    }
+}
+
+/// Notes the keys of a table, and of the tables in it.
+fn note_table(before: &str, table: &DeTable<'_>, origin: ValueOrigin, origins: &mut ValueOrigins) {
+    for (key, value) in table {
+        let path = join(before, key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(table) => note_table(&path, table, origin, origins),
+            _ => origins.note(path, origin),
+        }
     }
 }
 

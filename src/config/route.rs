@@ -12,6 +12,7 @@ use super::reconcile::ReconcileConfig;
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
 use super::upstream_tls::UpstreamTlsConfig;
+use super::value_origins::ValueOrigins;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::key_rate::KeyRate;
@@ -97,6 +98,8 @@ pub struct Route {
     pub authorize: Option<Arc<AuthorizeConfig>>,
     /// Response fields that are not kept for replays.
     pub drop_headers: Vec<HeaderName>,
+    /// The places that its values come from.
+    pub origins: ValueOrigins,
 }
 
 impl Route {

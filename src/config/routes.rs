@@ -12,6 +12,7 @@ use super::reader::{Located, Section};
 use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
 use super::route_context::RouteContext;
 use super::upstream::UpstreamTarget;
+use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{header_name, upstream_target};
 use super::{
     PassThroughConfig, authorize, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units,
@@ -26,6 +27,9 @@ pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
 
 /// Many bodies are in memory at once, and each is written to a database.
 const BODY_BYTES_MAX: u64 = 64 << 20;
+
+/// The keys at the top that routes fall back to; `limits` there is another table than a route's.
+const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
 
 /// With a shorter one, a retry would find its key forgotten.
 const TTL_MIN: Duration = Duration::from_secs(1);
@@ -58,6 +62,8 @@ pub(super) fn read<'a>(
     if sections.is_empty() {
         sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
     }
+    let mut top_origins = ValueOrigins::default();
+    top.note_origins(ValueOrigin::Top, &mut top_origins);
     let mut signatures = RouteSignatures::default();
     let mut routes = Vec::new();
     for section in &sections {
@@ -68,7 +74,14 @@ pub(super) fn read<'a>(
         {
             let (name, path) = (name.value.clone(), path.value.clone());
             let was = signature.was.iter().flatten().map(|was| Arc::clone(&was.value)).collect();
-            routes.push(Route { name, was, path, methods: methods.clone(), ..fields });
+            let mut origins = ValueOrigins::default();
+            section.note_origins(ValueOrigin::Route, &mut origins);
+            if section.text("upstream").is_some_and(|text| text.value.is_empty()) {
+                // It stands for the one at the top.
+                origins.forget("upstream");
+            }
+            origins.add_fallbacks(&top_origins, &TOP_FALLBACKS);
+            routes.push(Route { name, was, path, methods: methods.clone(), origins, ..fields });
         }
         signatures.add(section, signature);
     }
@@ -279,6 +292,7 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         cors: Arc::new(cors?),
         authorize: authorize?,
         drop_headers: drop_headers?.value.into_iter().map(|name| name.value).collect(),
+        origins: ValueOrigins::default(),
     })
 }
 

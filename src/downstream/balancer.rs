@@ -108,7 +108,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut inboxes = ConnectionBalancer::create_inboxes(3);
-        let limits = ConnectionLimits::new(usize::MAX, 0);
+        let limits = ConnectionLimits::new(usize::MAX, 0, Default::default());
         let permit = || limits.admit([127, 0, 0, 1].into()).unwrap();
         let (mut clients, mut kept) = (Vec::new(), Vec::new());
         for _ in 0..30 {

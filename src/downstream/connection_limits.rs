@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::domain::peer_network::peer_network;
 use crate::protocol::refusal::ReachedLimit;
+use crate::telemetry::metrics::Gauge;
 
 /// The open connections of clients, over all workers.
 #[derive(Debug)]
@@ -14,7 +14,8 @@ pub struct ConnectionLimits {
     connections_max: usize,
     /// 0 for no limit.
     per_peer_max: usize,
-    open: AtomicUsize,
+    /// The metric of them counts.
+    open: Gauge,
     /// The open connections of each peer; empty without a limit.
     by_peer: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -27,9 +28,9 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionLimits {
-    /// Limits of which nothing is used. `per_peer_max` is 0 for no limit.
-    pub fn new(connections_max: usize, per_peer_max: usize) -> Arc<Self> {
-        Arc::new(Self { connections_max, per_peer_max, open: AtomicUsize::new(0), by_peer: Mutex::default() })
+    /// Limits of which nothing is used. `per_peer_max` is 0 for no limit; `open` is the metric, at zero.
+    pub fn new(connections_max: usize, per_peer_max: usize, open: Gauge) -> Arc<Self> {
+        Arc::new(Self { connections_max, per_peer_max, open, by_peer: Mutex::default() })
     }
 
     /// Counts a connection of this peer.
@@ -38,15 +39,15 @@ impl ConnectionLimits {
     /// The limit that is reached; the connection does not count then.
     pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<ConnectionPermit, ReachedLimit> {
         let peer = peer_network(peer);
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
-            self.open.fetch_sub(1, Ordering::Relaxed);
+        if self.open.inc().unsigned_abs() >= self.connections_max as u64 {
+            self.open.dec();
             return Err(ReachedLimit::Connections);
         }
         if self.per_peer_max > 0 {
             let mut by_peer = self.by_peer();
             let open = by_peer.entry(peer).or_default();
             if *open >= self.per_peer_max {
-                self.open.fetch_sub(1, Ordering::Relaxed);
+                self.open.dec();
                 return Err(ReachedLimit::ConnectionsPerPeer);
             }
             *open += 1;
@@ -62,7 +63,7 @@ impl ConnectionLimits {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.limits.open.fetch_sub(1, Ordering::Relaxed);
+        self.limits.open.dec();
         if self.limits.per_peer_max > 0 {
             let mut by_peer = self.limits.by_peer();
             match by_peer.get_mut(&self.peer) {
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn connections_are_limited_in_all_and_for_each_peer() {
-        let limits = ConnectionLimits::new(3, 2);
+        let limits = ConnectionLimits::new(3, 2, Gauge::default());
         let [a, b] = ["10.0.0.1", "10.0.0.2"].map(address);
         let kept = [limits.admit(a).unwrap(), limits.admit(a).unwrap()];
         assert_eq!(limits.admit(a).unwrap_err(), ReachedLimit::ConnectionsPerPeer);
@@ -92,6 +93,6 @@ mod tests {
         drop(kept);
         assert!(limits.admit(a).is_ok() && limits.admit(b).is_ok());
         drop(last);
-        assert_eq!((limits.open.load(Ordering::Relaxed), limits.by_peer().len()), (0, 0));
+        assert_eq!((limits.open.get(), limits.by_peer().len()), (0, 0));
     }
 }

@@ -11,6 +11,7 @@ use http::Method;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
+use super::recent_outcomes::{RecentOutcomes, RouteOutcomes};
 use crate::domain::state::StateKind;
 use crate::jwt::TokenFault;
 use crate::protocol::refusal::ReachedLimit;
@@ -32,6 +33,8 @@ mod unknown_keys;
 pub struct Metrics {
     registry: Registry,
     requests: ByRoute<OncegateStatus>,
+    /// The same of the last hour, which no scrape has.
+    recent: RouteOutcomes,
     reservations: ByRoute<ReservationResult>,
     rate_limited: RouteCounters,
     /// The time from a guarded request's head to the head of its response.
@@ -64,6 +67,8 @@ pub struct Metrics {
     pub late_completions: Counters<LateCompletion>,
     /// Attempts that are registered here.
     pub in_flight: Gauge,
+    /// Open connections of clients.
+    pub connections: Gauge,
     /// Bytes of bodies in memory.
     pub held_body_bytes: Gauge,
     /// 1 while the breaker is open.
@@ -89,6 +94,8 @@ pub struct RouteMetrics {
     pub path: Arc<str>,
     /// Responses by `Oncegate-Status`.
     pub requests: Counters<OncegateStatus>,
+    /// The same of the last hour, by minute.
+    pub recent: Arc<RecentOutcomes>,
     /// Results of reservations.
     pub reservations: Counters<ReservationResult>,
     /// Requests that were refused because of the route's limits on new keys.
@@ -101,6 +108,7 @@ impl Metrics {
         let mut metrics = Self {
             registry: Registry::default(),
             requests: ByRoute::default(),
+            recent: RouteOutcomes::default(),
             reservations: ByRoute::default(),
             rate_limited: RouteCounters::default(),
             request_duration: Histogram::default(),
@@ -118,6 +126,7 @@ impl Metrics {
             reconcile: Counters::default(),
             late_completions: Counters::default(),
             in_flight: Gauge::default(),
+            connections: Gauge::default(),
             held_body_bytes: Gauge::default(),
             breaker_open: Gauge::default(),
             keys: Gauges::default(),
@@ -156,6 +165,7 @@ impl Metrics {
         m.register(name("cache_hits"), "Records that were found without the store", self.cache_hits.clone());
         m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
+        m.register(name("connections"), "Open connections of clients", self.connections.clone());
         m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
         m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());
         m.register(name("tokens_refused"), "Callers' tokens that did not verify", self.tokens_refused.clone());
@@ -171,8 +181,8 @@ impl Metrics {
     /// The counters of a route. The same name has the same counters after a reload.
     pub fn route_metrics(&self, route: &Arc<str>, path: Arc<str>) -> Arc<RouteMetrics> {
         let (requests, reservations) = (self.requests.of(route), self.reservations.of(route));
-        let rate_limited = self.rate_limited.of(route);
-        Arc::new(RouteMetrics { name: Arc::clone(route), path, requests, reservations, rate_limited })
+        let (recent, rate_limited) = (self.recent.route(route), self.rate_limited.of(route));
+        Arc::new(RouteMetrics { name: Arc::clone(route), path, requests, recent, reservations, rate_limited })
     }
 
     /// All metrics in the format of a scrape.

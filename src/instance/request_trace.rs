@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, StatusCode, request};
 use tokio::time::Instant;
 
+use super::boot_time::BootInstant;
 use super::metrics::{MethodLabel, RouteMetrics};
 use super::observability::Observability;
 use crate::domain::ids::RecordId;
@@ -156,6 +157,7 @@ impl Drop for RequestTrace {
         let total = state.answered.map_or_else(|| self.began.elapsed(), |(_, total)| total);
         if let (Some(route), Some(oncegate_status)) = (&state.route, state.oncegate_status) {
             route.requests.count(oncegate_status);
+            route.recent.count(oncegate_status, BootInstant::now());
             self.observability.metrics.request_duration.observe(total);
         }
         self.log(&state, total);

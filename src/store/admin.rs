@@ -16,12 +16,14 @@ use crate::domain::state::StateKind;
 
 pub use current_row::CurrentRow;
 pub use id_range::IdRange;
+pub use instance_entry::{InstanceEntry, RawInstanceEntry};
 pub use key_entry::{EarlierAttempt, KeyEntry};
 pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
 pub use without_route::KeysWithoutRoute;
 
 mod current_row;
 mod id_range;
+mod instance_entry;
 mod key_entry;
 mod row;
 mod without_route;
@@ -71,6 +73,10 @@ pub trait AdminStore: Send + Sync {
 
     /// Counts the living instances of the service that may still cache a response purged by that count.
     fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64>;
+
+    /// Lists the instances of the service, at most `limit`, the one that has renewed its lease last before the others. Those whose
+    /// lease ran out within the last day may be among them.
+    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>>;
 }
 
 /// A filter on keys. The default fits all of them.

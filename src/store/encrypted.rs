@@ -19,7 +19,8 @@ use crate::domain::sealed_response;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 
 use super::admin::{
-    AuditEntry, Cursor, DecisionResults, KeyCounts, KeyFilter, KeyPage, OperatorAction, OperatorDecision, Target,
+    AuditEntry, Cursor, DecisionResults, InstanceEntry, KeyCounts, KeyFilter, KeyPage, OperatorAction,
+    OperatorDecision, Target,
 };
 use super::{
     AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
@@ -285,5 +286,8 @@ impl AdminStore for EncryptedStore {
 
     fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
         self.store.admin().count_instances_behind(service, purges)
+    }
+    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
+        self.store.admin().list_instances(service, limit)
     }
 }

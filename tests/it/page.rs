@@ -4,6 +4,8 @@ mod access;
 mod actions;
 mod browser;
 mod content;
+mod reloads;
+mod routes;
 
 use std::net::SocketAddr;
 

@@ -121,6 +121,7 @@ on_both! {
         pages_of_recent_settlements_have_each_one_once,
     }
     admin {
+        instances_of_a_service_are_listed_with_their_leases,
         the_audit_log_can_be_appended_to_and_not_changed,
         a_list_matches_its_filter_and_its_pages_have_each_key_once,
         other_services_keys_are_not_listed,

@@ -13,7 +13,7 @@ use super::timeline::timeline;
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::store::StoreError;
-use crate::store::admin::{KeyEntry, KeyFilter};
+use crate::store::admin::{InstanceEntry, KeyEntry, KeyFilter};
 
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
@@ -23,6 +23,9 @@ const AUDIT_ENTRIES_MAX: u32 = 100;
 
 /// The number of digits of a fingerprint that are shown.
 const FINGERPRINT_DIGITS: usize = 12;
+
+/// The number of instances that are listed: more than one service runs.
+const INSTANCES_MAX: u32 = 100;
 
 impl KeyAdminSnapshot<'_> {
     /// Lists keys that fit a filter.
@@ -90,6 +93,14 @@ impl KeyAdminSnapshot<'_> {
         let counts = self.store.admin().count_keys(self.service()).await?;
         let without_route = counts.list_without_route(|name| self.config.has_route(name));
         Ok(KeyStats { service: self.service(), counts, without_route, instance: None })
+    }
+
+    /// Lists the instances of the service, the one that has renewed its lease last before the others.
+    ///
+    /// # Errors
+    /// [`ApiProblem`], where the store fails.
+    pub async fn list_instances(&self) -> Result<Vec<InstanceEntry>, ApiProblem> {
+        Ok(self.store.admin().list_instances(self.service(), INSTANCES_MAX).await?)
     }
 
     /// Lists entries of the audit log, the latest first.

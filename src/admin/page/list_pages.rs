@@ -271,6 +271,7 @@ mod tests {
             service: "shop".into(),
             instance: "ab".into(),
             reasons: vec!["store: <away>".into()],
+            refused_reload: None,
             form: "secret".into(),
             name: String::new(),
             is_signed_in: false,

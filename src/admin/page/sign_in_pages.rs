@@ -112,7 +112,9 @@ fn parse_own_page(next: &str) -> Option<&str> {
         | PagePath::Key(_)
         | PagePath::Keys
         | PagePath::Audit
+        | PagePath::Instances
         | PagePath::Overview
+        | PagePath::Routes
         | PagePath::Runbook(_)
         | PagePath::BulkChange => true,
         PagePath::Find | PagePath::SignIn | PagePath::SignOut | PagePath::Style => false,

@@ -30,6 +30,10 @@ const HASH_DIGITS: usize = 12;
 pub struct TimeView(SystemTime);
 
 impl TimeView {
+    pub fn at(time: SystemTime) -> Self {
+        Self(time)
+    }
+
     pub fn now() -> Self {
         Self(SystemTime::now())
     }
@@ -222,7 +226,7 @@ impl From<TimelineEvent> for EventView {
 }
 
 /// A duration in milliseconds below ten seconds, else in its largest unit.
-fn format_duration(took: Duration) -> String {
+pub fn format_duration(took: Duration) -> String {
     if took < Duration::from_secs(10) { format!("{} ms", took.as_millis()) } else { format_span(took) }
 }
 

@@ -13,7 +13,7 @@ use crate::domain::unknown_cause::UnknownCause;
 pub struct KeyEntry {
     /// The record's id.
     pub id: RecordId,
-    /// The newest attempt's token, for [`Target`]. Never shown to anybody.
+    /// The newest attempt's token, for [`Target`](super::Target). Never shown to anybody.
     pub token: Token,
     /// The stored state.
     pub state: StateKind,

@@ -17,14 +17,15 @@ use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::store::StoreFuture;
 use crate::store::admin::{
-    AdminStore, AuditEntry, COUNTED_MAX, CurrentRow, Cursor, DecisionResult, DecisionResults, KeyCounts, KeyEntry,
-    KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawKeyCount,
-    RawKeyEntry, SCAN_ROWS_MAX, Target,
+    AdminStore, AuditEntry, COUNTED_MAX, CurrentRow, Cursor, DecisionResult, DecisionResults, InstanceEntry, KeyCounts,
+    KeyEntry, KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow,
+    RawInstanceEntry, RawKeyCount, RawKeyEntry, SCAN_ROWS_MAX, Target,
 };
 use crate::store::row::{millis, since_1970_ms};
 
 const APPLY_OPERATOR_DECISION: &str = durable!("apply_operator_decision");
 const COUNT_INSTANCES_BEHIND: &str = include_str!("sql/count_instances_behind.sql");
+const LIST_INSTANCES: &str = include_str!("sql/list_instances.sql");
 const LIST_KEYS: &str = include_str!("sql/list_keys.sql");
 const LIST_KEYS_BY_AGE: &str = include_str!("sql/list_keys_by_age.sql");
 const LIST_KEYS_IN_FLIGHT: &str = include_str!("sql/list_keys_in_flight.sql");
@@ -116,6 +117,19 @@ impl AdminStore for Postgres {
                 let rows = query(&self.upkeep, deadline, COUNT_INSTANCES_BEHIND, &parameters).await?;
                 let behind = rows.first().map(|row| row.try_get::<_, i64>("behind").map_err(column)).transpose()?;
                 Ok(behind.unwrap_or(0).unsigned_abs())
+            }
+        }))
+    }
+
+    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
+        let deadline = self.deadline();
+        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
+            let service = Arc::clone(&service);
+            async move {
+                let parameters: [Parameter<'_>; 2] =
+                    [(/* service */ &&*service, Type::TEXT), (/* limit */ &i64::from(limit), Type::INT8)];
+                let rows = bounded::query(&self.admin_reads, deadline, LIST_INSTANCES, &parameters).await?;
+                rows.iter().map(read_instance).collect()
             }
         }))
     }
@@ -375,6 +389,19 @@ fn read_count(row: &Row) -> Result<RawKeyCount, PgFailure> {
         state: StateKind::parse(row.try_get("state").map_err(column)?).ok_or(CorruptRow("state"))?,
         rows: row.try_get::<_, i64>("rows").map_err(column)?.unsigned_abs(),
     })
+}
+
+fn read_instance(row: &Row) -> Result<InstanceEntry, PgFailure> {
+    let raw = || {
+        Ok::<_, tokio_postgres::Error>(RawInstanceEntry {
+            id: row.try_get("id")?,
+            started_ms: row.try_get("started_ms")?,
+            renewed_ms: row.try_get("renewed_ms")?,
+            lease_until_ms: row.try_get("lease_until_ms")?,
+            now_ms: row.try_get("now_ms")?,
+        })
+    };
+    Ok(raw().map_err(column)?.decode()?)
 }
 
 fn read_audit_entry(row: &Row) -> Result<AuditEntry, PgFailure> {

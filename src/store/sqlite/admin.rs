@@ -14,14 +14,15 @@ use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
 use crate::store::StoreFuture;
 use crate::store::admin::{
-    AdminStore, AuditEntry, COUNTED_MAX, Cursor, DecisionResult, DecisionResults, KeyCounts, KeyEntry, KeyFilter,
-    KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawKeyCount, RawKeyEntry,
-    SCAN_ROWS_MAX, Target,
+    AdminStore, AuditEntry, COUNTED_MAX, Cursor, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyEntry,
+    KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawInstanceEntry,
+    RawKeyCount, RawKeyEntry, SCAN_ROWS_MAX, Target,
 };
 use crate::store::row::millis;
 
 const APPLY_OPERATOR_DECISION: &str = include_str!("sql/apply_operator_decision.sql");
 const COUNT_INSTANCES_BEHIND: &str = include_str!("sql/count_instances_behind.sql");
+const LIST_INSTANCES: &str = include_str!("sql/list_instances.sql");
 const LIST_KEYS: &str = include_str!("sql/list_keys.sql");
 const LIST_KEYS_BY_AGE: &str = include_str!("sql/list_keys_by_age.sql");
 const LIST_KEYS_IN_FLIGHT: &str = include_str!("sql/list_keys_in_flight.sql");
@@ -89,6 +90,19 @@ impl AdminStore for Sqlite {
             let parameters = named_params! { ":service": &*service, ":purges": purges, ":now": now };
             let behind: i64 = db.prepare_cached(COUNT_INSTANCES_BEHIND)?.query_row(parameters, |row| row.get(0))?;
             Ok(behind.unsigned_abs())
+        })
+    }
+
+    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
+        self.call(Urgency::Ordinary, 0, move |db, now| {
+            let parameters = named_params! { ":service": &*service, ":limit": i64::from(limit), ":now": now };
+            let mut statement = db.prepare_cached(LIST_INSTANCES)?;
+            let mut rows = statement.query(parameters)?;
+            let mut instances = Vec::new();
+            while let Some(row) = rows.next()? {
+                instances.push(read_instance(row)?);
+            }
+            Ok(instances)
         })
     }
 }
@@ -297,6 +311,17 @@ fn read_scan_end(row: &Row<'_>) -> Result<(i64, Option<RecordId>), SqliteFailure
 fn read_count(row: &Row<'_>) -> Result<RawKeyCount, SqliteFailure> {
     let state = StateKind::parse(&row.get::<_, String>("state")?).ok_or(CorruptRow("state"))?;
     Ok(RawKeyCount { route: row.get("route")?, state, rows: row.get::<_, i64>("rows")?.unsigned_abs() })
+}
+
+fn read_instance(row: &Row<'_>) -> Result<InstanceEntry, SqliteFailure> {
+    let raw = RawInstanceEntry {
+        id: row.get("id")?,
+        started_ms: row.get("started_ms")?,
+        renewed_ms: row.get("renewed_ms")?,
+        lease_until_ms: row.get("lease_until_ms")?,
+        now_ms: row.get("now_ms")?,
+    };
+    Ok(raw.decode()?)
 }
 
 fn read_audit_entry(row: &Row<'_>) -> Result<AuditEntry, SqliteFailure> {

@@ -53,7 +53,7 @@ impl Impatient {
         let closing = door.closing.clone();
         let limits = FramingTimeouts { body: SOON, ..FramingTimeouts::default() };
         let inbox = ConnectionBalancer::create_inboxes(1).remove(0);
-        let connections = ConnectionLimits::new(10, 0);
+        let connections = ConnectionLimits::new(10, 0, Default::default());
         tokio::spawn(downstream::serve(listener, inbox, Arc::new(gate), connections, limits, door));
         Self { client, _store: store, _closing: closing.drop_guard() }
     }
@@ -107,6 +107,7 @@ async fn gate(setup: &Setup) -> Gate {
         config: Arc::new(config),
         breaker: store.clone(),
         observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
+        reload_state: Default::default(),
         bypassed: Default::default(),
         store,
     }))

@@ -3,8 +3,9 @@
 use super::Visitor;
 use crate::harness::browser::{Browser, ENTER, SPACE, Screen, Scripts};
 use crate::harness::operator::{Operator, not_executed};
-use crate::harness::{Answer, Store, World};
+use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually};
 use crate::operators::{dead, unknown};
+use crate::policies::reload::reload;
 
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
@@ -21,7 +22,10 @@ async fn night() -> World {
         format!("name = \"{name}\"\npath = \"/{name}\"\nmethods = [\"POST\"]\nkey = {{ required = true }}")
     };
     let setup = |setup: crate::harness::Setup| {
-        setup.top("service = \"payments\"").route(&route("pay")).route(&route("issue-refund"))
+        setup
+            .top("service = \"payments\"")
+            .route(&route("pay"))
+            .route(&format!("{}\nscope = [\"none\"]", route("issue-refund")))
     };
     let mut world = World::with(Store::sqlite(), setup).await;
     dead(&mut world, "order-1001").await;
@@ -63,12 +67,15 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         ("purge", format!("/keys/{given_up}/purge")),
         ("several", "/keys/several?step=not-executed&state=unknown".to_owned()),
         ("audit", "/audit".to_owned()),
+        ("routes", "/routes".to_owned()),
+        ("instances", "/instances".to_owned()),
         ("gone", "/keys/abcdefab".to_owned()),
         ("trouble", "/keys?state=lost".to_owned()),
     ] {
         for screen in SCREENS {
             browser.set_screen(screen).await;
             browser.open(&format!("{home}{path}")).await;
+            browser.value("document.querySelectorAll('details').forEach(part => part.open = true)").await;
             let what = format!("{name}-{}-{}", screen.width, if screen.dark { "dark" } else { "light" });
             browser.picture(&what).await;
             browser.assert_fits(&what).await;
@@ -76,6 +83,16 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
         }
         browser.set_screen(Screen { width: 320, dark: false }).await;
         browser.assert_fits(&format!("{name} at 320 px")).await;
+    }
+    reload(&world, "[[routes]]\nname = \"pay\"\npath = \"/pay\"\nttl = \"soon\"", "the running one stays", 1).await;
+    eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.1["reload"]["refused"] == true).then_some(())).await;
+    for screen in SCREENS {
+        browser.set_screen(screen).await;
+        browser.open(&home).await;
+        let what = format!("refused-reload-{}-{}", screen.width, if screen.dark { "dark" } else { "light" });
+        browser.picture(&what).await;
+        browser.assert_fits(&what).await;
+        browser.assert_accessible(&what).await;
     }
     browser.set_screen(SCREENS[2]).await;
     browser.open(&home).await;

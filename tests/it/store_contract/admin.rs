@@ -492,3 +492,25 @@ pub async fn the_audit_log_can_be_appended_to_and_not_changed(mut world: StoreFi
     }
     assert_eq!(world.audit().await, written);
 }
+
+pub async fn instances_of_a_service_are_listed_with_their_leases(world: StoreFixture) {
+    let store = world.store();
+    let [one, other, lapsed, elsewhere] = [11, 12, 13, 14].map(InstanceId::from_stored);
+    store.renew_lease(renewal(one, DAY)).await.unwrap();
+    store.renew_lease(LeaseRenewal { expiry: Duration::ZERO, ..renewal(lapsed, DAY) }).await.unwrap();
+    store.renew_lease(LeaseRenewal { service: "bank".into(), ..renewal(elsewhere, DAY) }).await.unwrap();
+    store.renew_lease(renewal(other, DAY)).await.unwrap();
+    let renewed = store.renew_lease(renewal(one, DAY)).await.unwrap();
+    let listed = store.admin().list_instances(SHOP.into(), 10).await.unwrap();
+    let own: Vec<_> = listed.iter().filter(|entry| [one, other, lapsed, elsewhere].contains(&entry.id)).collect();
+    assert_eq!(own.len(), 3, "{listed:?}");
+    assert!(listed.is_sorted_by(|earlier, later| earlier.renewed_at >= later.renewed_at), "{listed:?}");
+    let entry = own.iter().find(|entry| entry.id == one).unwrap();
+    assert_eq!((entry.renewed_at, entry.lease_until), (renewed.now, renewed.now + DAY));
+    assert!(entry.started_at <= entry.renewed_at && entry.renewed_at <= entry.now, "{entry:?}");
+    for entry in own {
+        assert_eq!(entry.is_leased(), entry.id != lapsed, "{entry:?}");
+    }
+    assert_eq!(store.admin().list_instances(SHOP.into(), 1).await.unwrap().len(), 1);
+    assert_eq!(store.admin().list_instances("nobody".into(), 10).await.unwrap(), []);
+}

@@ -1,0 +1,81 @@
+//! The part that all pages have in common: names, readiness, a refused reload, a notice.
+
+use super::Visit;
+use super::text::{self, ActionKind};
+use super::view_models::{TimeView, make_visible};
+use crate::admin::key_admin::problem::ProblemCode;
+use crate::instance::reload_state::RefusedReload;
+
+/// The part that all pages have in common.
+pub struct Frame {
+    pub service: String,
+    pub instance: String,
+    pub reasons: Vec<String>,
+    pub refused_reload: Option<RefusedReloadView>,
+    /// The secret that its forms bring back.
+    pub form: String,
+    pub name: String,
+    pub is_signed_in: bool,
+    pub now: TimeView,
+    pub version: &'static str,
+    pub notice: Option<String>,
+}
+
+/// A refused reload of the configuration.
+#[derive(Debug)]
+pub struct RefusedReloadView {
+    pub at: TimeView,
+    pub problems: Vec<String>,
+    /// The number of problems that are not listed.
+    pub more: usize,
+}
+
+impl From<&RefusedReload> for RefusedReloadView {
+    fn from(refusal: &RefusedReload) -> Self {
+        let problems = refusal.problems.iter().map(|problem| make_visible(problem)).collect();
+        Self { at: TimeView::at(refusal.at), problems, more: refusal.more }
+    }
+}
+
+impl Visit<'_> {
+    /// Returns the frame of a page that is built now.
+    pub(super) async fn build_frame(&self) -> Frame {
+        let instance = &self.admin.instance;
+        Frame {
+            service: instance.config.service.to_string(),
+            instance: instance.instance_lease.id().to_string(),
+            reasons: self.admin.readiness().await.reasons,
+            refused_reload: instance.reload_state.refusal().map(|refusal| RefusedReloadView::from(&*refusal)),
+            form: self.visitor.form.reveal().to_owned(),
+            name: self.visitor.name.clone(),
+            is_signed_in: self.visitor.is_signed_in,
+            now: TimeView::now(),
+            version: env!("CARGO_PKG_VERSION"),
+            notice: self.build_notice(),
+        }
+    }
+
+    /// Returns a notice about the change that the address names, in words of this page alone.
+    fn build_notice(&self) -> Option<String> {
+        let action = ActionKind::parse(self.query.get("done"))?;
+        let number = |name: &str| self.query.get(name).parse::<u64>().ok();
+        let mut notice = match number("changed") {
+            None => format!("Done. The key is {}.", action.done()),
+            Some(1) => format!("Done. 1 key is {}.", action.done()),
+            Some(changed) => format!("Done. {changed} keys are {}.", action.done()),
+        };
+        if let Some(refused @ 1..) = number("refused") {
+            let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
+            let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
+            let (keys, were) = if refused == 1 { ("key", "was") } else { ("keys", "were") };
+            notice.push_str(&format!(" {refused} {keys} {were} not changed: {}.", why.join("; or ")));
+        }
+        if let Some(behind @ 1..) = number("behind") {
+            notice.push_str(&format!(
+                " {behind} running instances have not confirmed that they have forgotten it: until their leases have run \
+                 out, they may still replay it."
+            ));
+        }
+        Some(notice)
+    }
+}
