@@ -30,6 +30,9 @@ use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts, http2};
 const STREAMS_MAX: u32 = 100;
 /// The header fields of one HTTP/2 request: 64 KiB, as in HTTP/1.
 const FIELDS_BYTES_MAX: u32 = 64 * 1024;
+/// The read buffer of an HTTP/1 connection, which grows while a body comes in fast and is in no budget. hyper's own bound, some
+/// 400 KiB, is 160 MB with 400 such clients. A head of 64 KiB must fit.
+const READ_BUFFER_MAX: usize = 72 * 1024;
 /// The interval of HTTP/2 pings, and the time to answer one. A client that does not is gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -71,7 +74,7 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,
     // and it needs hyper's own time limit for heads to be off.
-    builder.http1().half_close(true).header_read_timeout(None);
+    builder.http1().half_close(true).header_read_timeout(None).max_buf_size(READ_BUFFER_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -118,6 +118,7 @@ impl Gate {
         context.with_trace(|trace| {
             trace.note_key(&guarded.reserve_request.key);
             trace.note_record(guarded.reserve_request.id);
+            trace.note_no_client();
         });
         let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;
         context.note_outcome(&outcome);

@@ -77,6 +77,7 @@ impl Gate {
         context.with_trace(|trace| {
             trace.note_key(&guarded.reserve_request.key);
             trace.note_record(guarded.reserve_request.id);
+            trace.note_no_client();
         });
         let id = guarded.reserve_request.id;
         let outcome = self.execute(guarded, &context).await;

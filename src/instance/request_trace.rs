@@ -51,6 +51,8 @@ struct TraceState {
     record: Option<RecordId>,
     /// The cause for which the attempt's outcome is unknown.
     cause: Option<UnknownCause>,
+    /// Whether no client waits for a response: a delivery or a message.
+    has_no_client: bool,
     /// The first bytes of the key, and their number.
     key: ([u8; 8], usize),
     answered: Option<(StatusCode, Duration)>,
@@ -106,6 +108,11 @@ impl RequestTrace {
     /// Notes the attempt's number.
     pub fn note_attempt(&self, number: u32) {
         self.lock().attempt = Some(number);
+    }
+
+    /// Notes that no client waits for a response.
+    pub fn note_no_client(&self) {
+        self.lock().has_no_client = true;
     }
 
     /// Notes the record of the request's key.
@@ -198,6 +205,7 @@ impl RequestTrace {
             record: record.as_deref(),
             cause: cause.as_deref(),
             trace_id: trace_id().as_deref(),
+            client_gone: status.is_none() && !state.has_no_client,
         }
         .log();
     }

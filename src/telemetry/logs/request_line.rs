@@ -20,7 +20,7 @@ pub struct RequestLine<'a> {
     pub method: &'a str,
     /// The value of `Oncegate-Status`.
     pub oncegate_status: Option<&'a str>,
-    /// The status that the client got; `None` if it had disconnected.
+    /// The status that the client got; `None` if it had disconnected, or if there is no client.
     pub status: Option<u16>,
     /// The number of the attempt that the request became.
     pub attempt: Option<u32>,
@@ -38,6 +38,8 @@ pub struct RequestLine<'a> {
     pub cause: Option<&'a str>,
     /// The ID of the request's trace.
     pub trace_id: Option<&'a str>,
+    /// Whether the client had disconnected; `false` for a delivery or a message, which has no client.
+    pub client_gone: bool,
 }
 
 impl RequestLine<'_> {
@@ -71,7 +73,7 @@ impl RequestLine<'_> {
             record,
             cause,
             trace_id,
-            client_gone = status.is_none().then_some(true),
+            client_gone = self.client_gone.then_some(true),
             "request"
         );
     }
@@ -119,7 +121,7 @@ impl RequestLine<'_> {
             let Some(us) = time.map(|time| time.as_micros()) else { continue };
             let _ = write!(text, ",\"{name}\":{}.{:03}", us / 1_000, us % 1_000);
         }
-        text.push_str(if self.status.is_none() { ",\"client_gone\":true}\n" } else { "}\n" });
+        text.push_str(if self.client_gone { ",\"client_gone\":true}\n" } else { "}\n" });
     }
 }
 
@@ -163,6 +165,7 @@ mod tests {
         record: Some("0a"),
         cause: None,
         trace_id: None,
+        client_gone: false,
     };
 
     fn written(line: &RequestLine<'_>) -> Value {
@@ -190,7 +193,7 @@ mod tests {
             "key": "a\"b\\c",
         });
         assert_eq!(written(&LINE), expected);
-        let gone = written(&RequestLine { status: None, key: Some("\u{1}\n"), ..LINE });
+        let gone = written(&RequestLine { status: None, client_gone: true, key: Some("\u{1}\n"), ..LINE });
         assert_eq!((&gone["client_gone"], &gone["status"]), (&json!(true), &Value::Null));
         assert_eq!(gone["key"], "\u{1}\n");
     }

@@ -217,3 +217,17 @@ async fn the_last_log_lines_are_written_before_exit() {
     assert_eq!(world.proxy.stop().await, Some(0));
     assert_eq!(world.proxy.logged().last().unwrap()["message"], "stopped");
 }
+
+#[tokio::test]
+async fn a_delivery_has_no_client_that_could_be_gone() {
+    let lines = "delivery = \"async\"";
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("secret = \"a secret of some length\"").route(&route("pay", lines))
+    })
+    .await;
+    assert_eq!(world.pay("k-1").send().await.status, 202);
+    let delivery =
+        async || world.proxy.logged().into_iter().find(|line| line["message"] == "request" && line["attempt"] == 1);
+    let line = eventually(TEST_TIMEOUT, delivery).await;
+    assert_eq!((&line["client_gone"], &line["oncegate_status"]), (&Value::Null, &json!("executed")), "{line}");
+}
