@@ -493,5 +493,8 @@ fn a_served_demo_answers_the_commands_that_it_prints_and_ends_with_a_signal() {
     assert!(keys.code == 0 && keys.out.contains("order-1002"), "{} {}", keys.out, keys.err);
     let id = rustix::process::Pid::from_child(&demo);
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    let mut log = String::new();
+    demo.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("draining") && !log.contains("second signal"), "{log}");
     assert_eq!(demo.wait().unwrap().code(), Some(0));
 }

@@ -97,12 +97,14 @@ impl PooledConnection {
 pub struct PooledBody {
     incoming: Incoming,
     connection: Option<(Box<PooledConnection>, Arc<dyn ReturnToPool>)>,
+    /// The stream of a shared connection. Dropped after the body, whose drop ends the stream.
+    _stream: Option<Box<dyn Send + Sync>>,
 }
 
 impl From<Incoming> for PooledBody {
     /// A body of a connection that something else drives.
     fn from(incoming: Incoming) -> Self {
-        Self { incoming, connection: None }
+        Self { incoming, connection: None, _stream: None }
     }
 }
 
@@ -115,9 +117,14 @@ impl fmt::Debug for PooledBody {
 impl PooledBody {
     /// A body that drives `connection`, and returns it to `pool` at its end.
     pub fn new(incoming: Incoming, connection: Box<PooledConnection>, pool: Arc<dyn ReturnToPool>) -> Self {
-        let mut body = Self { incoming, connection: Some((connection, pool)) };
+        let mut body = Self { incoming, connection: Some((connection, pool)), _stream: None };
         body.release_at_end();
         body
+    }
+
+    /// A body of a connection that other responses share. `stream` is dropped after it.
+    pub fn of_stream(incoming: Incoming, stream: Box<dyn Send + Sync>) -> Self {
+        Self { incoming, connection: None, _stream: Some(stream) }
     }
 
     fn release_at_end(&mut self) {

@@ -1,7 +1,11 @@
 //! Requests on a connection over HTTP/2, which many share.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::iter::successors;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{CONTENT_LENGTH, HOST};
 use http::uri::{self, Authority, Scheme};
@@ -10,28 +14,78 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Notify;
 
 use super::connector::{ConnectionFailure, UpstreamStream};
 use super::{CallError, path_of, take_request};
 use crate::body::Body;
 
-/// A connection that takes any number of requests at once. A task of its own drives it, until all its handles are gone and
-/// its last response has been read.
+/// A connection that takes many requests at once, as many as its service allows. A task of its own drives it, until all its
+/// handles are gone and its last response has been read.
 #[derive(Clone)]
-pub(super) struct SharedConnection(SendRequest<Body>);
+pub(super) struct SharedConnection {
+    sender: SendRequest<Body>,
+    streams: Arc<OpenStreams>,
+}
+
+/// The streams of a connection that have not ended.
+struct OpenStreams {
+    count: AtomicUsize,
+    /// The number of streams that the service takes at once.
+    max: AtomicUsize,
+    /// A stream has ended, or the service takes another number.
+    changed: Notify,
+}
+
+/// A stream of a connection, until it is dropped.
+pub(super) struct StreamSlot(Arc<OpenStreams>);
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.changed.notify_waiters();
+    }
+}
 
 impl SharedConnection {
     /// Begins HTTP/2 on a stream.
     pub(super) async fn new(stream: UpstreamStream) -> Result<Self, ConnectionFailure> {
-        let (sender, connection) = Builder::new(TokioExecutor::new()).handshake(stream).await?;
+        // One stream until the service has said how many it takes.
+        let (sender, connection) =
+            Builder::new(TokioExecutor::new()).initial_max_send_streams(1).handshake(stream).await?;
+        let streams = Arc::new(OpenStreams { count: 0.into(), max: 1.into(), changed: Notify::new() });
+        let seen = Arc::clone(&streams);
+        let mut connection = Box::pin(connection);
         // Its requests get the error that it ends with.
-        tokio::spawn(connection);
-        Ok(Self(sender))
+        tokio::spawn(poll_fn(move |cx| {
+            let end = connection.as_mut().poll(cx);
+            let max = connection.current_max_send_streams();
+            if seen.max.swap(max, Ordering::AcqRel) != max || end.is_ready() {
+                seen.changed.notify_waiters();
+            }
+            end
+        }));
+        Ok(Self { sender, streams })
     }
 
     /// Whether it may take a request.
     pub(super) fn is_usable(&self) -> bool {
-        !self.0.is_closed()
+        !self.sender.is_closed()
+    }
+
+    /// Waits until the service takes one more stream. A request beyond that number would be queued in h2, which sends it as soon
+    /// as another stream ends: at any time, also long after its caller has given up and the key's next attempt has begun.
+    pub(super) async fn reserve_stream(&self) -> StreamSlot {
+        loop {
+            let mut changed = pin!(self.streams.changed.notified());
+            changed.as_mut().enable();
+            let max = self.streams.max.load(Ordering::Acquire);
+            let reserve = |open: usize| (open < max || self.sender.is_closed()).then_some(open + 1);
+            if self.streams.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, reserve).is_ok() {
+                return StreamSlot(Arc::clone(&self.streams));
+            }
+            changed.await;
+        }
     }
 
     /// Sends a request and waits for the response's head. Takes the request out of the reference.
@@ -39,7 +93,7 @@ impl SharedConnection {
         &mut self,
         request: &mut Request<Body>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
-        self.0.try_send_request(take_request(request)).await
+        self.sender.try_send_request(take_request(request)).await
     }
 }
 

@@ -154,11 +154,18 @@ impl UpstreamPool {
                     }
                 }
                 ChosenConnection::Http2(mut connection) => {
+                    let Ok(slot) = timeout_at(deadline, connection.reserve_stream()).await else {
+                        return Err(CallError::Overloaded);
+                    };
+                    // The wait may have been long.
+                    if !may_send() {
+                        return Err(CallError::TooLate);
+                    }
                     http2::shape_request(request, &self.scheme, &self.authority);
                     match Box::pin(connection.send(request)).await {
                         Ok(response) => {
                             check_response(&response, false).map_err(CallError::Garbage)?;
-                            return Ok(response.map(PooledBody::from));
+                            return Ok(response.map(|incoming| PooledBody::of_stream(incoming, Box::new(slot))));
                         }
                         Err(failed) => failed,
                     }

@@ -1,6 +1,7 @@
 //! The proxy of the demo: this program, in a process of its own.
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub(super) struct DemoListeners {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
     pub(super) log: &'static str,
+    /// Whether Ctrl-C is for this process alone, which then ends the proxy: by two signals the proxy would end at once.
+    pub(super) has_own_group: bool,
 }
 
 /// The proxy, a process of its own with a folder that is removed at its end.
@@ -34,13 +37,14 @@ pub(super) struct DemoProxy {
 impl DemoProxy {
     /// Starts it on free ports, without its log.
     pub(super) async fn start_on_free_ports(upstream: SocketAddr) -> Result<Self, DemoError> {
-        let listeners = DemoListeners { listen: find_free_address()?, admin: find_free_address()?, log: "error" };
+        let (listen, admin) = (find_free_address()?, find_free_address()?);
+        let listeners = DemoListeners { listen, admin, log: "error", has_own_group: false };
         Self::start(upstream, &listeners).await
     }
 
     /// Starts it, and waits until it is ready.
     pub(super) async fn start(upstream: SocketAddr, listeners: &DemoListeners) -> Result<Self, DemoError> {
-        let DemoListeners { listen, admin, log } = listeners;
+        let DemoListeners { listen, admin, log, has_own_group } = listeners;
         let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
         let (file, store) = (folder.join("oncegate.toml"), folder.join("oncegate.db"));
@@ -52,7 +56,11 @@ impl DemoProxy {
             store.display()
         );
         std::fs::write(&file, config)?;
-        let process = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        if *has_own_group {
+            command.process_group(0);
+        }
+        let process = command
             .arg("run")
             .arg("--config")
             .arg(&file)

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::DemoError;
 use super::payments::Payments;
 use super::proxy::{DemoListeners, DemoProxy};
@@ -14,11 +16,12 @@ const SERVICE: &str = "127.0.0.1:3000";
 const LISTEN: u16 = 8080;
 const ADMIN: u16 = 8081;
 
-/// Runs both until the process gets SIGINT or SIGTERM.
+/// Runs both until the process gets SIGINT, SIGTERM or SIGHUP.
 pub(super) async fn serve() -> Result<(), DemoError> {
     let on_loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let upstream = Arc::new(Payments::default()).start(SERVICE).await?;
-    let listeners = DemoListeners { listen: on_loopback(LISTEN), admin: on_loopback(ADMIN), log: "info" };
+    let listeners =
+        DemoListeners { listen: on_loopback(LISTEN), admin: on_loopback(ADMIN), log: "info", has_own_group: true };
     let mut proxy = DemoProxy::start(upstream, &listeners).await?;
     let text = format!(
         "Oncegate listens on http://{} in front of a payments service on http://{upstream}.\n\
@@ -30,12 +33,13 @@ pub(super) async fn serve() -> Result<(), DemoError> {
         listeners.listen, listeners.admin, listeners.listen
     );
     writeln!(std::io::stdout(), "{text}")?;
-    let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut hung_up = signal(SignalKind::hangup())?;
     tokio::select! {
-        // Ctrl-C reaches the proxy too, and ends it.
-        biased;
         interrupted = tokio::signal::ctrl_c() => interrupted?,
         _ = terminated.recv() => {}
+        // The terminal is gone.
+        _ = hung_up.recv() => {}
         ended = proxy.wait_for_end() => return ended.and(Err("the proxy has ended".into())),
     }
     proxy.stop().await

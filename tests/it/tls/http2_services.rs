@@ -1,16 +1,23 @@
 //! Services that speak HTTP/2: by ALPN over TLS, and with prior knowledge in cleartext.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::Version;
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::harness::h2::H2Upstream;
 use crate::harness::tls::{Authority, FrontMode, TlsFront};
-use crate::harness::{Answer, Proxy, Store, Upstream, World, on_both_stores, route};
+use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
@@ -183,4 +190,47 @@ async fn only_a_request_that_the_service_declares_unprocessed_may_be_sent_again(
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_services_streams_is_not_sent_and_not_left_in_a_queue() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, requests, hold) =
+        (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (count, held) = (Arc::clone(&requests), Arc::clone(&hold));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (count, held) = (Arc::clone(&count), Arc::clone(&held));
+            let answer = service_fn(move |_: Request<Incoming>| {
+                let (count, held) = (Arc::clone(&count), Arc::clone(&held));
+                async move {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    drop(held.acquire().await);
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("done")))
+                }
+            });
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(builder.max_concurrent_streams(1).serve_connection(TokioIo::new(stream), answer));
+        }
+    });
+    let world = world(Store::sqlite(), &Authority::new(), &format!("h2c://{address}"), "").await;
+    // Each worker of the proxy has a connection of its own.
+    let paying: Vec<_> = (0..8).map(|number| world.pay(&format!("k-{number}")).spawn()).collect();
+    let refused = async || world.proxy.logged().iter().filter(|line| line["status"] == 503).count();
+    let sent = async || requests.load(Ordering::SeqCst);
+    eventually(TEST_TIMEOUT, async || (refused().await + sent().await == 8).then_some(())).await;
+    let executed = sent().await;
+    assert!((1..8).contains(&executed), "{executed}");
+    hold.add_permits(Semaphore::MAX_PERMITS / 2);
+    let mut answers = Vec::new();
+    for (number, answer) in paying.into_iter().enumerate() {
+        answers.push((number, answer.await.unwrap().unwrap()));
+    }
+    let overloaded: Vec<_> = answers.iter().filter(|(_, answer)| answer.status == 503).collect();
+    assert_eq!((answers.len() - overloaded.len(), sent().await), (executed, executed));
+    for (number, answer) in overloaded {
+        assert_eq!(answer.outcome(), (503, "overloaded".to_owned()));
+        assert_eq!(world.pay(&format!("k-{number}")).send().await.oncegate_status(), Some("executed"));
+    }
+    assert_eq!(sent().await, 8, "nothing was queued for the time when a stream is free");
 }
