@@ -8,7 +8,7 @@ create table oncegate.salts (
 comment on table oncegate.salts is
   'The salt of each service''s scopes: 32 bytes in clear, or one encrypted copy for each secret. Without it no key is found.';
 
--- Every service that has been started since 0002 is in rules. The keys are read only where none has.
+-- All tables that name a service: one with keys may have no other rows in a store that several share.
 insert into oncegate.salts (service, value)
 select known.service, m.value
   from oncegate.meta as m
@@ -17,7 +17,7 @@ select known.service, m.value
    union
    select i.service from oncegate.instances as i where i.service is not null
    union
-   select k.service from oncegate.keys as k where not exists (select from oncegate.rules)
+   select k.service from oncegate.keys as k
  ) as known
  where m.name = 'salt';
 

@@ -7,7 +7,7 @@ create table salts (
   value    blob not null
 ) strict;
 
--- Every service that has been started since 0002 is in rules. The keys are read only where none has.
+-- All tables that name a service: one with keys may have no other rows in a store that several share.
 insert into salts (service, value)
 select known.service, m.value
   from meta as m
@@ -16,7 +16,7 @@ select known.service, m.value
    union
    select i.service from instances as i where i.service is not null
    union
-   select k.service from keys as k where not exists (select 1 from rules)
+   select k.service from keys as k
  ) as known
  where m.name = 'salt';
 

@@ -82,8 +82,10 @@ async fn a_migration_keeps_the_rows_of_an_earlier_version() {
     let database = postgres::empty_database().await;
     for (settings, store) in [(sqlite, "sqlite"), (postgres::settings(&database.url), "postgres")] {
         let pending = store::pending(&settings).await.unwrap();
-        // The first migration alone is the first version's schema.
-        let first = &pending[0].sql;
+        // The first two migrations are the schema of a version that remembers how each route finds its keys. A service that shares
+        // the store did so; the one whose keys are kept did not yet.
+        let earlier = [&pending[0], &pending[1]].map(|migration| migration.sql.as_str()).join("\n");
+        let neighbour = "insert into rules (service, route, finds) values ('office', 'pay', 'by the header')";
         let row = "(id, token, state, attempt, instance, created_at, reserved_at, deadline, settled_at, expires_at, \
                    status, fingerprint, recipe, service, route, scope, space, key, fields, body)";
         let id = new_reserve_request("k").id;
@@ -103,14 +105,16 @@ async fn a_migration_keeps_the_rows_of_an_earlier_version() {
         match &settings.location {
             StoreLocation::Sqlite(path) => {
                 let db = rusqlite::Connection::open(path).unwrap();
-                db.execute_batch(first).unwrap();
+                db.execute_batch(&earlier).unwrap();
+                db.execute_batch(neighbour).unwrap();
                 db.execute_batch(&drawn(|bytes| format!("x'{bytes}'"))).unwrap();
                 let later = "(unixepoch() + 1000) * 1000";
                 db.execute_batch(&completed(|bytes| format!("x'{bytes}'"), "1000", later)).unwrap();
             }
             _ => {
                 let client = database.client().await;
-                client.batch_execute(first).await.unwrap();
+                client.batch_execute(&earlier).await.unwrap();
+                client.batch_execute(&format!("set search_path = oncegate; {neighbour}")).await.unwrap();
                 let salt = drawn(|bytes| format!("'\\x{bytes}'"));
                 client.batch_execute(&format!("set search_path = oncegate; {salt}")).await.unwrap();
                 let later = "clock_timestamp() + interval '1 hour'";
@@ -118,7 +122,7 @@ async fn a_migration_keeps_the_rows_of_an_earlier_version() {
                 client.batch_execute(&format!("set search_path = oncegate; {row}")).await.unwrap();
             }
         }
-        assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings)[1..], "{store}");
+        assert_eq!(store::migrate(&settings).await.unwrap(), all(&settings)[2..], "{store}");
         let opened = store::open(&settings).await.unwrap();
         assert_eq!(salt(opened.as_ref()).await, Salt::new([0x5a; 32]), "{store}");
         let record = opened.find(id).await.unwrap().unwrap();
