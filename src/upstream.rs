@@ -47,7 +47,8 @@ pub enum CallError {
     /// Bytes may have left. An upstream that read the request, acted and died looks the same from here as one that never
     /// saw it: both are `IncompleteMessage` to hyper.
     Broken(ConnectionFailure),
-    /// Not one byte of the request left this process: all connections to the upstream are in use.
+    /// Not one byte of the request left this process: all connections to the upstream are in use, or all streams of the one over
+    /// HTTP/2.
     Overloaded,
     /// The upstream answered with something that is no valid response to this request.
     Garbage(&'static str),
@@ -65,7 +66,7 @@ impl fmt::Display for CallError {
             Self::NeverSent(_) => f.write_str("the upstream cannot be reached"),
             Self::Unprocessed(_) => f.write_str("the upstream refused the request before it processed anything of it"),
             Self::Broken(_) => f.write_str("the upstream closed the connection after the request was sent"),
-            Self::Overloaded => f.write_str("all connections to the upstream are in use"),
+            Self::Overloaded => f.write_str("all connections or streams to the upstream are in use"),
             Self::Garbage(reason) => write!(f, "the upstream's response is invalid: {reason}"),
             Self::TooLate => f.write_str("the attempt's lease or its time to connect is over; nothing is sent"),
         }

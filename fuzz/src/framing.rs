@@ -30,7 +30,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// What came through.
+/// The requests that came through.
 struct GuardedRequests {
     requests: Vec<ReadRequest>,
     is_refused: bool,

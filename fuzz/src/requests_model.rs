@@ -38,7 +38,7 @@ pub struct ReadRequest {
     pub body: Vec<u8>,
 }
 
-/// Why a reader stops.
+/// The reason for which a reader stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
     /// The bytes end where a request does, or before one.

@@ -153,7 +153,7 @@ fn skip(text: &[u8], is_skipped: impl Fn(u8) -> bool) -> &[u8] {
     &text[text.iter().position(|byte| !is_skipped(*byte)).unwrap_or(text.len())..]
 }
 
-/// What comes after a bare item (RFC 9651, section 4.2.3.1); `None` if there is none.
+/// The text after a bare item (RFC 9651, section 4.2.3.1); `None` if there is none.
 fn after_bare_item(text: &[u8]) -> Option<&[u8]> {
     match text {
         [b'-' | b'0'..=b'9', ..] => after_number(text),

@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
 }
 
-/// What is known about an operation.
+/// The decision about an operation.
 enum OperationVerdict<'a> {
     /// The document or the command line says that it needs no route.
     Allowed,

@@ -75,7 +75,7 @@ pub(super) fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// What the writer of a file that is not TOML may have meant; `None` if nothing shows it. `offset` is where the reader of TOML
+/// The likely mistake of a file that is not TOML; `None` if nothing shows it. `offset` is where the reader of TOML
 /// gave up.
 pub(super) fn syntax_hint(text: &str, offset: usize) -> Option<&'static str> {
     let begin = text.get(..offset)?.rfind('\n').map_or(0, |end| end + 1);

@@ -21,7 +21,7 @@ pub enum StoredSalt {
     Sealed(Vec<SealedBytes>),
 }
 
-/// Why a stored salt cannot be used.
+/// The reason for which a stored salt cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaltError {
     /// The stored bytes were changed, or are another service's.

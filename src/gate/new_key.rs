@@ -42,13 +42,17 @@ impl GuardedRequest {
     /// The time after which the caller may use a new key.
     pub(super) async fn use_new_key(&self, instance: &Instance) -> Result<NewKeyPermit, RetryAfter> {
         let mut permit = NewKeyPermit::default();
+        if !self.route().limits_new_keys() {
+            return Ok(permit);
+        }
         if let Some(rate) = self.route().key_rate {
             let (route, scope) = (&self.reserve_request.route, &self.reserve_request.scope);
             let used = instance.key_limits.try_use(route, rate, scope, self.client_address);
             permit.rate = Some(used.map_err(RetryAfter::new)?);
         }
         if let Some(limit) = self.route().live_keys {
-            match self.take_room(instance, limit).await {
+            // Boxed because it is rare: the futures of all requests would have to hold room for it.
+            match Box::pin(self.take_room(instance, limit)).await {
                 Some((holder, room)) => (permit.holder, permit.room) = (Some(holder), Some(room)),
                 None => {
                     permit.give_back();

@@ -20,7 +20,7 @@ impl Gate {
     ) -> Result<ReserveResult, ReserveFailure> {
         let store = &self.instance.store;
         let hindrance = match may_start {
-            true => match Box::pin(guarded.use_new_key(&self.instance)).await {
+            true => match guarded.use_new_key(&self.instance).await {
                 Ok(permit) => {
                     let reserving = store.reserve(permit.mark(&guarded.reserve_request));
                     let reserved = context.timed(TraceStage::Reserve, pin!(reserving)).await;

@@ -287,6 +287,7 @@ impl AdminStore for EncryptedStore {
     fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
         self.store.admin().count_instances_behind(service, purges)
     }
+
     fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
         self.store.admin().list_instances(service, limit)
     }

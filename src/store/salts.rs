@@ -20,7 +20,7 @@ pub trait SaltStore: Send + Sync {
     fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool>;
 }
 
-/// Why a service has no salt to work with.
+/// The reason for which a service has no salt to work with.
 #[derive(Debug)]
 pub enum OpenSaltError {
     /// The stored one cannot be used.

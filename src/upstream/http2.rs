@@ -59,8 +59,9 @@ impl SharedConnection {
         // Its requests get the error that it ends with.
         tokio::spawn(poll_fn(move |cx| {
             let end = connection.as_mut().poll(cx);
-            let max = connection.current_max_send_streams();
-            if seen.max.swap(max, Ordering::AcqRel) != max || end.is_ready() {
+            // A connection that has ended returns the requests that it is given, and they take another one.
+            let max = if end.is_ready() { usize::MAX } else { connection.current_max_send_streams() };
+            if seen.max.swap(max, Ordering::AcqRel) != max {
                 seen.changed.notify_waiters();
             }
             end
@@ -77,15 +78,24 @@ impl SharedConnection {
     /// as another stream ends: at any time, also long after its caller has given up and the key's next attempt has begun.
     pub(super) async fn reserve_stream(&self) -> StreamSlot {
         loop {
+            if let Some(slot) = self.try_reserve_stream() {
+                return slot;
+            }
             let mut changed = pin!(self.streams.changed.notified());
             changed.as_mut().enable();
-            let max = self.streams.max.load(Ordering::Acquire);
-            let reserve = |open: usize| (open < max || self.sender.is_closed()).then_some(open + 1);
-            if self.streams.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, reserve).is_ok() {
-                return StreamSlot(Arc::clone(&self.streams));
+            // What has changed before the registration woke nobody.
+            if let Some(slot) = self.try_reserve_stream() {
+                return slot;
             }
             changed.await;
         }
+    }
+
+    fn try_reserve_stream(&self) -> Option<StreamSlot> {
+        let OpenStreams { count, max, .. } = &*self.streams;
+        let reserve = |open: usize| (open < max.load(Ordering::Acquire)).then_some(open + 1);
+        let reserved = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, reserve);
+        reserved.ok().map(|_| StreamSlot(Arc::clone(&self.streams)))
     }
 
     /// Sends a request and waits for the response's head. Takes the request out of the reference.

@@ -134,14 +134,12 @@ impl UpstreamPool {
                 // Boxed because it is rare: the futures of all requests would have to hold room for it.
                 None => Box::pin(self.open(deadline, offer, may_send)).await?,
             };
-            if !may_send() {
-                if let ChosenConnection::Http1(connection) = connection {
-                    self.return_unused(connection);
-                }
-                return Err(CallError::TooLate);
-            }
             let mut failed = match connection {
                 ChosenConnection::Http1(mut connection) => {
+                    if !may_send() {
+                        self.return_unused(connection);
+                        return Err(CallError::TooLate);
+                    }
                     shape_for_http1(request);
                     match connection.send(request).await {
                         Ok(response) => {
@@ -157,7 +155,6 @@ impl UpstreamPool {
                     let Ok(slot) = timeout_at(deadline, connection.reserve_stream()).await else {
                         return Err(CallError::Overloaded);
                     };
-                    // The wait may have been long.
                     if !may_send() {
                         return Err(CallError::TooLate);
                     }

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 use http::StatusCode;
 
 use super::problem::ApiProblem;
-use super::timeline::TimelineEvent;
 use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
@@ -56,8 +55,6 @@ pub struct KeyDetails {
     pub response: Option<ResponseSummary>,
     /// The newest entries of the audit log about this key, the latest first.
     pub audit: Vec<AuditEntry>,
-    /// Its attempts and the decisions about it, the oldest first.
-    pub timeline: Vec<TimelineEvent>,
 }
 
 impl KeyDetails {

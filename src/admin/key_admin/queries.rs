@@ -9,7 +9,6 @@ use super::KeyAdminSnapshot;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, NextPage, ResponseSummary};
 use super::params::{self, AuditQuery, ListQuery};
 use super::problem::ApiProblem;
-use super::timeline::timeline;
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::store::StoreError;
@@ -69,9 +68,8 @@ impl KeyAdminSnapshot<'_> {
         let response = corrupt.or(response);
         let audit =
             self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
-        let timeline = timeline(&entry, &audit);
         let is_live = self.is_live(&entry);
-        Ok(KeyDetails { entry, is_live, quiet_at, recovery_point, fingerprint, response, audit, timeline })
+        Ok(KeyDetails { entry, is_live, quiet_at, recovery_point, fingerprint, response, audit })
     }
 
     /// Returns the one key that an id, or the beginning of one, names.

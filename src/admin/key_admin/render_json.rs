@@ -11,7 +11,7 @@ use super::dto::{
 };
 use super::params;
 use super::problem::{ApiProblem, ProblemMember};
-use super::timeline::TimelineEvent;
+use super::timeline::{TimelineEvent, timeline};
 use crate::domain::rfc3339;
 use crate::domain::state::StateKind;
 use crate::store::admin::{AuditEntry, KeyEntry};
@@ -112,7 +112,7 @@ fn render_details(details: &KeyDetails) -> Value {
         Some(ResponseSummary::Corrupt(row)) => json!({ "corrupt": row.to_string() }),
         None => Value::Null,
     };
-    key["timeline"] = details.timeline.iter().map(render_event).collect();
+    key["timeline"] = timeline(&details.entry, &details.audit).iter().map(render_event).collect();
     key["audit"] = details.audit.iter().map(render_audit_entry).collect();
     key
 }

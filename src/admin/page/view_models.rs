@@ -9,7 +9,7 @@ use crate::admin::key_admin::dto::{
 };
 use crate::admin::key_admin::params::cursor_text;
 use crate::admin::key_admin::problem::ProblemCode;
-use crate::admin::key_admin::timeline::TimelineEvent;
+use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
@@ -250,7 +250,7 @@ impl From<KeyDetails> for KeyDetailsView {
             quiet_at: details.quiet_at.map(TimeView),
             fingerprint: details.fingerprint,
             response: details.response.map(ResponseView::from),
-            timeline: details.timeline.into_iter().map(EventView::from).collect(),
+            timeline: timeline(&details.entry, &details.audit).into_iter().map(EventView::from).collect(),
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct Explained {
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// What is known of the caller beside the request.
+/// The proofs of the caller's identity, which the command line gives.
 pub struct ExplainedCaller {
     /// The request's token, verified, or the refusal of a request whose scope reads it.
     pub token: Result<CallerToken, Refusal>,

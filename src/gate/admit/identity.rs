@@ -14,7 +14,7 @@ use crate::domain::scope::{Salt, Scope};
 use crate::domain::space::SpaceHash;
 use crate::protocol::refusal::Refusal;
 
-/// What a request's identity depends on.
+/// All that a request's identity depends on.
 #[derive(Clone, Copy)]
 pub(super) struct IdentityInput<'a> {
     pub(super) head: &'a request::Parts,

@@ -1,4 +1,4 @@
-//! Where a request comes from: its peer, the client behind trusted proxies, and the host that it is addressed to.
+//! The origin of a request: its peer, the client behind trusted proxies, and the host that it is addressed to.
 
 use std::net::IpAddr;
 

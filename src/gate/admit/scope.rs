@@ -17,7 +17,7 @@ use crate::tls::CertificateName;
 /// The parts of a scope: each part's configured name, and its value if the request has it. A value is never empty.
 pub(super) type ScopeParts<'a> = Vec<(&'a str, Option<Vec<u8>>)>;
 
-/// What is known of the caller beside the request itself.
+/// The proofs of a caller's identity that do not stand in the request.
 #[derive(Clone, Copy)]
 pub(in crate::gate) struct CallerProofs<'a> {
     /// The address of a peer that is not a trusted proxy.
