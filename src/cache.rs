@@ -144,7 +144,7 @@ impl CachedRecord {
     fn to_record(&self, id: RecordId) -> Option<Record> {
         let fields = self.response.slice(..self.body.unwrap_or(self.response.len()));
         let body = self.body.map(|offset| self.response.slice(offset..));
-        let response = StoredResponse::decode(self.status.as_u16().cast_signed(), &fields, body).ok()?;
+        let response = Arc::new(StoredResponse::decode(self.status.as_u16().cast_signed(), &fields, body).ok()?);
         Some(Record {
             id,
             attempt: self.attempt,
@@ -241,14 +241,15 @@ mod tests {
         headers.append("x-a", HeaderValue::from_static("1"));
         headers.append("x-a", HeaderValue::from_static("2"));
         let body = Some(Bytes::copy_from_slice(body));
-        let response = StoredResponse { status: StatusCode::CREATED, headers, body, trailers: HeaderMap::new() };
+        let response =
+            Arc::new(StoredResponse { status: StatusCode::CREATED, headers, body, trailers: HeaderMap::new() });
         let expires_at = Some(UNTIL + Duration::from_secs(10));
         record(number, KeyState::Completed(CompletedResponse { response, expires_at }))
     }
 
     fn body_of(found: Option<Record>) -> Option<Bytes> {
         match found?.state {
-            KeyState::Completed(completed) => completed.response.body,
+            KeyState::Completed(completed) => completed.response.body.clone(),
             _ => None,
         }
     }

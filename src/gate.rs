@@ -241,7 +241,8 @@ impl Gate {
         };
         // A task of its own: hyper drops this future when the client goes away, and the attempt must run on.
         let (gate, context) = (Arc::clone(self), context.clone());
-        let work = self.instance.tracker.spawn(async move {
+        // Boxed because a task's future is moved several times until it runs, and its room again with its result.
+        let work = self.instance.tracker.spawn(Box::pin(async move {
             let outcome = match known {
                 Some(decision) => gate.answer(&guarded, decision).await,
                 None if guarded.is_for_later() => Box::pin(gate.enqueue(&guarded)).await,
@@ -250,7 +251,7 @@ impl Gate {
             // Noted here and not only where the response is rendered: a request whose client has left counts too.
             context.note_outcome(&outcome);
             outcome
-        });
+        }));
         work.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
             Outcome::Refused(Refusal::OutcomeUnknown(RetryAfter::new(decide::DEFAULT_RETRY_AFTER)))

@@ -127,7 +127,7 @@ impl ServiceApi {
         current: &CurrentReservation<'_>,
         response: StoredResponse,
     ) -> Result<(StatusCode, Value), ApiProblem> {
-        let response = current.to_stored(response);
+        let response = Arc::new(current.to_stored(response));
         if response.body.as_ref().is_some_and(|body| body.len() > current.body_max()) {
             return Err(ApiProblem::body_too_large(current.body_max()));
         }
@@ -137,8 +137,11 @@ impl ServiceApi {
         }
         let ReservationHandle { id, token } = current.handle;
         let Instance { store, cache, wait_groups, .. } = &*self.instance;
-        let outcome =
-            AttemptOutcome::Completed { response: response.clone(), ttl: current.ttl(), remember: current.remember() };
+        let outcome = AttemptOutcome::Completed {
+            response: Arc::clone(&response),
+            ttl: current.ttl(),
+            remember: current.remember(),
+        };
         let epoch = cache.current_epoch();
         match store.settle(Settlement::from_service(id, token, outcome)).await? {
             SettleResult::Done { .. } => {

@@ -87,8 +87,8 @@ pub struct AttemptLease {
 
 impl AttemptLease {
     /// Settles with the whole response, which is replayed for `ttl`.
-    pub fn complete(self, response: StoredResponse, ttl: Duration) -> Settlement {
-        self.end(AttemptOutcome::Completed { response, ttl, remember: None })
+    pub fn complete(self, response: impl Into<Arc<StoredResponse>>, ttl: Duration) -> Settlement {
+        self.end(AttemptOutcome::Completed { response: response.into(), ttl, remember: None })
     }
 
     /// Settles an attempt that is known not to have executed, or whose status is one to release; forgotten after `ttl`, at once
@@ -205,8 +205,8 @@ impl Settlement {
 pub enum AttemptOutcome {
     /// Executed: replay `response` until `ttl` after the store has it.
     Completed {
-        /// The upstream's response.
-        response: StoredResponse,
+        /// The upstream's response, shared with the store's call and the cache.
+        response: Arc<StoredResponse>,
         /// From completion, by the store's clock.
         ttl: Duration,
         /// The time past the TTL for which the key is remembered, to refuse late retries; `None` to forget it.

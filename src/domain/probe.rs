@@ -82,7 +82,7 @@ pub enum ProbeVerdict {
     /// Completed, with this response.
     Completed {
         /// The response that retries get.
-        response: StoredResponse,
+        response: Arc<StoredResponse>,
         /// The time for which the response is replayed.
         ttl: Duration,
         /// The time past that for which the key is remembered.
@@ -142,7 +142,11 @@ impl Probe {
     pub fn verdict_on(&self, answer: ProbeAnswer, policy: &ReconcilePolicy) -> ProbeVerdict {
         let absences = match answer {
             ProbeAnswer::Executed(response) => {
-                return ProbeVerdict::Completed { response, ttl: policy.ttl, remember: policy.remember };
+                return ProbeVerdict::Completed {
+                    response: response.into(),
+                    ttl: policy.ttl,
+                    remember: policy.remember,
+                };
             }
             ProbeAnswer::Absent => self.absences.saturating_add(1),
             ProbeAnswer::Nothing => 0,
@@ -226,7 +230,10 @@ mod tests {
         };
         for (number, absences) in [(1, 0), (4, 1), (9, 0)] {
             let verdict = probe(number, absences).verdict_on(ProbeAnswer::Executed(response.clone()), &POLICY);
-            assert_eq!(verdict, ProbeVerdict::Completed { response: response.clone(), ttl: TTL, remember: None });
+            assert_eq!(
+                verdict,
+                ProbeVerdict::Completed { response: response.clone().into(), ttl: TTL, remember: None }
+            );
         }
     }
 }

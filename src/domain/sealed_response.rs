@@ -44,7 +44,7 @@ pub fn seal(
     }
 }
 
-/// Opens a response of this record and attempt. One that is not sealed is returned as it is.
+/// Opens a response of this record and attempt. Returns `None` for one that is not sealed.
 ///
 /// # Errors
 /// [`CorruptRow`] if the secret is not configured, or the response was changed or belongs to another key or attempt.
@@ -52,11 +52,11 @@ pub fn open(
     secrets: &Secrets,
     id: &RecordId,
     token: &Token,
-    response: StoredResponse,
-) -> Result<StoredResponse, CorruptRow> {
-    let Some(secret) = response.headers.get(SEALED) else { return Ok(response) };
+    response: &StoredResponse,
+) -> Result<Option<StoredResponse>, CorruptRow> {
+    let Some(secret) = response.headers.get(SEALED) else { return Ok(None) };
     let secret = secret.to_str().map_err(|_| CorruptRow("the name of a secret"))?.to_owned();
-    let sealed = SealedBytes { secret, bytes: response.body.unwrap_or_default() };
+    let sealed = SealedBytes { secret, bytes: response.body.clone().unwrap_or_default() };
     let text = sealed.open(secrets, &binding(id, token)).map_err(|error| match error {
         UnsealError::SecretGone => CorruptRow("it is encrypted with a secret that is not configured any more"),
         UnsealError::Broken => CorruptRow("it is encrypted, and was changed or belongs to another key"),
@@ -67,7 +67,7 @@ pub fn open(
     let end = usize::try_from(u32::from_be_bytes(length)).ok().and_then(|length| length.checked_add(head.len()));
     let end = end.filter(|end| *end <= text.len()).ok_or(CorruptRow("an encrypted response is cut"))?;
     let body = (kept == BODY_KEPT).then(|| text.slice(end..));
-    StoredResponse::decode(response.status.as_u16().cast_signed(), &text.slice(head.len()..end), body)
+    StoredResponse::decode(response.status.as_u16().cast_signed(), &text.slice(head.len()..end), body).map(Some)
 }
 
 /// The data that a sealed response is bound to: one that is copied to another row does not open there.
@@ -105,7 +105,7 @@ mod tests {
             let sealed = seal(&secret, &id, &token, SALT, &plain);
             let stored = [sealed.encode_fields(), sealed.body.clone().unwrap().to_vec()].concat();
             assert_eq!((sealed.status, memchr::memmem::find(&stored, b"canary")), (plain.status, None));
-            let opened = open(&Secrets::new([secret.clone()]), &id, &token, sealed).unwrap();
+            let opened = open(&Secrets::new([secret.clone()]), &id, &token, &sealed).unwrap().unwrap();
             assert_eq!(opened, plain);
         }
     }
@@ -116,19 +116,19 @@ mod tests {
         let (id, token) = names();
         let sealed = || seal(&old, &id, &token, SALT, &response(Some(b"canary")));
         let secrets = Secrets::new([new.clone(), old.clone()]);
-        assert!(open(&secrets, &id, &token, sealed()).is_ok());
+        assert!(open(&secrets, &id, &token, &sealed()).is_ok());
         let other_id = RecordId::from_stored(&[3; 32]).unwrap();
-        assert!(open(&secrets, &other_id, &token, sealed()).is_err());
-        assert!(open(&secrets, &id, &Token::from_random([3; 16]), sealed()).is_err());
-        assert!(open(&Secrets::new([new]), &id, &token, sealed()).is_err());
-        assert!(open(&Secrets::default(), &id, &token, sealed()).is_err());
+        assert!(open(&secrets, &other_id, &token, &sealed()).is_err());
+        assert!(open(&secrets, &id, &Token::from_random([3; 16]), &sealed()).is_err());
+        assert!(open(&Secrets::new([new]), &id, &token, &sealed()).is_err());
+        assert!(open(&Secrets::default(), &id, &token, &sealed()).is_err());
         let cut = StoredResponse { body: None, ..sealed() };
-        assert!(open(&secrets, &id, &token, cut).is_err());
+        assert!(open(&secrets, &id, &token, &cut).is_err());
     }
 
     #[test]
     fn a_response_that_is_not_sealed_stays_as_it_is() {
         let (id, token) = names();
-        assert_eq!(open(&Secrets::default(), &id, &token, response(None)).unwrap(), response(None));
+        assert_eq!(open(&Secrets::default(), &id, &token, &response(None)).unwrap(), None);
     }
 }

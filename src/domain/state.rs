@@ -1,6 +1,7 @@
 //! The states of a key.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::response::StoredResponse;
@@ -48,7 +49,7 @@ impl KeyState {
 #[derive(Clone, Debug)]
 pub struct CompletedResponse {
     /// The upstream's response.
-    pub response: StoredResponse,
+    pub response: Arc<StoredResponse>,
     /// When it expires, by the store's clock; `None` as long as no store has it.
     pub expires_at: Option<SystemTime>,
 }

@@ -177,7 +177,7 @@ mod tests {
             body: body.map(Bytes::from_static),
             trailers: HeaderMap::new(),
         };
-        KeyState::Completed(CompletedResponse { response, expires_at: Some(SystemTime::UNIX_EPOCH) })
+        KeyState::Completed(CompletedResponse { response: response.into(), expires_at: Some(SystemTime::UNIX_EPOCH) })
     }
 
     fn states() -> [KeyState; 7] {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn completed(status: u16, is_stored: bool) -> CompletedResponse {
-        CompletedResponse { response: response(status), expires_at: is_stored.then(SystemTime::now) }
+        CompletedResponse { response: response(status).into(), expires_at: is_stored.then(SystemTime::now) }
     }
 
     fn executed(status: u16) -> Outcome {

@@ -1,5 +1,7 @@
 //! An outcome as an HTTP response.
 
+use std::sync::Arc;
+
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
@@ -78,7 +80,7 @@ fn live(response: StoredResponse, context: &ResponseContext) -> Response<Body> {
 /// A response from the store: the status, fields, body and trailers of the attempt that was completed.
 fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<Body> {
     let CompletedResponse { response: stored, expires_at } = completed;
-    let mut response = live(stored, context);
+    let mut response = live(Arc::unwrap_or_clone(stored), context);
     let headers = response.headers_mut();
     if let Some(date) = headers.get(DATE).cloned() {
         fields::remove(headers, |name| *name == DATE);

@@ -212,7 +212,7 @@ impl OperatorDecision {
 #[derive(Clone, Debug)]
 pub enum OperatorAction {
     /// The request has executed, and retries get this response.
-    Complete(StoredResponse),
+    Complete(Arc<StoredResponse>),
     /// The request has not executed.
     NotExecuted,
     /// The record is deleted.
@@ -441,7 +441,12 @@ mod tests {
     fn each_action_applies_to_its_states_and_none_to_a_running_key() {
         use StateKind::{Completed, Dead, Expired, Queued, Retryable, Unknown};
         for (change, plain, past_ttl, at_risk) in [
-            (OperatorAction::Complete(response()), &[Dead, Unknown][..], &[Dead, Unknown][..], &[Dead, Unknown][..]),
+            (
+                OperatorAction::Complete(response().into()),
+                &[Dead, Unknown][..],
+                &[Dead, Unknown][..],
+                &[Dead, Unknown][..],
+            ),
             (OperatorAction::NotExecuted, &[Dead, Unknown], &[Dead, Unknown], &[Dead, Unknown]),
             (OperatorAction::Release, &[], &[Completed], &[Completed]),
             (OperatorAction::Requeue, &[Dead], &[Dead], &[Dead]),

@@ -16,7 +16,7 @@ use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, Set
 use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::sealed_response;
-use crate::domain::state::{CompletedResponse, KeyState, StateKind};
+use crate::domain::state::{KeyState, StateKind};
 
 use super::admin::{
     AuditEntry, Cursor, DecisionResults, InstanceEntry, KeyCounts, KeyFilter, KeyPage, OperatorAction,
@@ -47,17 +47,19 @@ impl From<&config::Config> for Encryption {
 }
 
 impl Encryption {
-    fn seal(&self, id: &RecordId, token: &Token, response: &mut StoredResponse) {
-        let Some(secret) = self.secrets.current().filter(|_| self.encrypts) else { return };
+    /// The response as it is stored, where it is encrypted.
+    fn seal(&self, id: &RecordId, token: &Token, response: &StoredResponse) -> Option<StoredResponse> {
+        let secret = self.secrets.current().filter(|_| self.encrypts)?;
         let mut salt = [0; 32];
         getrandom::fill(&mut salt).expect("the operating system has random numbers");
-        *response = sealed_response::seal(secret, id, token, salt, response);
+        Some(sealed_response::seal(secret, id, token, salt, response))
     }
 
     fn open(&self, mut record: Record) -> Result<Record, CorruptRow> {
-        if let KeyState::Completed(completed) = record.state {
-            let response = sealed_response::open(&self.secrets, &record.id, &record.token, completed.response)?;
-            record.state = KeyState::Completed(CompletedResponse { response, ..completed });
+        if let KeyState::Completed(completed) = &mut record.state
+            && let Some(opened) = sealed_response::open(&self.secrets, &record.id, &record.token, &completed.response)?
+        {
+            completed.response = Arc::new(opened);
         }
         Ok(record)
     }
@@ -98,8 +100,10 @@ impl Store for EncryptedStore {
     fn settle(&self, mut settlement: Settlement) -> StoreFuture<'_, SettleResult> {
         Box::pin(async move {
             let encryption = self.encryption();
-            if let AttemptOutcome::Completed { response, .. } = &mut settlement.outcome {
-                encryption.seal(&settlement.id, &settlement.token, response);
+            if let AttemptOutcome::Completed { response, .. } = &mut settlement.outcome
+                && let Some(sealed) = encryption.seal(&settlement.id, &settlement.token, response)
+            {
+                *response = Arc::new(sealed);
             }
             Ok(match self.store.settle(settlement).await? {
                 SettleResult::Fenced(Some(record)) => SettleResult::Fenced(Some(encryption.open(record)?)),
@@ -162,8 +166,10 @@ impl Store for EncryptedStore {
     }
 
     fn apply_probe_finding(&self, mut finding: ProbeFinding) -> StoreFuture<'_, bool> {
-        if let ProbeVerdict::Completed { response, .. } = &mut finding.verdict {
-            self.encryption().seal(&finding.id, &finding.token, response);
+        if let ProbeVerdict::Completed { response, .. } = &mut finding.verdict
+            && let Some(sealed) = self.encryption().seal(&finding.id, &finding.token, response)
+        {
+            *response = Arc::new(sealed);
         }
         self.store.apply_probe_finding(finding)
     }
@@ -252,10 +258,9 @@ impl AdminStore for EncryptedStore {
             // Each key has a text of its own, so each needs a call.
             let mut all = DecisionResults::default();
             for target in targets {
-                let mut sealed = response.clone();
-                encryption.seal(&target.id, &target.token, &mut sealed);
+                let sealed = encryption.seal(&target.id, &target.token, &response);
                 let decision = OperatorDecision {
-                    change: OperatorAction::Complete(sealed),
+                    change: OperatorAction::Complete(sealed.map_or_else(|| Arc::clone(&response), Arc::new)),
                     actor: decision.actor.clone(),
                     note: decision.note.clone(),
                     accept_risk: decision.accept_risk,

@@ -1,5 +1,6 @@
 //! Decoding and encoding rows of the table `keys`, for both stores.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -76,7 +77,7 @@ impl RawRecord<'_> {
                     let status = i16::try_from(status).map_err(|_| CorruptRow("status"))?;
                     let fields = Bytes::copy_from_slice(fields);
                     KeyState::Completed(CompletedResponse {
-                        response: StoredResponse::decode(status, &fields, self.body)?,
+                        response: Arc::new(StoredResponse::decode(status, &fields, self.body)?),
                         expires_at,
                     })
                 }

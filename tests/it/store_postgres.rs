@@ -12,6 +12,7 @@ mod lookups;
 mod pooler;
 mod two_primaries;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
@@ -80,7 +81,8 @@ async fn row_contents_in_server_errors_are_not_passed_on() {
     let world = StoreFixture::postgres().await;
     let secret = new_reserve_request("secret-key");
     world.reserve(&secret).await;
-    let response = StoredResponse { status: http::StatusCode::from_u16(600).unwrap(), ..response(b"secret-body") };
+    let status = http::StatusCode::from_u16(600).unwrap();
+    let response = Arc::new(StoredResponse { status, ..(*response(b"secret-body")).clone() });
     let error = world
         .store()
         .settle(settlement(&secret, AttemptOutcome::Completed { response, ttl: DAY, remember: None }))

@@ -78,7 +78,7 @@ impl Draft {
         let lines = self.headers.lines().filter(|line| !line.trim().is_empty());
         let headers = lines.map(field).collect::<Result<_, _>>()?;
         let body = Bytes::from(self.body.clone());
-        build_typed_response(status.into(), headers, body).map(OperatorAction::Complete)
+        build_typed_response(status.into(), headers, body).map(|response| OperatorAction::Complete(response.into()))
     }
 }
 

@@ -214,7 +214,7 @@ mod tests {
                     trailers: HeaderMap::new(),
                 };
                 let change = match action {
-                    ActionKind::Completed => OperatorAction::Complete(response),
+                    ActionKind::Completed => OperatorAction::Complete(response.into()),
                     ActionKind::NotExecuted => OperatorAction::NotExecuted,
                     ActionKind::Purge => OperatorAction::Purge,
                     ActionKind::Release => OperatorAction::Release,

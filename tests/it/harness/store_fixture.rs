@@ -330,14 +330,15 @@ pub fn token() -> Token {
 }
 
 /// A response with some of every part.
-pub fn response(body: &[u8]) -> StoredResponse {
+pub fn response(body: &[u8]) -> Arc<StoredResponse> {
     let mut headers = HeaderMap::new();
     headers.append("set-cookie", HeaderValue::from_static("a=1"));
     headers.append("content-type", HeaderValue::from_static("text/plain"));
     headers.append("set-cookie", HeaderValue::from_bytes(b"caf\xe9: yes").unwrap());
     let mut trailers = HeaderMap::new();
     trailers.append("checksum", HeaderValue::from_static("abc"));
-    StoredResponse { status: StatusCode::CREATED, headers, body: Some(Bytes::copy_from_slice(body)), trailers }
+    let body = Some(Bytes::copy_from_slice(body));
+    Arc::new(StoredResponse { status: StatusCode::CREATED, headers, body, trailers })
 }
 
 /// The settlement of an attempt with a response.

@@ -1,5 +1,6 @@
 //! Rows that decode, and rows that do not decode.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -89,7 +90,7 @@ pub async fn a_row_that_violates_a_constraint_fails_alone(world: StoreFixture) {
     let settlements = reserve_requests.iter().enumerate().map(|(i, reserve_request)| {
         // Not a final status; the gate lets none through.
         let status = if i == bad { StatusCode::from_u16(600).unwrap() } else { StatusCode::OK };
-        let response = StoredResponse { status, ..response(b"") };
+        let response = Arc::new(StoredResponse { status, ..(*response(b"")).clone() });
         world
             .store()
             .settle(settlement(reserve_request, AttemptOutcome::Completed { response, ttl: DAY, remember: None }))

@@ -92,7 +92,7 @@ async fn orders(world: &StoreFixture) -> i64 {
     world.database().client().await.query_one("select count(*) from public.orders", &[]).await.unwrap().get(0)
 }
 
-fn response_of(record: Record) -> StoredResponse {
+fn response_of(record: Record) -> Arc<StoredResponse> {
     match record.state {
         KeyState::Completed(completed) => completed.response,
         state => panic!("{state:?}"),
@@ -149,7 +149,8 @@ async fn a_repeated_completion_succeeds_and_a_different_one_is_refused() {
     }
     assert_eq!(app.reached(reserve_request, "late").await, fails("OG002"));
     // A response that the proxy has stored counts as well.
-    let response = StoredResponse { trailers: HeaderMap::new(), ..crate::harness::store_fixture::response(b"paid") };
+    let paid = crate::harness::store_fixture::response(b"paid");
+    let response = Arc::new(StoredResponse { trailers: HeaderMap::new(), ..(*paid).clone() });
     world.settle(settlement(answered, AttemptOutcome::Completed { response, ttl: DAY, remember: None })).await;
     assert_eq!(app.complete(answered, 201, JSON, b"else").await, fails("OG002"));
     assert_eq!(response_of(world.find(answered).await).body.as_deref(), Some(&b"paid"[..]));
@@ -337,12 +338,12 @@ async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
     let dropped = |name: &HeaderName| fields::is_momentary(name) || terms.drop_headers.contains(name);
     fields::remove(&mut expected, dropped);
     assert_eq!(expected.len(), 7);
-    let response = StoredResponse {
+    let response = Arc::new(StoredResponse {
         status: http::StatusCode::CREATED,
         headers: expected,
         body: Some("paid".into()),
         trailers: HeaderMap::new(),
-    };
+    });
     let client = world.database().client().await;
     let sql = "select fields, remember_ms, date_part('epoch', expires_at - settled_at)::bigint from oncegate.keys";
     let row = client.query_one(sql, &[]).await.unwrap();
@@ -471,10 +472,13 @@ async fn one_of_two_simultaneous_completions_by_service_and_proxy_counts() {
             world.store().settle(completion(&reserve_request, b"answer")).await.unwrap()
         };
         let (output, settled) = join(app.complete(&reserve_request, 201, JSON, b"by itself"), proxy).await;
-        let stored = response_of(world.find(&reserve_request).await).body.unwrap();
+        let stored = response_of(world.find(&reserve_request).await).body.clone().unwrap();
         match (output, settled) {
             (Ok(()), SettleResult::Fenced(Some(record))) => {
-                assert_eq!((&stored[..], response_of(record).body.unwrap()), (&b"by itself"[..], stored.clone()));
+                assert_eq!(
+                    (&stored[..], response_of(record).body.clone().unwrap()),
+                    (&b"by itself"[..], stored.clone())
+                );
                 by_itself += 1;
             }
             (Err(code), SettleResult::Done { .. }) => {

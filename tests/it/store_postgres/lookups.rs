@@ -13,7 +13,7 @@ const MIB: usize = 1024 * 1024;
 
 fn body(record: Option<Record>) -> Option<bytes::Bytes> {
     match record?.state {
-        KeyState::Completed(completed) => completed.response.body,
+        KeyState::Completed(completed) => completed.response.body.clone(),
         state => panic!("{state:?}"),
     }
 }

@@ -128,7 +128,7 @@ impl JsonFields {
 
     fn take_outcome(&mut self) -> Result<OperatorAction, ApiProblem> {
         match self.take_text("outcome")?.as_deref() {
-            Some("completed") => self.take_response().map(OperatorAction::Complete),
+            Some("completed") => self.take_response().map(|response| OperatorAction::Complete(response.into())),
             Some("not_executed") => Ok(OperatorAction::NotExecuted),
             Some(_) => Err(ApiProblem::bad("outcome", "is neither `completed` nor `not_executed`")),
             None => Err(ApiProblem::bad("outcome", "is missing: `completed` or `not_executed`")),
