@@ -196,6 +196,14 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+/// Returns a text that anybody may have written, without characters that a terminal would interpret.
+fn escape_invisible(text: &str) -> String {
+    // Marks, embeddings and isolates that change the direction of the text around them.
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let safe = |c: char| !c.is_control() && !turns(c);
+    text.chars().flat_map(|c| if safe(c) { vec![c] } else { c.escape_default().collect() }).collect()
+}
+
 /// Returns an error with all its causes, in one line.
 fn format_chain(error: &dyn Error) -> String {
     match error_causes(error) {

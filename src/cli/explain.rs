@@ -47,12 +47,17 @@ pub(super) fn parse_field(text: &str) -> Result<(HeaderName, HeaderValue), Strin
     Ok((name, value.trim().parse().map_err(|_| "is not a field value")?))
 }
 
+/// Returns the bytes of a body, or of the file behind an `@`.
+pub(super) fn read_data(data: String) -> Result<Vec<u8>, CommandError> {
+    match data.strip_prefix('@') {
+        Some(file) => std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into())),
+        None => Ok(data.into_bytes()),
+    }
+}
+
 pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     let config = load_without_service(&arguments.file)?;
-    let body = match arguments.data.strip_prefix('@') {
-        Some(file) => std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?,
-        None => arguments.data.into_bytes(),
-    };
+    let body = read_data(arguments.data)?;
     let mut request = Request::new(());
     *request.method_mut() = arguments.method;
     *request.uri_mut() = arguments.path;

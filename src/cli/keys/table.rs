@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+use super::super::escape_invisible;
 use crate::domain::rfc3339;
 
 /// The number of characters of a key that a table shows.
@@ -136,11 +137,6 @@ fn text(value: &Value, name: &str) -> String {
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
-}
-
-fn escape_invisible(text: &str) -> String {
-    let safe = |c: char| !c.is_control() && !matches!(c, '\u{200e}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().flat_map(|c| if safe(c) { vec![c] } else { c.escape_default().collect() }).collect()
 }
 
 fn shorten(key: &str) -> String {
