@@ -23,6 +23,7 @@ mod keys;
 mod man;
 mod migrate;
 mod openapi;
+mod probe;
 mod reconcile;
 mod run;
 mod schema;
@@ -47,7 +48,7 @@ const CONFIG: u8 = 78;
     version,
     max_term_width = 100,
     after_help = "Exit codes: 0 done, 1 failed while running, \
-2 usage, 69 a dependency is missing at start (no store, a schema not migrated), \
+2 usage, 69 a dependency is missing at start (no store, a schema not migrated, no server to probe), \
 74 an I/O error of the embedded store, 78 configuration."
 )]
 struct Cli {
@@ -69,6 +70,17 @@ enum Command {
     Migrate(migrate::MigrateArguments),
     /// Asks the services about settled and unknown keys, and reports where store and service disagree; changes nothing
     Reconcile(reconcile::ReconcileArguments),
+    /// Executes an operation several times on any HTTP server, and tells whether its idempotency keys hold
+    ///
+    /// The probe EXECUTES YOUR OPERATION: up to 10 times with 5 duplicates, if the server has no idempotency keys. Use a test account.
+    /// It sends a first request, the same body with another key, the first request again, duplicates at once on connections that are
+    /// open already, the first key with another body (if that is refused, also with a key of its own), and a request without a key. It
+    /// prints a table for the API's owner: for each of them what draft-ietf-httpapi-idempotency-key-header-07 expects and what came back.
+    ///
+    /// A verdict is `holds`, `broken` or `cannot tell`: where two executions have equal responses, an equal retry proves nothing.
+    /// Status, Location, Content-Location and body are compared. The exit code is 0 if all expectations hold, 1 if one is
+    /// broken or nobody can tell, and 69 if the server cannot be reached.
+    Probe(probe::ProbeArguments),
     /// Lists and shows keys, and carries out decisions about them
     Keys(keys::KeysArguments),
     /// Asks the running instance whether it is ready
@@ -99,6 +111,8 @@ enum CommandError {
     Failure(StartError),
     /// The store could not be opened.
     Store(StoreLocation, OpenError),
+    /// The server that the command asks cannot be reached.
+    Unreachable(String),
     /// The command line lacks something, or contradicts itself.
     Usage(String),
     /// Anything else.
@@ -112,6 +126,7 @@ impl CommandError {
             Self::Failure(StartError::Store(..) | StartError::Lease(_) | StartError::Salt(_)) | Self::Store(..) => {
                 UNAVAILABLE
             }
+            Self::Unreachable(_) => UNAVAILABLE,
             Self::Failure(StartError::StoreFailed) => IO_ERROR,
             Self::Usage(_) => USAGE,
             Self::Failure(_) | Self::Other(_) => FAILED,
@@ -123,7 +138,7 @@ impl CommandError {
             Self::Config(problems) => eprintln!("{problems}"),
             Self::Failure(error) => eprintln!("oncegate: {}", format_chain(error)),
             Self::Store(location, error) => eprintln!("oncegate: {location}: {}", format_chain(error)),
-            Self::Usage(what) => eprintln!("oncegate: {what}"),
+            Self::Usage(what) | Self::Unreachable(what) => eprintln!("oncegate: {what}"),
             Self::Other(error) => eprintln!("oncegate: {}", format_chain(error.as_ref())),
         }
     }
@@ -138,6 +153,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments),
         Command::Migrate(arguments) => migrate::run(&arguments),
         Command::Reconcile(arguments) => reconcile::run(&arguments),
+        Command::Probe(arguments) => probe::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Healthcheck(instance) => healthcheck::run(&instance),
         Command::Drain(arguments) => drain::run(&arguments),

@@ -214,11 +214,12 @@ fn the_manual_has_every_command_and_its_flags() {
     assert_eq!(code, 0);
     assert!(out.contains(".TH oncegate 1"));
     let verbs = ["list", "show", "resolve", "release", "requeue", "purge"].map(|verb| format!("keys {verb}"));
-    let commands = ["run", "demo", "check", "migrate", "healthcheck", "drain", "keys", "schema", "completions", "man"];
+    let commands =
+        ["run", "demo", "check", "migrate", "probe", "healthcheck", "drain", "keys", "schema", "completions", "man"];
     for command in commands.into_iter().chain(verbs.iter().map(|verb| &**verb)) {
         assert!(out.contains(&format!(".SS {command}\n")), "{command}");
     }
-    for said in ["openapi", "wait", "accept\\-risk", "Exit codes"] {
+    for said in ["openapi", "wait", "accept\\-risk", "EXECUTES YOUR OPERATION", "Exit codes"] {
         assert!(out.contains(said), "{said}");
     }
 }

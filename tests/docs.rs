@@ -189,14 +189,18 @@ fn every_command_in_the_documents_is_accepted() {
         if ["run", "demo"].contains(&&*command[0]) {
             command.push("--help".to_owned());
         }
+        let is_probe = command[0] == "probe";
         for word in &mut command {
             *word = match &**word {
                 "ID" => "6f1d0c9a".to_owned(),
                 "FILE" => "oncegate.toml".to_owned(),
+                // A probe executes operations. At port 1 nobody listens.
+                "URL" => "http://127.0.0.1:1/".to_owned(),
+                url if is_probe && url.contains("://") => "http://127.0.0.1:1/".to_owned(),
                 word => here(word, folder.path()),
             };
         }
-        let takes_file = !["schema", "completions", "man", "demo"].contains(&&*command[0]);
+        let takes_file = !["schema", "completions", "man", "demo", "probe"].contains(&&*command[0]);
         if takes_file && !command.iter().any(|word| word == "-c" || word == "--config") {
             command.extend(["-c", "oncegate.toml"].map(str::to_owned));
         }
@@ -206,7 +210,7 @@ fn every_command_in_the_documents_is_accepted() {
         let is_understood = matches!(ended.status.code(), Some(0 | 1 | 69));
         assert!(is_understood && !output.contains("panicked"), "{place}: {command:?}: {output}");
     }
-    for command in ["check", "drain", "explain", "keys", "migrate", "reconcile", "run"] {
+    for command in ["check", "drain", "explain", "keys", "migrate", "probe", "reconcile", "run"] {
         assert!(seen.contains(command), "no document shows `oncegate {command}`");
     }
 }

@@ -39,6 +39,7 @@ mod orphans;
 mod overload;
 mod page;
 mod pod_end;
+mod probe;
 mod salts;
 mod service_reports;
 mod shutdown;

@@ -1,0 +1,196 @@
+//! The rules by which responses become findings. Nothing here does I/O.
+//!
+//! A retry that has the first response proves nothing by itself: two executions may have equal responses. So the same body is
+//! sent with another key, and its response is the control: if it differs from the first one, a repeated execution would have
+//! shown.
+
+use std::collections::BTreeSet;
+
+use http::StatusCode;
+
+use super::finding::{Differences, Finding};
+use super::response::{NoResponse, ProbedResponse, ProbedResult, StatusMeaning, compare};
+
+/// The first response, and what another execution's looks like beside it.
+pub(super) struct Baseline<'a> {
+    pub(super) first: &'a ProbedResponse,
+    /// The same body with another key.
+    pub(super) control: &'a ProbedResult,
+    /// JSON Pointers of values that do not count.
+    pub(super) ignored: &'a [String],
+}
+
+pub(super) fn judge_first(first: &ProbedResult) -> Finding {
+    match first {
+        Err(NoResponse(reason)) => Finding::NoResponse(reason.clone()),
+        Ok(first) if first.meaning() == StatusMeaning::Executed => Finding::Executed,
+        Ok(_) => Finding::NotExecuted,
+    }
+}
+
+impl Baseline<'_> {
+    fn differences(&self, response: &ProbedResponse) -> Differences {
+        compare(self.first, response, self.ignored)
+    }
+
+    fn is_marked(&self, response: &ProbedResponse) -> bool {
+        response.replay_marker(self.first).is_some()
+    }
+
+    /// The parts in which another execution's response differs from the first one; none where that is not known.
+    fn differences_of_executions(&self) -> Differences {
+        match self.control {
+            Ok(control) if matches!(control.meaning(), StatusMeaning::Executed | StatusMeaning::Refused) => {
+                self.differences(control)
+            }
+            _ => Differences::new(),
+        }
+    }
+
+    /// Judges the control. The retry shows whether the server marks its replays.
+    pub(super) fn judge_other_key(&self, retry: &ProbedResult) -> Finding {
+        let control = match self.control {
+            Ok(control) => control,
+            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
+        };
+        let differences = self.differences(control);
+        match control.meaning() {
+            StatusMeaning::Executed if self.is_marked(control) => Finding::ReplayedForOtherKey,
+            StatusMeaning::Executed if !differences.is_empty() => Finding::ExecutedAnew(differences),
+            StatusMeaning::Executed if retry.as_ref().is_ok_and(|retry| self.is_marked(retry)) => {
+                Finding::ExecutedAnewUnmarked
+            }
+            StatusMeaning::Executed => Finding::LooksTheSame,
+            StatusMeaning::Refused => Finding::RefusedForOtherKey,
+            StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
+        }
+    }
+
+    pub(super) fn judge_retry(&self, retry: &ProbedResult) -> Finding {
+        let retry = match retry {
+            Ok(retry) => retry,
+            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
+        };
+        match retry.meaning() {
+            StatusMeaning::Executed => {}
+            StatusMeaning::Refused => return Finding::RetryRefused,
+            StatusMeaning::TurnedAway | StatusMeaning::Unclear => return Finding::Unclear,
+        }
+        let (differences, executions_differ) = (self.differences(retry), self.differences_of_executions());
+        let is_marked = self.is_marked(retry);
+        match differences.is_empty() {
+            true if is_marked || !executions_differ.is_empty() => Finding::Replayed,
+            true => Finding::ReplayedOrExecuted,
+            // Something that every execution changes has stayed.
+            false if is_marked || !executions_differ.is_subset(&differences) => Finding::Changed(differences),
+            false => Finding::ExecutedAgain(differences),
+        }
+    }
+
+    pub(super) fn judge_duplicates(&self, duplicates: &[ProbedResult]) -> Finding {
+        let responses: Vec<_> = duplicates.iter().flatten().collect();
+        let with = |meaning: StatusMeaning| responses.iter().copied().filter(move |one| one.meaning() == meaning);
+        let unmarked: Vec<_> = with(StatusMeaning::Executed).filter(|response| !self.is_marked(response)).collect();
+        let failed = duplicates.iter().find_map(|duplicate| duplicate.as_ref().err());
+        let executions = self.count_executions(&unmarked);
+        match (executions, failed) {
+            (2.., _) => return Finding::ExecutedManyTimes(executions),
+            (_, Some(NoResponse(reason))) => return Finding::NoResponse(reason.clone()),
+            _ if with(StatusMeaning::Unclear).next().is_some() => return Finding::Unclear,
+            (0, None) if with(StatusMeaning::Executed).next().is_some() => return Finding::ExecutedOnceOrMore,
+            (0, None) if with(StatusMeaning::Refused).next().is_some() => return Finding::NeverExecuted,
+            (0, None) => return Finding::Unclear,
+            (1, None) => {}
+        }
+        let changed: Differences =
+            unmarked.iter().flat_map(|response| compare(unmarked[0], response, self.ignored)).collect();
+        match changed.is_empty() {
+            false => Finding::Changed(changed),
+            true if unmarked.len() == 1 || !self.differences_of_executions().is_empty() => Finding::ExecutedOnce,
+            true => Finding::ExecutedOnceOrMore,
+        }
+    }
+
+    /// The number of executions that responses are certainly of: those that differ in all parts in which executions differ.
+    fn count_executions(&self, responses: &[&ProbedResponse]) -> usize {
+        let executions_differ = self.differences_of_executions();
+        let mut counted: Vec<&ProbedResponse> = Vec::new();
+        for response in responses {
+            let is_another = |other: &&ProbedResponse| {
+                let differences = compare(other, response, self.ignored);
+                !differences.is_empty() && executions_differ.is_subset(&differences)
+            };
+            if counted.iter().all(is_another) {
+                counted.push(response);
+            }
+        }
+        counted.len()
+    }
+
+    /// Judges another body with the first key. `with_own_key` is the response to the same body with a fresh key, which was sent
+    /// if the other was refused: servers refuse bodies for many reasons, with 400 and 422 too.
+    pub(super) fn judge_other_body(&self, reuse: &ProbedResult, with_own_key: Option<&ProbedResult>) -> Finding {
+        let reuse = match reuse {
+            Ok(reuse) => reuse,
+            Err(NoResponse(reason)) => return Finding::NoResponse(reason.clone()),
+        };
+        match (reuse.meaning(), with_own_key) {
+            (StatusMeaning::Executed, _) => {
+                let differences = self.differences(reuse);
+                let would_show = self.is_marked(reuse) || !self.differences_of_executions().is_empty();
+                match differences.is_empty() && would_show {
+                    true => Finding::ReuseReplayed,
+                    false => Finding::ReuseAccepted(differences),
+                }
+            }
+            (StatusMeaning::Refused, Some(Ok(own))) => match own.meaning() {
+                StatusMeaning::Executed => Finding::ReuseRefused,
+                StatusMeaning::Refused => Finding::BodyRefused,
+                StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
+            },
+            (StatusMeaning::Refused, Some(Err(NoResponse(reason)))) => Finding::NoResponse(reason.clone()),
+            (StatusMeaning::Refused, None) | (StatusMeaning::TurnedAway | StatusMeaning::Unclear, _) => {
+                Finding::Unclear
+            }
+        }
+    }
+}
+
+/// Whether a request was refused for what it is.
+pub(super) fn is_refused(result: &ProbedResult) -> bool {
+    result.as_ref().is_ok_and(|response| response.meaning() == StatusMeaning::Refused)
+}
+
+pub(super) fn judge_no_key(response: &ProbedResult) -> Finding {
+    match response {
+        Err(NoResponse(reason)) => Finding::NoResponse(reason.clone()),
+        Ok(response) => match response.meaning() {
+            StatusMeaning::Executed => Finding::KeyOptional,
+            StatusMeaning::Refused => Finding::KeyRequired,
+            StatusMeaning::TurnedAway | StatusMeaning::Unclear => Finding::Unclear,
+        },
+    }
+}
+
+/// Judges by all responses whether refusals name their documentation.
+pub(super) fn judge_policy<'a>(responses: impl Iterator<Item = &'a ProbedResponse>) -> Finding {
+    let refusals = responses.filter(|response| response.meaning() == StatusMeaning::Refused);
+    let urls: BTreeSet<_> = refusals.flat_map(ProbedResponse::documentation).collect();
+    if urls.is_empty() { Finding::Undocumented } else { Finding::Documented(urls) }
+}
+
+/// Returns the note about a status other than the draft's, where the finding holds.
+pub(super) fn note_status(finding: &Finding, statuses: &[StatusCode]) -> Option<&'static str> {
+    let has = |status: StatusCode| statuses.contains(&status);
+    match finding {
+        Finding::ReuseRefused if !has(StatusCode::UNPROCESSABLE_ENTITY) => Some("not the draft's status"),
+        Finding::KeyRequired if !has(StatusCode::BAD_REQUEST) => Some("not the draft's status"),
+        Finding::ExecutedOnce if has(StatusCode::CONFLICT) => None,
+        Finding::ExecutedOnce if statuses.iter().any(StatusCode::is_client_error) => Some("not the draft's status"),
+        Finding::ExecutedOnce => Some("without 409: the others waited for the first, or came after its end"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

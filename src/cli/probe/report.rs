@@ -1,0 +1,244 @@
+//! The report of the probe: a table in Markdown, which reads well in a terminal, a mail and an issue, and JSON.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::super::escape_invisible;
+use super::finding::{Finding, ProbeCheck, ProbeConclusion};
+use super::judge::note_status;
+use crate::domain::rfc3339;
+
+/// The document whose expectations are checked.
+const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header-07";
+/// The number of differing parts that the table names.
+const DIFFERENCES_MAX: usize = 6;
+
+/// The result of one check.
+pub(super) struct CheckedExpectation {
+    pub(super) check: ProbeCheck,
+    pub(super) finding: Finding,
+    /// The statuses of the check's responses.
+    pub(super) statuses: Vec<StatusCode>,
+    /// The key that was sent.
+    pub(super) key: Option<String>,
+    /// The key that the same body was sent with again, because it was refused with the first one.
+    pub(super) own_key: Option<String>,
+    /// The field by which a response was marked as a replay.
+    pub(super) marker: Option<String>,
+    /// The particulars of the request.
+    pub(super) sent: Option<String>,
+}
+
+/// The result of a probe.
+pub(super) struct ProbeReport {
+    pub(super) url: String,
+    pub(super) method: String,
+    /// The place of the key, in words.
+    pub(super) key_place: String,
+    /// The names of the fields that the command line adds.
+    pub(super) fields: Vec<String>,
+    pub(super) ignored: Vec<String>,
+    pub(super) at: SystemTime,
+    /// The number of requests that were sent.
+    pub(super) requests: usize,
+    pub(super) checks: Vec<CheckedExpectation>,
+}
+
+impl CheckedExpectation {
+    pub(super) fn conclusion(&self) -> ProbeConclusion {
+        match self.check {
+            // The draft leaves it to the server whether it requires a key.
+            ProbeCheck::NoKey | ProbeCheck::Policy => ProbeConclusion::Info,
+            _ => self.finding.conclusion(),
+        }
+    }
+
+    fn note(&self) -> Option<&'static str> {
+        note_status(&self.finding, &self.statuses)
+    }
+
+    /// The statuses, each with its number where there are several: `201, 4 × 409`.
+    fn statuses_text(&self) -> Option<String> {
+        let mut counts = BTreeMap::<u16, usize>::new();
+        self.statuses.iter().for_each(|status| *counts.entry(status.as_u16()).or_default() += 1);
+        let text = |(status, count): (u16, usize)| match count {
+            1 => status.to_string(),
+            _ => format!("{count} × {status}"),
+        };
+        (!counts.is_empty()).then(|| counts.into_iter().map(text).collect::<Vec<_>>().join(", "))
+    }
+
+    fn observation(&self) -> String {
+        let differences = self.finding.differences();
+        let more = differences.len().saturating_sub(DIFFERENCES_MAX);
+        let named = differences[..differences.len() - more].iter().map(|part| format!("`{part}`")).collect::<Vec<_>>();
+        let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let parts = [
+            self.statuses_text(),
+            Some(self.finding.text()),
+            (!named.is_empty()).then(|| format!("differs at {}{and_more}", named.join(", "))),
+            self.marker.as_ref().map(|marker| format!("`{marker}`")),
+            self.note().map(str::to_owned),
+            self.sent.clone(),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn to_json(&self) -> Value {
+        let statuses: Vec<_> = self.statuses.iter().map(StatusCode::as_u16).collect();
+        json!({
+            "check": self.check.name(),
+            "verdict": self.conclusion().name(),
+            "finding": self.finding.name(),
+            "expected": self.check.expected(),
+            "detail": self.observation(),
+            "statuses": statuses,
+            "differences": self.finding.differences(),
+            "marker": self.marker,
+            "key": self.key,
+            "own_key": self.own_key,
+        })
+    }
+}
+
+impl ProbeReport {
+    pub(super) fn conclusion(&self) -> ProbeConclusion {
+        ProbeConclusion::from_all(self.checks.iter().map(CheckedExpectation::conclusion))
+    }
+
+    /// Returns the sentence for a report that is not all good.
+    pub(super) fn failure(&self) -> Option<String> {
+        let count = |conclusion| self.checks.iter().filter(|check| check.conclusion() == conclusion).count();
+        let (broken, open) = (count(ProbeConclusion::Broken), count(ProbeConclusion::CannotTell));
+        match self.conclusion() {
+            ProbeConclusion::Broken => Some(format!("expectations that do not hold: {broken}")),
+            ProbeConclusion::CannotTell => Some(format!("expectations of which nobody can tell: {open}")),
+            ProbeConclusion::Holds | ProbeConclusion::Info => None,
+        }
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let Self { url, method, key_place, requests, .. } = self;
+        let mut rows = vec![["check", "verdict", "the draft expects", "came back"].map(str::to_owned)];
+        rows.extend(self.checks.iter().map(|check| {
+            let (title, verdict) = (check.check.title(), check.conclusion().name().replace('-', " "));
+            [title.to_owned(), verdict, check.check.expected().to_owned(), check.observation()]
+                .map(|cell| to_cell(&cell))
+        }));
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        // The last column is as long as its sentence: padding would wrap each row in a terminal.
+        let widths = [width(0), width(1), width(2), 0];
+        let line = |row: &[String; 4]| {
+            let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let mut table = line(&rows[0]);
+        table.push_str("|---|---|---|---|\n");
+        table.extend(rows[1..].iter().map(line));
+        let keys: String =
+            self.titles_by_key().iter().map(|(key, titles)| format!("- `{key}`: {}\n", titles.join("; "))).collect();
+        let fields = match self.fields.is_empty() {
+            true => String::new(),
+            false => format!(" and the fields {}", self.fields.join(", ")),
+        };
+        let ignored = match self.ignored.is_empty() {
+            true => String::new(),
+            false => format!(" and not the values at {}", self.ignored.join(", ")),
+        };
+        format!(
+            "{method} {}: {}\n\n\
+             oncegate {} sent {requests} requests on {}, with the key in {key_place}{fields}.\n\
+             Expectations: {DRAFT}.\n\n\
+             {table}\n\
+             Compared: status, Location, Content-Location and body (JSON by its values), no other fields{ignored}.\n\
+             Keys, to find the requests in the server's log:\n\n{keys}",
+            escape_invisible(url),
+            match self.conclusion() {
+                ProbeConclusion::Holds | ProbeConclusion::Info => "it holds",
+                ProbeConclusion::Broken => "it does not hold",
+                ProbeConclusion::CannotTell => "nobody can tell from outside",
+            },
+            env!("CARGO_PKG_VERSION"),
+            rfc3339::format(self.at),
+        )
+    }
+
+    /// The keys in the order of their first use, each with its uses.
+    fn titles_by_key(&self) -> Vec<(&str, Vec<&str>)> {
+        let uses = self.checks.iter().flat_map(|check| {
+            let own = check.own_key.as_deref().map(|key| (key, "another body, its own key"));
+            check.key.as_deref().map(|key| (key, check.check.title())).into_iter().chain(own)
+        });
+        let mut keys: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (key, title) in uses {
+            match keys.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, titles)) => titles.push(title),
+                None => keys.push((key, vec![title])),
+            }
+        }
+        keys
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        let document = json!({
+            "url": self.url,
+            "method": self.method,
+            "draft": DRAFT,
+            "at": rfc3339::format(self.at),
+            "key_place": self.key_place,
+            "verdict": self.conclusion().name(),
+            "requests": self.requests,
+            "ignored": self.ignored,
+            "checks": self.checks.iter().map(CheckedExpectation::to_json).collect::<Vec<_>>(),
+        });
+        format!("{document:#}\n")
+    }
+}
+
+/// A text, which may be the server's, as one cell of the table.
+fn to_cell(text: &str) -> String {
+    escape_invisible(text).replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::cli::probe::response::Difference;
+
+    fn checked(finding: Finding, statuses: &[u16]) -> CheckedExpectation {
+        CheckedExpectation {
+            check: ProbeCheck::Retry,
+            finding,
+            statuses: statuses.iter().map(|status| StatusCode::from_u16(*status).unwrap()).collect(),
+            key: None,
+            own_key: None,
+            marker: None,
+            sent: None,
+        }
+    }
+
+    #[test]
+    fn an_observation_counts_statuses_and_names_some_differences() {
+        let differences: BTreeSet<_> = (0..8).map(|number| Difference::Json(format!("/{number}"))).collect();
+        let text = checked(Finding::ExecutedAgain(differences), &[409, 201, 409]).observation();
+        assert!(text.starts_with("201, 2 × 409; another result"), "{text}");
+        assert!(text.ends_with("differs at `/0`, `/1`, `/2`, `/3`, `/4`, `/5` and 2 more"), "{text}");
+        let text = checked(Finding::ReuseRefused, &[400]).observation();
+        assert_eq!(text, "400; refused; accepted with a key of its own; not the draft's status");
+        assert_eq!(
+            checked(Finding::ReuseRefused, &[422]).observation(),
+            "422; refused; accepted with a key of its own"
+        );
+    }
+
+    #[test]
+    fn a_server_cannot_break_the_table_or_control_the_terminal() {
+        assert_eq!(to_cell("a|b\u{1b}[2J\n\u{202e}"), "a\\|b\\u{1b}[2J\\n\\u{202e}");
+        assert_eq!(to_cell("Zoë’s …"), "Zoë’s …");
+    }
+}
