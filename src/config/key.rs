@@ -32,10 +32,7 @@ const UNUSABLE_FIELDS: [&str; 13] = [
 const STEP_LENGTH_MAX: usize = 64;
 
 pub(super) fn read(section: &Section<'_>) -> Option<KeyRule> {
-    let header = section.parsed("header", |text| match header_name(text)? {
-        name if UNUSABLE_FIELDS.contains(&name.as_str()) => Err("carries something else and cannot carry a key".into()),
-        name => Ok(name),
-    });
+    let headers = read_headers(section);
     let query = section.parsed("query", |text| Ok::<_, String>(parse_optional_name(text).map(KeySource::Query)));
     let form = section.parsed("form", |text| Ok::<_, String>(parse_optional_name(text).map(KeySource::Form)));
     let body = section.parsed("body", |text| match text {
@@ -61,15 +58,35 @@ pub(super) fn read(section: &Section<'_>) -> Option<KeyRule> {
         _ => None,
     });
     let limits = KeyLimits { length_min: min?.value, length_max: max?.value };
-    let sources = collect_sources(header?, [query?.value, form?.value, body?.value]);
+    let sources = collect_sources(headers?, [query?.value, form?.value, body?.value]);
     Some(KeyRule { sources, required: required?.value, syntax: syntax?.value, limits })
 }
 
-/// A default header gives way to another source that is written.
-fn collect_sources(header: Located<HeaderName>, others: [Option<KeySource>; 3]) -> Vec<KeySource> {
+/// Reads the fields that may carry the key; each once, at least one.
+fn read_headers(section: &Section<'_>) -> Option<Located<Vec<HeaderName>>> {
+    let Located { value: names, position } = section.list("header", |text| match header_name(text)? {
+        name if UNUSABLE_FIELDS.contains(&name.as_str()) => Err("carries something else and cannot carry a key".into()),
+        name => Ok(name),
+    })?;
+    if names.is_empty() {
+        section.reader().problem(&position, "is empty: name a field, or another place of the key alone");
+        return None;
+    }
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].iter().any(|other| other.value == name.value) {
+            section.reader().problem(&name.position, "is listed a second time");
+            return None;
+        }
+    }
+    Some(Located { value: names.into_iter().map(|name| name.value).collect(), position })
+}
+
+/// Default headers give way to another source that is written.
+fn collect_sources(headers: Located<Vec<HeaderName>>, others: [Option<KeySource>; 3]) -> Vec<KeySource> {
     let others: Vec<_> = others.into_iter().flatten().collect();
-    let header = (header.position.is_written() || others.is_empty()).then_some(KeySource::Header(header.value));
-    header.into_iter().chain(others).collect()
+    let counts = headers.position.is_written() || others.is_empty();
+    let headers = headers.value.into_iter().filter(|_| counts).map(KeySource::Header);
+    headers.chain(others).collect()
 }
 
 fn parse_optional_name(text: &str) -> Option<Box<str>> {

@@ -305,7 +305,12 @@ pub const DEFAULTS: &[KeyDoc] = ROUTE.split_at(3).1;
 
 /// The keys of a route's `key`.
 pub const KEY: &[KeyDoc] = &[
-    KeyDoc::new("header", Text, r#""Idempotency-Key""#, "the request field that carries the key"),
+    KeyDoc::new(
+        "header",
+        TextOrTexts,
+        r#""Idempotency-Key""#,
+        "the request field that carries the key; of several, the first that is present",
+    ),
     KeyDoc::new("query", Text, r#""""#, "the query parameter that carries the key"),
     KeyDoc::new("form", Text, r#""""#, "the field of a form body that carries the key"),
     KeyDoc::new("body", Text, r#""""#, "the JSON Pointer to the key in a JSON body"),

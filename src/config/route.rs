@@ -105,11 +105,8 @@ pub struct Route {
 impl Route {
     /// Whether the route reads a request field of this name, in lower case, for the key, the scope or the fingerprint.
     pub fn reads_field(&self, name: &str) -> bool {
-        let key = self.key.sources.iter().filter_map(|source| match source {
-            KeySource::Header(name) => Some(name),
-            KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
-        });
-        key.chain(self.scope.header_names()).any(|field| *field == *name) || self.recipe.reads_field(name)
+        let mut fields = self.key.headers().chain(self.scope.header_names());
+        fields.any(|field| *field == *name) || self.recipe.reads_field(name)
     }
 
     /// The handling of another spelling of the route's paths: only a route that enforces needs one.
@@ -186,9 +183,9 @@ pub enum KeySource {
 }
 
 impl KeyRule {
-    /// The request field that carries the key, if one does.
-    pub fn header(&self) -> Option<&HeaderName> {
-        self.sources.iter().find_map(|source| match source {
+    /// The request fields that may carry the key, the first that counts before the others.
+    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.sources.iter().filter_map(|source| match source {
             KeySource::Header(name) => Some(name),
             KeySource::Body(_) | KeySource::Form(_) | KeySource::Query(_) => None,
         })

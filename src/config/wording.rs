@@ -27,7 +27,7 @@ pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
 
 /// A table with its first key that has a text: most tables begin with the key that matters.
 fn example(keys: &[KeyDoc]) -> String {
-    let is_text = |key: &&KeyDoc| matches!(key.kind, ValueKind::Text | ValueKind::Texts);
+    let is_text = |key: &&KeyDoc| matches!(key.kind, ValueKind::Text | ValueKind::TextOrTexts | ValueKind::Texts);
     match keys.iter().find(is_text).or(keys.first()) {
         Some(key) => format!("{{ {} = {} }}", key.name, key.default.filter(|text| *text != "\"\"").unwrap_or("\"…\"")),
         None => "{ … }".into(),

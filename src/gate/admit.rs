@@ -259,7 +259,7 @@ impl Gate {
     ) -> Result<(), Refusal> {
         let IdentitySearch::Found(identity) = search else { return Ok(()) };
         context.with_trace(|trace| trace.note_key(&identity.key));
-        if let Some((name, value)) = route.key.header().and_then(|name| Some((name, head.headers.get(name)?))) {
+        if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
             context.echo_key(name, value);
         }
         match route.max_age {
@@ -422,7 +422,7 @@ const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
 );
 
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    let needed: Vec<_> = route.key.header().into_iter().chain(route.scope.header_names()).collect();
+    let needed: Vec<_> = route.key.headers().chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 

@@ -3,25 +3,40 @@
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-use crate::config::{ForwardKey, Route};
+use crate::config::{ForwardKey, KeyRule, Route};
 use crate::domain::key::{Key, KeySyntax};
 
 /// The field of a derived key if the client's key came in no field.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Sets, removes or keeps the key's field as the route says. A key in the query or in the body stays there.
+/// Sets, removes or keeps the key's fields as the route says. A key in the query or in the body stays there.
 pub(super) fn set_key_field(headers: &mut HeaderMap, route: &Route, key: &Key) {
-    let name = route.key.header().cloned().unwrap_or(IDEMPOTENCY_KEY);
     match &route.forward_key {
         ForwardKey::Derive(step) => {
+            let name = derived_key_field(headers, &route.key);
             let quoted = headers.get(&name).is_some_and(|value| value.as_bytes().starts_with(b"\""));
             let derived = derive(key, step, quoted && route.key.syntax != KeySyntax::Opaque);
+            remove_key_fields(headers, &route.key);
             headers.insert(name, derived);
         }
-        ForwardKey::None => {
-            headers.remove(name);
-        }
+        ForwardKey::None => remove_key_fields(headers, &route.key),
         ForwardKey::Same => {}
+    }
+}
+
+/// The field of a derived key: the one that the client's key came in, else the route's first.
+fn derived_key_field(headers: &HeaderMap, rule: &KeyRule) -> HeaderName {
+    let sent = rule.headers().find(|name| headers.contains_key(*name));
+    sent.or(rule.headers().next()).cloned().unwrap_or(IDEMPOTENCY_KEY)
+}
+
+/// Removes the fields of the key, and the common one where the route names none.
+fn remove_key_fields(headers: &mut HeaderMap, rule: &KeyRule) {
+    if rule.headers().next().is_none() {
+        headers.remove(IDEMPOTENCY_KEY);
+    }
+    for name in rule.headers() {
+        headers.remove(name);
     }
 }
 

@@ -21,8 +21,14 @@ fn tables_in_defaults_are_taken_key_by_key() {
         route("fingerprint.body = 'raw'\n")
     ));
     let [a, b] = config.routes.as_slice() else { panic!("two routes") };
-    assert_eq!((a.key.header().unwrap().as_str(), a.key.required, a.key.limits.length_max), ("x-key", true, 32));
-    assert_eq!((b.key.header().unwrap().as_str(), b.key.required, b.key.limits.length_max), ("x-key", false, 64));
+    assert_eq!(
+        (a.key.headers().next().unwrap().as_str(), a.key.required, a.key.limits.length_max),
+        ("x-key", true, 32)
+    );
+    assert_eq!(
+        (b.key.headers().next().unwrap().as_str(), b.key.required, b.key.limits.length_max),
+        ("x-key", false, 64)
+    );
     assert_eq!((a.recipe.to_stored(), b.recipe.to_stored()), ("1 body=raw query=no", "1 query=no"));
     assert_eq!((a.ttl, b.ttl), (Duration::from_secs(3 * 3600), Duration::from_secs(2 * 3600)));
 }
@@ -290,4 +296,23 @@ fn a_path_that_another_routes_spelling_decides_about_is_warned_of() {
     assert!(both("spelling = 'pass'").is_empty());
     let usual = "[[routes]]\nname = 'a'\npath = '/v1/orders/{id}/pay'\n[[routes]]\nname = 'b'\npath = '/{*rest}'";
     assert!(config(usual).warnings.is_empty(), "{:?}", config(usual).warnings);
+}
+
+#[test]
+fn several_fields_may_carry_the_key_and_each_is_named_once() {
+    let key = |value: &str| config(&route(&format!("key = {{ {value} }}"))).routes[0].key.clone();
+    let names = |value: &str| key(value).headers().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(names("header = ['Idempotency-Key', 'X-Idempotency-Key']"), ["idempotency-key", "x-idempotency-key"]);
+    assert_eq!(names("header = 'K'"), ["k"]);
+    assert_eq!(key("header = ['A', 'B'], query = 'k'").sources.len(), 3);
+    assert_eq!(key("query = 'k'").sources.len(), 1);
+    for (value, problem) in [
+        ("header = []", "routes[0].key.header: is empty"),
+        ("header = ['a', 'A']", "routes[0].key.header[1]: is listed a second time"),
+        ("header = ['a', 'cookie']", "routes[0].key.header[1]: `cookie` carries something else"),
+        ("header = 1", "routes[0].key.header: must be "),
+    ] {
+        let problems = problems(&route(&format!("key = {{ {value} }}")));
+        assert!(problems.len() == 1 && problems[0].contains(problem), "{value}: {problems:?}");
+    }
 }

@@ -90,7 +90,9 @@ pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> 
         (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
     };
     let Some(key) = found else { return Ok(KeySearch::NoKey) };
-    Ok(KeySearch::Found(Key::parse(&key, route.key.syntax, route.key.limits)?))
+    let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
+    key_location::check_other_fields(head, &route.key, &key)?;
+    Ok(KeySearch::Found(key))
 }
 
 impl RequestIdentity {

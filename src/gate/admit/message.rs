@@ -100,7 +100,11 @@ impl Gate {
         if let Some(max_age) = route.max_age {
             check_age(&head.headers, max_age, self.instance.store_clock.now())?;
         }
-        if let Some(name) = route.key.header() {
+        // The consumer says which key counts. The service must not find another one in a field that it may prefer.
+        for name in route.key.headers() {
+            head.headers.remove(name);
+        }
+        if let Some(name) = route.key.headers().next() {
             let value =
                 HeaderValue::from_bytes(&key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
             head.headers.insert(name, value);

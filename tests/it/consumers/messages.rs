@@ -150,3 +150,13 @@ async fn a_refused_broker_login_is_logged_and_retried_while_requests_are_served(
     other.proxy.wait_for_logs("not consumed at the moment", 2).await;
     assert_eq!(other.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
+
+#[tokio::test]
+async fn of_several_fields_for_the_key_the_service_gets_the_messages_key_in_the_first_and_no_other() {
+    let names = "key = { header = [\"Idempotency-Key\", \"X-Idempotency-Key\"] }";
+    let Some(consumer_world) = consumer_world(Store::sqlite(), names, "key = \"message-id\"").await else { return };
+    consumer_world.queue.publish([message("another").id("m-1").body("{}")]).await;
+    acknowledged(&consumer_world.world.proxy, 1).await;
+    let call = consumer_world.world.upstream.last();
+    assert_eq!((call.field("idempotency-key"), call.field("x-idempotency-key")), (Some("m-1"), None));
+}

@@ -89,3 +89,22 @@ async fn the_longest_derived_key_is_complete_and_well_formed() {
     let key = Key::parse(derived.as_bytes(), KeySyntax::SfString, limits).unwrap();
     assert_eq!(key.as_bytes(), format!("{quotes}:{step}").as_bytes());
 }
+
+#[tokio::test]
+async fn of_several_fields_for_the_key_the_service_sees_what_the_route_says() {
+    let names = r#"key = { header = ["Idempotency-Key", "X-Idempotency-Key"] }"#;
+    for (forward_key, sent, expected) in [
+        ("same", &["x-idempotency-key"][..], (None, Some("k-1"))),
+        ("none", &["x-idempotency-key"], (None, None)),
+        ("none", &["idempotency-key", "x-idempotency-key"], (None, None)),
+        ("derive:charge", &["x-idempotency-key"], (None, Some("k-1:charge"))),
+        ("derive:charge", &["idempotency-key", "x-idempotency-key"], (Some("k-1:charge"), None)),
+    ] {
+        let world = forwarding(forward_key, names).await;
+        let request = sent.iter().fold(world.post("/pay").body("x"), |request, name| request.field(name, "k-1"));
+        assert_eq!(request.send().await.oncegate_status(), Some("executed"));
+        let seen = world.upstream.last();
+        let seen = (seen.field("idempotency-key"), seen.field("x-idempotency-key"));
+        assert_eq!(seen, expected, "{forward_key} {sent:?}");
+    }
+}

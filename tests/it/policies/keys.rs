@@ -244,3 +244,27 @@ async fn a_keys_length_limit_excludes_its_quotes() {
     assert_eq!(oncegate_status(world.pay(&"k".repeat(1024))).await, "executed");
     assert_eq!(oncegate_status(world.pay(&"k".repeat(1024))).await, "replayed");
 }
+
+on_both_stores!(of_several_fields_for_the_key_the_first_that_is_present_counts);
+async fn of_several_fields_for_the_key_the_first_that_is_present_counts(store: Store) {
+    let world = keyed(store, r#"key = { header = ["Idempotency-Key", "X-Idempotency-Key"], required = true }"#).await;
+    let second = |key: &str| world.post("/pay").field("X-Idempotency-Key", key).body("x");
+    let first = second("k-1").send().await;
+    assert_eq!(first.oncegate_status(), Some("executed"));
+    assert_eq!((first.field("x-idempotency-key"), first.field("idempotency-key")), (Some("k-1"), None));
+    let other_field = world.post("/pay").key("k-1").body("x").send().await;
+    assert_eq!(other_field.oncegate_status(), Some("replayed"), "one key in either field");
+    assert_eq!((other_field.field("x-idempotency-key"), other_field.field("idempotency-key")), (None, Some("k-1")));
+    // The same key in another spelling.
+    assert_eq!(oncegate_status(second("k-1").key("\"k-1\"")).await, "replayed");
+    is(&second("k-1").key("k-2").send().await, 400, "key-invalid");
+    is(&second("").key("k-1").send().await, 400, "key-invalid");
+    is(&second("k-1").field("X-Idempotency-Key", "k-1").send().await, 400, "key-invalid");
+    is(&second("k-1").field("X-Idempotency-Key", "k-1").key("k-1").send().await, 400, "key-invalid");
+    is(&second("k-1").field("Connection", "x-idempotency-key").send().await, 400, "bad-request");
+    let missing = world.post("/pay").body("x").send().await;
+    is(&missing, 400, "key-missing");
+    let detail = missing.problem()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("`idempotency-key` or in the field `x-idempotency-key`"), "{detail}");
+    assert_eq!(world.upstream.calls(), 1);
+}
