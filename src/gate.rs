@@ -46,6 +46,7 @@ pub mod client;
 pub mod decide;
 pub mod deliver;
 mod enqueue;
+mod first_sent;
 pub mod forward;
 mod forwarded_key;
 pub mod message;
@@ -205,7 +206,7 @@ impl Gate {
                     && let Err(denied) = Box::pin(authorizer.ask(question)).await
                 {
                     let mut response = denied.into_response()?;
-                    context.add_fields(response.headers_mut(), OncegateStatus::Rejected);
+                    context.add_fields(&mut response, OncegateStatus::Rejected);
                     return Ok(response);
                 }
                 Ok(outcome.render(context, &live.config.problem_base))

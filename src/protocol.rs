@@ -1,5 +1,6 @@
 //! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, refusals and their pages.
 
+pub mod answer_shape;
 pub mod cors;
 pub mod directives;
 pub mod fields;

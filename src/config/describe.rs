@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
-use super::{Config, Consumer, Route, TlsConfig};
+use super::{Config, Consumer, Route, TlsConfig, ValueOrigin};
 use crate::domain::fingerprint::Secrets;
 use crate::tls::ClientCertificates;
 
@@ -71,7 +71,9 @@ fn describe_route(lines: &mut DescriptionTable, route: &Route) {
     lines.text.push('\n');
     lines.row("route", &route.name);
     for setting in route.settings() {
-        lines.row(&format!("  {}", setting.label), &setting.value);
+        let preset = setting.origins.iter().find(|(origin, _)| *origin == ValueOrigin::Dialect);
+        let keys = preset.map_or(String::new(), |(_, keys)| format!("  (dialect: {})", keys.join(", ")));
+        lines.row(&format!("  {}", setting.label), &format!("{}{keys}", setting.value));
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reads and checks a route's `fingerprint`.
 
+use super::dialect::{Dialect, FIRST_SENT};
 use super::reader::{Located, Section};
 use super::route_context::RouteContext;
 use super::value_parsers::{header_name, json_pointer};
 use crate::domain::fingerprint::{BodyRule, FingerprintRules, Recipe};
 use canonical_json::{Pointer, Selection};
 
-pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<Recipe> {
+pub(super) fn read(section: &Section<'_>, dialect: Option<Dialect>, context: &RouteContext) -> Option<Recipe> {
     let body = section.choice("body", |word| match word {
         "auto" => Some(BodyRule::Auto),
         "form" => Some(BodyRule::Form),
@@ -26,11 +27,16 @@ pub(super) fn read(section: &Section<'_>, context: &RouteContext) -> Option<Reci
         section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
         return None;
     }
+    let mut headers: Vec<_> = headers?.value.into_iter().map(|name| name.value).collect();
+    // The specification has it equal on every retry, whatever the route's own list says.
+    if dialect == Some(Dialect::Repeatability) && !headers.contains(&FIRST_SENT) {
+        headers.push(FIRST_SENT);
+    }
     let pointers = |list: Vec<Located<Pointer>>| list.into_iter().map(|found| found.value).collect();
     let rules = FingerprintRules {
         body: body.value,
         query: query?.value,
-        headers: headers?.value.into_iter().map(|name| name.value).collect(),
+        headers,
         selection: Selection { include: pointers(include.value), exclude: pointers(exclude.value) },
     };
     Some(Recipe::new(rules, context.secrets.as_ref()?.current()))

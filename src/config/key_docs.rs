@@ -220,6 +220,12 @@ pub const ROUTE: &[KeyDoc] = &[
         "`observe` neither refuses nor delays because of a key, and counts what `enforce` would do",
     ),
     KeyDoc::new("upstream", Text, r#""""#, "the route's own service; empty for the one at the top"),
+    KeyDoc::new(
+        "dialect",
+        Choice(&["ietf", "stripe", "repeatability", "acp"]),
+        r#""ietf""#,
+        "the convention of an API: a preset of the other keys, and the form of Oncegate's own answers",
+    ),
     KeyDoc::new("key", Table(KEY), "{}", "the place and the syntax of a request's key"),
     KeyDoc::new(
         "scope",

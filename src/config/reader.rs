@@ -1,9 +1,10 @@
 //! Reads a parsed file key by key, and collects every problem with its position.
 //!
 //! A [`Section`] is a table with its fallbacks. A key is looked up in this order: flags and variables, the file's own
-//! table, the file's defaults for it, the default of [`super::key_docs`]. All values are parsed by the same code, so a
-//! default is checked like a written value. A getter that returns `None` has noted the problem already: its caller goes
-//! on to the next key, and gives up only when everything has been read.
+//! table, the file's defaults for it, the default of [`super::key_docs`]. The preset of a dialect comes behind the table that
+//! names the dialect. All values are parsed by the same code, so a default is checked like a written value. A getter that
+//! returns `None` has noted the problem already: its caller goes on to the next key, and gives up only when everything has
+//! been read.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -46,15 +47,16 @@ pub(super) struct SourcePosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     BuiltIn,
+    Preset,
     Defaults,
     Own,
     External,
 }
 
 impl SourcePosition {
-    /// Whether the value was written, rather than left at its default.
+    /// Whether the value was written, rather than left at its default or at a dialect's preset.
     pub(super) fn is_written(&self) -> bool {
-        self.rank != Rank::BuiltIn
+        !matches!(self.rank, Rank::BuiltIn | Rank::Preset)
     }
 }
 
@@ -301,12 +303,22 @@ impl<'a> Section<'a> {
         for layer in &self.layers {
             let origin = match layer.rank {
                 Rank::BuiltIn => continue,
+                Rank::Preset => ValueOrigin::Dialect,
                 Rank::Defaults => ValueOrigin::Defaults,
                 Rank::Own => own,
                 Rank::External => ValueOrigin::External,
             };
             note_table("", layer.table, origin, origins);
         }
+    }
+
+    /// Puts a preset behind the first table that has this key, or behind all tables where none has it.
+    pub(super) fn with_preset(mut self, key: &str, preset: &'a DeTable<'a>) -> Self {
+        let named = self.layers.iter().position(|layer| layer.table.contains_key(key));
+        let at = named.map_or(self.layers.len(), |index| index + 1);
+        let path = self.position.path.clone();
+        self.layers.insert(at, Layer { rank: Rank::Preset, path, table: preset });
+        self
     }
 
     /// Puts another section of the same keys behind this one.

@@ -8,6 +8,7 @@ use http::{HeaderName, Method};
 use super::authorize::AuthorizeConfig;
 use super::cors::CorsPolicy;
 use super::delivery::DeliveryMode;
+use super::dialect::Dialect;
 use super::reconcile::ReconcileConfig;
 use super::scope::ScopeRule;
 use super::upstream::UpstreamTarget;
@@ -43,6 +44,8 @@ pub struct Route {
     pub upstream: Arc<UpstreamTarget>,
     /// TLS towards it, and towards the services that are asked about its keys.
     pub upstream_tls: UpstreamTlsConfig,
+    /// The convention that its clients follow.
+    pub dialect: Dialect,
     /// The place and the syntax of a request's key.
     pub key: KeyRule,
     /// The parts of a request that tell callers apart.
@@ -122,6 +125,12 @@ impl Route {
         let is_upstream = *target == *self.upstream;
         let server_name = self.upstream_tls.server_name.clone().filter(|_| is_upstream);
         UpstreamTlsConfig { server_name, ..self.upstream_tls.clone() }
+    }
+
+    /// The greatest age of a request that says when it was first sent: in the dialect of repeatable requests, the time for which
+    /// the key is remembered, because a later retry could pass for a new request.
+    pub fn age_limit(&self) -> Option<Duration> {
+        self.max_age.or((self.dialect == Dialect::Repeatability).then_some(self.ttl))
     }
 
     /// Whether it limits the new keys of its callers.

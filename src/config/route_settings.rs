@@ -8,17 +8,19 @@ use super::{
     DeliveryMode, ForwardKey, InFlightPolicy, KeyRule, KeySource, ReconcileConfig, Route, ScopePart, ScopeRule,
     StoreDownPolicy, UpstreamTlsConfig,
 };
+use crate::domain::key::KeySyntax;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
 use crate::domain::retry::RetryPolicy;
 
 /// The labels of the settings, in order, each with the keys that its value is made of. A table's name stands for all its keys.
-const KEYS: [(&str, &[&str]); 27] = [
+const KEYS: [(&str, &[&str]); 28] = [
     ("was", &["was"]),
     ("matches", &["methods", "host", "path"]),
     ("spelling", &["spelling"]),
     ("mode", &["mode"]),
     ("upstream", &["upstream"]),
     ("upstream tls", &["upstream_tls"]),
+    ("dialect", &["dialect"]),
     ("key", &["key"]),
     ("forwarded as", &["forward_key"]),
     ("scope", &["scope"]),
@@ -77,6 +79,7 @@ fn describe(route: &Route, label: &str) -> Option<String> {
         "mode" => route.mode.name().to_owned(),
         "upstream" => route.upstream.to_string(),
         "upstream tls" => upstream_tls(&route.upstream_tls)?,
+        "dialect" => route.dialect.name().to_owned(),
         "key" => key(&route.key),
         "forwarded as" => forwarded(&route.forward_key),
         "scope" => scope(&route.scope),
@@ -114,8 +117,14 @@ fn describe(route: &Route, label: &str) -> Option<String> {
 fn key(rule: &KeyRule) -> String {
     let required = if rule.required { "required" } else { "optional" };
     let sources: Vec<_> = rule.sources.iter().map(source).collect();
-    let limits = rule.limits;
-    format!("{}, {required}, {} to {} characters", sources.join(" or "), limits.length_min, limits.length_max)
+    let syntax = match rule.syntax {
+        KeySyntax::Ietf => "",
+        KeySyntax::Opaque => ", opaque",
+        KeySyntax::SfString => ", quoted",
+        KeySyntax::Uuid => ", a UUID",
+    };
+    let (sources, limits) = (sources.join(" or "), rule.limits);
+    format!("{sources}{syntax}, {required}, {} to {} characters", limits.length_min, limits.length_max)
 }
 
 fn timeouts(route: &Route) -> String {
@@ -192,7 +201,7 @@ fn ttl(route: &Route) -> String {
         None => "then forgotten".into(),
     };
     let age =
-        route.max_age.map_or(String::new(), |age| format!(", requests older than {} refused", show_duration(age)));
+        route.age_limit().map_or(String::new(), |age| format!(", requests older than {} refused", show_duration(age)));
     format!("{}, {late}{age}", show_duration(route.ttl))
 }
 

@@ -15,7 +15,7 @@ use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{header_name, upstream_target};
 use super::{
-    PassThroughConfig, authorize, cors, delivery, fingerprint, key, limits, reconcile, scope, statuses, units,
+    PassThroughConfig, authorize, cors, delivery, dialect, fingerprint, key, limits, reconcile, scope, statuses, units,
     upstream_tls,
 };
 use crate::domain::path_pattern::PathPattern;
@@ -62,6 +62,7 @@ pub(super) fn read<'a>(
     if sections.is_empty() {
         sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
     }
+    let sections: Vec<_> = sections.into_iter().map(dialect::with_preset).collect();
     let mut top_origins = ValueOrigins::default();
     top.note_origins(ValueOrigin::Top, &mut top_origins);
     let mut signatures = RouteSignatures::default();
@@ -167,6 +168,7 @@ impl RouteSignatures {
 /// Reads all of a route but its signature, whose fields are left empty.
 fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteContext<'_>) -> Option<Route> {
     let upstream = read_upstream(section, context);
+    let dialect = dialect::read(section);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section, Some(&context.proofs));
     let space = section.choice("space", |word| match word {
@@ -175,7 +177,7 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         "service" => Some(KeySpace::Service),
         _ => None,
     });
-    let recipe = fingerprint::read(&section.table("fingerprint"), context);
+    let recipe = fingerprint::read(&section.table("fingerprint"), dialect, context);
     let host = section.parsed("host", parse_host);
     let spelling = section.choice("spelling", |word| match word {
         "pass" => Some(Spelling::Pass),
@@ -264,6 +266,7 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         mode: mode?.value,
         upstream: upstream?,
         upstream_tls: upstream_tls?,
+        dialect: dialect?,
         key: key?,
         scope: scope?,
         space: space?.value,

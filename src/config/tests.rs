@@ -232,7 +232,7 @@ fn an_unknown_key_that_belongs_elsewhere_is_sent_there() {
             .ends_with("(`service` is written at the top of the file, before the first table)")
     );
     one_problem("[defaults]\npath = '/'", "3:1: defaults.path: unknown key");
-    one_problem(&route("dialect = 'ietf'"), "5:1: routes[0].dialect: unknown key; known here are name, was, path");
+    one_problem(&route("accent = 'ietf'"), "5:1: routes[0].accent: unknown key; known here are name, was, path");
 }
 
 proptest! {

@@ -13,6 +13,8 @@ pub enum ValueOrigin {
     Defaults,
     /// A key at the top of the file.
     Top,
+    /// The preset of the route's dialect.
+    Dialect,
     /// The default of the program.
     BuiltIn,
 }
@@ -25,6 +27,7 @@ impl ValueOrigin {
             Self::Route => "route",
             Self::Defaults => "[defaults]",
             Self::Top => "top of the file",
+            Self::Dialect => "dialect",
             Self::BuiltIn => "built-in",
         }
     }

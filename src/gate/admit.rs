@@ -4,15 +4,14 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{DATE, HeaderName};
 use http::{HeaderMap, Request, StatusCode, request};
 
 use super::authorize::{Authorizer, ReplayQuestion};
 use super::client::ClientConnection;
 use super::decide::{Decision, DecisionRules, decide};
+use super::first_sent;
 use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
@@ -53,9 +52,6 @@ pub(super) mod read_body;
 pub(super) mod scope;
 mod single_field;
 pub mod token;
-
-/// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
-const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
 
 /// An admitted request.
 pub enum Admission {
@@ -152,13 +148,13 @@ impl Gate {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
         if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            context.note_route(&evaded.route);
+            context.note_route(&evaded.route, &head.headers);
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
             RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
-                context.note_route(&active.route);
+                context.note_route(&active.route, &head.headers);
                 context.guard(&self.instance.observability, &head, &active.metrics);
                 return Err(path_ambiguous(&active.route));
             }
@@ -173,7 +169,7 @@ impl Gate {
             }
         };
         let route = &active.route;
-        context.note_route(route);
+        context.note_route(route, &head.headers);
         match route.mode {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
@@ -249,7 +245,7 @@ impl Gate {
         identify(input, active.token_verifier.as_deref()).await
     }
 
-    /// Checks the head of a request whose key is known, and notes the key.
+    /// Checks the head of a request by what is known of its key, and notes the key.
     fn check_head(
         &self,
         search: &IdentitySearch,
@@ -257,15 +253,16 @@ impl Gate {
         route: &Route,
         context: &mut ResponseContext,
     ) -> Result<(), Refusal> {
-        let IdentitySearch::Found(identity) = search else { return Ok(()) };
+        let identity = match search {
+            IdentitySearch::Found(identity) => identity,
+            IdentitySearch::InBody => return Ok(()),
+            IdentitySearch::NoKey => return check_without_key(&head.headers, route),
+        };
         context.with_trace(|trace| trace.note_key(&identity.key));
         if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
             context.echo_key(name, value);
         }
-        match route.max_age {
-            Some(max_age) => check_age(&head.headers, max_age, self.instance.store_clock.now()),
-            None => Ok(()),
-        }
+        first_sent::check(&head.headers, route, || self.instance.store_clock.now())
     }
 }
 
@@ -309,13 +306,17 @@ impl Instance {
         let (body, proofs, salt) = (Some(body), CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
         let input = IdentityInput { head, body, proofs, route, service, salt };
         let IdentitySearch::Found(identity) = identify(input, verifier).await? else {
+            check_without_key(&head.headers, route)?;
             return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
-        if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.store_clock.now())?;
-        }
+        first_sent::check(&head.headers, route, || self.store_clock.now())?;
         Ok(Some(self.reserve_request(view, identity)))
     }
+}
+
+/// Refuses a request without a key that says when it was first sent, as only a request with a key does.
+fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
+    if first_sent::lacks_key(headers, route) { Err(key_location::missing(&route.key)) } else { Ok(()) }
 }
 
 /// Finds the identity of a request. If its route's scope reads the caller's token, and the request has a key, the token is
@@ -424,18 +425,6 @@ const UNSAFE_CHARACTER: Refusal = Refusal::BadRequest(
 fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
     let needed: Vec<_> = route.key.headers().chain(route.scope.header_names()).collect();
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
-}
-
-/// Refuses a request that was first sent more than `max_age` ago: its key may be forgotten, and it must not pass for a new
-/// request.
-fn check_age(headers: &HeaderMap, max_age: Duration, now: SystemTime) -> Result<(), Refusal> {
-    let Some(said) = headers.get(FIRST_SENT).or_else(|| headers.get(DATE)) else { return Ok(()) };
-    let sent = said.to_str().ok().and_then(|said| httpdate::parse_http_date(said).ok());
-    match sent.map(|sent| now.duration_since(sent).unwrap_or_default()) {
-        Some(age) if age <= max_age => Ok(()),
-        Some(_) => Err(Refusal::RequestTooOld),
-        None => Err(Refusal::BadRequest(StatusCode::BAD_REQUEST, "The time at which the request was sent is no date.")),
-    }
 }
 
 /// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else nothing.

@@ -197,6 +197,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::KeyReused
             | Refusal::LoopDetected
             | Refusal::PathAmbiguous(_)
+            | Refusal::RequestFromFuture
             | Refusal::RequestTimeout
             | Refusal::RequestTooLarge(_)
             | Refusal::RequestTooOld

@@ -45,7 +45,7 @@ impl Outcome {
                 response
             }
             Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), retry_after),
-            Self::Refused(refusal) => refusal.response(problem_base),
+            Self::Refused(refusal) => context.answer_shape().render(&refusal, problem_base),
             Self::Released(response) | Self::Unknown(response) | Self::Unstored(response) => live(response, context),
             Self::Replayed(completed) => {
                 let mut response = stored(completed, context);
@@ -54,7 +54,7 @@ impl Outcome {
             }
             Self::Streamed(response) => streamed(response, context),
         };
-        context.add_fields(response.headers_mut(), status);
+        context.add_fields(&mut response, status);
         if is_own {
             context.add_cors_fields(response.headers_mut());
         }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::TRAILER;
-use http::{HeaderMap, HeaderName, HeaderValue, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, request};
 use tokio::time::Instant;
 
+use super::first_sent;
 use super::outcome::Outcome;
 use crate::body::Body;
-use crate::config::{CorsPolicy, Route};
+use crate::config::{CorsPolicy, Dialect, Route};
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
+use crate::protocol::answer_shape::AnswerShape;
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::{cors, fields, prefer};
 
@@ -28,6 +30,10 @@ pub struct ResponseContext {
     /// The policy for pages of other origins; `None` where it allows none.
     cors: Option<Arc<CorsPolicy>>,
     key_field: Option<(HeaderName, HeaderValue)>,
+    /// The form of Oncegate's own answers.
+    shape: AnswerShape,
+    /// Whether the request has both fields of a repeatable request, on a route of that dialect.
+    is_repeatable: bool,
     began: Option<Instant>,
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
@@ -45,9 +51,16 @@ impl ResponseContext {
         }
     }
 
-    /// Notes the route that owns the request's answers.
-    pub(super) fn note_route(&mut self, route: &Route) {
+    /// Notes the route that owns the answers to a request with these fields.
+    pub(super) fn note_route(&mut self, route: &Route, headers: &HeaderMap) {
         self.cors = unless_empty(&route.cors);
+        self.shape = route.dialect.into();
+        self.is_repeatable = route.dialect == Dialect::Repeatability && first_sent::is_repeatable(headers, route);
+    }
+
+    /// The form of Oncegate's own answers to the request.
+    pub(super) fn answer_shape(&self) -> AnswerShape {
+        self.shape
     }
 
     /// A body with its trailers, if the client understands them (RFC 9110 section 6.5.1). Announces them in `headers`,
@@ -67,11 +80,15 @@ impl ResponseContext {
         self.key_field = Some((name.clone(), value.clone()));
     }
 
-    /// Adds `Oncegate-Status`, if a route guards the request, and the echoed key. Notes the status in the trace.
-    pub fn add_fields(&self, headers: &mut HeaderMap, status: OncegateStatus) {
+    /// Adds `Oncegate-Status` and the fields of the dialect, if a route guards the request, and the echoed key. Notes the status
+    /// in the trace.
+    pub fn add_fields(&self, response: &mut Response<Body>, status: OncegateStatus) {
+        let code = response.status();
+        let headers = response.headers_mut();
         if self.guarded {
             self.with_trace(|trace| trace.note_oncegate_status(status));
             headers.insert(fields::ONCEGATE_STATUS, status.value());
+            self.shape.add_fields((code, headers), status, self.is_repeatable);
         }
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());

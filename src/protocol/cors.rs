@@ -19,7 +19,7 @@ const GRANTS: [HeaderName; 3] =
 
 /// The fields that a script may read besides the few that every response shows.
 const EXPOSED: &str = "Idempotent-Replayed, Oncegate-Status, Idempotency-Key-Expires, Oncegate-Original-Date, \
-    Location, Preference-Applied, Retry-After";
+    Location, Preference-Applied, Retry-After, Repeatability-Result, Stripe-Should-Retry";
 
 /// The time for which a browser may keep the answer to a preflight for an operation: seconds.
 const PREFLIGHT_MAX_AGE: &str = "600";

@@ -1,14 +1,14 @@
 //! Refusals: all the error answers of Oncegate itself, in one table.
+//!
+//! Their documents are built in [`answer_shape`](super::answer_shape), in the form of the route's dialect.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response, StatusCode};
-use serde::Serialize;
+use http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::status::OncegateStatus;
-use crate::body::Body;
 use crate::domain::key::KeyError;
 use crate::jwt::TokenFault;
 
@@ -42,6 +42,8 @@ pub enum Refusal {
     /// The service may read the path as one that a route guards, and the path is not spelled as that route's. The text names
     /// the route's path.
     PathAmbiguous(Cow<'static, str>),
+    /// The request says that it was first sent in the future, by more than clocks differ.
+    RequestFromFuture,
     /// The request did not arrive in time.
     RequestTimeout,
     /// The request's own time is older than the route allows.
@@ -139,18 +141,6 @@ impl ClientAction {
     }
 }
 
-/// A problem document, with its members in reading order.
-#[derive(Serialize)]
-struct ProblemDocument<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    code: &'a str,
-    retry: &'a str,
-}
-
 struct RefusalRow<'a> {
     status: u16,
     slug: &'static str,
@@ -162,7 +152,7 @@ struct RefusalRow<'a> {
 
 impl Refusal {
     /// All refusals, each once, in the order of their names. The values that they carry are examples.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::AuthorizeUnavailable,
         Self::BadRequest(StatusCode::BAD_REQUEST, ""),
         Self::Draining,
@@ -176,6 +166,7 @@ impl Refusal {
         Self::OutcomeUnknown(RetryAfter(1)),
         Self::Overloaded(ReachedLimit::HeldBodies),
         Self::PathAmbiguous(Cow::Borrowed("")),
+        Self::RequestFromFuture,
         Self::RequestTimeout,
         Self::RequestTooLarge(0),
         Self::RequestTooOld,
@@ -222,6 +213,8 @@ impl Refusal {
                 "This instance has too much work", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
             Self::PathAmbiguous(detail) => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
                 "The path is not spelled in the one way that is guarded", (&**detail).into()),
+            Self::RequestFromFuture => (412, "request-from-future", Fix, OncegateStatus::Rejected,
+                "The request says that it comes from the future", "The time at which the request was first sent lies ahead of this instance's clock. Nothing was executed. Correct the clock of the client.".into()),
             Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
                 "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it.".into()),
             Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
@@ -282,6 +275,11 @@ impl Refusal {
         self.row().oncegate_status
     }
 
+    /// Whether the client may send the same request with the same key again. Nothing was executed, or the first attempt runs.
+    pub fn invites_retry(&self) -> bool {
+        self.row().action == ClientAction::SameKey
+    }
+
     fn retry_after(&self) -> Option<RetryAfter> {
         match self {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
@@ -297,6 +295,7 @@ impl Refusal {
             | Self::KeyReused
             | Self::LoopDetected
             | Self::PathAmbiguous(_)
+            | Self::RequestFromFuture
             | Self::RequestTimeout
             | Self::RequestTooLarge(_)
             | Self::RequestTooOld
@@ -316,22 +315,8 @@ impl Refusal {
         matches!(self, Self::Draining | Self::RequestTimeout)
     }
 
-    /// Builds the answer: a problem document (RFC 9457) with the type `problem_base` followed by the slug.
-    pub fn response(&self, problem_base: &str) -> Response<Body> {
-        let row = self.row();
-        let document = ProblemDocument {
-            kind: &format!("{problem_base}{}", row.slug),
-            title: row.title,
-            status: row.status,
-            detail: &row.detail,
-            code: row.slug,
-            retry: row.action.name(),
-        };
-        let document = serde_json::to_vec(&document).expect("strings and a number can be written as JSON");
-        let mut response = Response::new(Body::whole(document));
-        *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    /// Adds the fields that the answer has, whatever the form of its document.
+    pub fn add_fields(&self, headers: &mut HeaderMap) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
@@ -343,7 +328,6 @@ impl Refusal {
         if self.closes() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        response
     }
 }
 
@@ -386,19 +370,20 @@ mod tests {
             Refusal::OutcomeUnknown(_) => 10,
             Refusal::Overloaded(_) => 11,
             Refusal::PathAmbiguous(_) => 12,
-            Refusal::RequestTimeout => 13,
-            Refusal::RequestTooLarge(_) => 14,
-            Refusal::RequestTooOld => 15,
-            Refusal::ResponseCorrupt => 16,
-            Refusal::ResponseNotKept => 17,
-            Refusal::ScopeMissing(_) => 18,
-            Refusal::StoreUnavailable => 19,
-            Refusal::TokenInvalid(_) => 20,
-            Refusal::TooManyKeys(_) => 21,
-            Refusal::Unguarded => 22,
-            Refusal::UpstreamBroken => 23,
-            Refusal::UpstreamTimeout => 24,
-            Refusal::UpstreamUnreachable(_) => 25,
+            Refusal::RequestFromFuture => 13,
+            Refusal::RequestTimeout => 14,
+            Refusal::RequestTooLarge(_) => 15,
+            Refusal::RequestTooOld => 16,
+            Refusal::ResponseCorrupt => 17,
+            Refusal::ResponseNotKept => 18,
+            Refusal::ScopeMissing(_) => 19,
+            Refusal::StoreUnavailable => 20,
+            Refusal::TokenInvalid(_) => 21,
+            Refusal::TooManyKeys(_) => 22,
+            Refusal::Unguarded => 23,
+            Refusal::UpstreamBroken => 24,
+            Refusal::UpstreamTimeout => 25,
+            Refusal::UpstreamUnreachable(_) => 26,
         };
         assert!(Refusal::ALL.into_iter().map(index).eq(0..Refusal::ALL.len()));
     }

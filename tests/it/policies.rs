@@ -3,6 +3,7 @@
 mod authorize;
 mod changed_routes;
 mod cors;
+mod dialects;
 mod directives;
 mod every_key;
 mod explain;

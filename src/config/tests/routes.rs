@@ -176,6 +176,7 @@ route           create-payment
   spelling      refuse
   mode          enforce
   upstream      http://127.0.0.1:3000
+  dialect       ietf
   key           idempotency-key, required, 1 to 255 characters
   forwarded as  it came
   scope         none
@@ -315,4 +316,90 @@ fn several_fields_may_carry_the_key_and_each_is_named_once() {
         let problems = problems(&route(&format!("key = {{ {value} }}")));
         assert!(problems.len() == 1 && problems[0].contains(problem), "{value}: {problems:?}");
     }
+}
+
+/// The settings of the only route of a file that come from its dialect, as `label: keys`.
+fn preset_settings(config: &Config, route: usize) -> Vec<String> {
+    let settings = config.routes[route].settings().into_iter().flat_map(|setting| {
+        let preset = setting.origins.into_iter().filter(|(origin, _)| *origin == ValueOrigin::Dialect);
+        preset.map(move |(_, keys)| format!("{}: {}", setting.label, keys.join(", "))).collect::<Vec<_>>()
+    });
+    settings.collect()
+}
+
+#[test]
+fn each_dialect_is_a_preset_whose_values_say_where_they_come_from() {
+    let with_syntax = describe(&config(&route("dialect = 'stripe'")));
+    assert!(with_syntax.contains("idempotency-key, opaque, optional, 1 to 255 characters  (dialect: key.syntax)\n"));
+    for (dialect, expected) in [
+        ("ietf", &[][..]),
+        ("acp", &["key: key.required", "fingerprint: fingerprint.body, fingerprint.query"]),
+        ("repeatability", &["key: key.header, key.syntax", "fingerprint: fingerprint.headers"]),
+        (
+            "stripe",
+            &[
+                "key: key.syntax",
+                "space: space",
+                "in flight: in_flight, wait_timeout",
+                "stored: store_statuses",
+                "released: release_statuses",
+                "unknown: unknown_statuses",
+            ],
+        ),
+    ] {
+        let config = config(&route(&format!("dialect = '{dialect}'")));
+        assert_eq!(preset_settings(&config, 0), expected, "{dialect}");
+        assert_eq!(describe(&config).contains("(dialect: "), !expected.is_empty(), "{dialect}");
+    }
+}
+
+#[test]
+fn the_stripe_preset_stores_what_an_execution_came_to() {
+    let config = config(&route("dialect = 'stripe'"));
+    let table = &config.routes[0].statuses;
+    for (code, verdict) in [
+        (200, ResponseVerdict::Store),
+        (402, ResponseVerdict::Store),
+        (409, ResponseVerdict::Store),
+        (500, ResponseVerdict::Store),
+        (501, ResponseVerdict::Store),
+        (401, ResponseVerdict::Release),
+        (429, ResponseVerdict::Release),
+        (503, ResponseVerdict::Release),
+        (502, ResponseVerdict::Unknown),
+        (504, ResponseVerdict::Unknown),
+    ] {
+        assert_eq!(table.verdict_on(StatusCode::from_u16(code).unwrap(), false), verdict, "{code}");
+    }
+}
+
+#[test]
+fn a_written_key_overrules_the_preset_of_the_dialect_beside_it_and_of_those_behind() {
+    let routes = |defaults: &str, own: &str| config(&format!("[defaults]\n{defaults}\n{}", route(own)));
+    let space = |config: &Config| (config.routes[0].space, config.routes[0].dialect);
+    for (defaults, own, expected) in [
+        ("", "dialect = 'stripe'\nspace = 'route'", (KeySpace::Route, Dialect::Stripe)),
+        ("space = 'route'", "dialect = 'stripe'", (KeySpace::Service, Dialect::Stripe)),
+        ("space = 'route'\ndialect = 'stripe'", "", (KeySpace::Route, Dialect::Stripe)),
+        ("dialect = 'stripe'", "space = 'path'", (KeySpace::Path, Dialect::Stripe)),
+        ("dialect = 'stripe'", "dialect = 'ietf'", (KeySpace::Path, Dialect::Ietf)),
+        ("dialect = 'acp'", "dialect = 'stripe'", (KeySpace::Service, Dialect::Stripe)),
+    ] {
+        assert_eq!(space(&routes(defaults, own)), expected, "{defaults}; {own}");
+    }
+    // A list that is written beats those of the preset, as it beats the built-in ones.
+    let config = config(&route("dialect = 'stripe'\nrelease_statuses = ['5xx']"));
+    let verdict = |code| config.routes[0].statuses.verdict_on(StatusCode::from_u16(code).unwrap(), false);
+    assert_eq!((verdict(500), verdict(502)), (ResponseVerdict::Release, ResponseVerdict::Release));
+    one_problem(&route("dialect = 'strip'"), "5:11: routes[0].dialect: `strip` is not known");
+}
+
+#[test]
+fn the_time_of_a_repeatable_request_is_always_part_of_its_fingerprint() {
+    let recipe = |own: &str| config(&route(own)).routes[0].recipe.to_stored().to_owned();
+    assert_eq!(recipe("dialect = 'repeatability'"), "1 headers=repeatability-first-sent");
+    assert_eq!(
+        recipe("dialect = 'repeatability'\nfingerprint.headers = ['x-a']"),
+        "1 headers=x-a,repeatability-first-sent"
+    );
 }

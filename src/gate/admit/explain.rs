@@ -17,6 +17,7 @@ use crate::domain::key::Key;
 use crate::domain::route_table::RouteMatch;
 use crate::domain::scope::Salt;
 use crate::gate::client::ClientConnection;
+use crate::gate::first_sent;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
@@ -147,11 +148,10 @@ fn caller_and_key<'a>(
         return Err(Refusal::RequestTooLarge(route.max_request_body));
     }
     let IdentitySearch::Found(identity) = identity::identify(&input(Some(body), &token))? else {
+        super::check_without_key(&head.headers, route)?;
         return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok((None, Vec::new())) };
     };
-    if let Some(max_age) = route.max_age {
-        super::check_age(&head.headers, max_age, SystemTime::now())?;
-    }
+    first_sent::check(&head.headers, route, SystemTime::now)?;
     Ok((Some(identity.key), scope::identify_caller(&route.scope, head, input(None, &token).proofs)?))
 }
 

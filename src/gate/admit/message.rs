@@ -10,11 +10,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use super::identity::{self, RequestIdentity};
 use super::scope::CallerProofs;
 use super::token::CallerToken;
-use super::{GuardedRequest, RequestView, check_age, check_path, scope};
+use super::{GuardedRequest, RequestView, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode};
 use crate::domain::key::Key;
 use crate::domain::route_table::RouteMatch;
-use crate::gate::{Gate, LiveConfig};
+use crate::gate::{Gate, LiveConfig, first_sent};
 use crate::protocol::fields::RequestOrigin;
 use crate::protocol::refusal::Refusal;
 
@@ -98,7 +98,7 @@ impl Gate {
         let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread, certificate: None };
         let caller = scope::read_parts(&consumer.scope, &head, proofs)?;
         if let Some(max_age) = route.max_age {
-            check_age(&head.headers, max_age, self.instance.store_clock.now())?;
+            first_sent::check_age(&head.headers, max_age, self.instance.store_clock.now())?;
         }
         // The consumer says which key counts. The service must not find another one in a field that it may prefer.
         for name in route.key.headers() {

@@ -12,7 +12,7 @@ pub(super) struct ProblemPage {
 }
 
 #[rustfmt::skip]
-pub(super) const PAGES: [ProblemPage; 26] = [
+pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "authorize-unavailable",
         means: "The operation was executed before, and its response is stored. The service that says whether the caller may read \
@@ -139,6 +139,15 @@ pub(super) const PAGES: [ProblemPage; 26] = [
         operator: "If clients are used to another spelling, set `spelling = \"same\"` on the route: it then counts as \
                    the route's path. If the service really tells the spellings apart, `spelling = \"pass\"` lets the \
                    others through without protection.",
+    },
+    ProblemPage {
+        slug: "request-from-future",
+        means: "The request says in `Repeatability-First-Sent` that it was first sent more than five minutes from now. Its \
+                time says nothing about its age, so it could not be refused when it is too old.",
+        executed: "No. The request was not forwarded.",
+        client: "Correct the clock, and send the request with the right time. It needs a new key if an earlier attempt was \
+                 accepted with another time.",
+        operator: "If many clients get this, compare this machine's clock and the store's with a time server.",
     },
     ProblemPage {
         slug: "request-timeout",

@@ -1,0 +1,97 @@
+//! Dialects: the conventions of known APIs, each a preset of a route's fields.
+//!
+//! A preset stands directly behind the table that names its dialect: keys that are written beside `dialect` overrule it, and it
+//! overrules tables that come after. The form of Oncegate's own answers in a dialect is
+//! [`AnswerShape`](crate::protocol::answer_shape::AnswerShape).
+
+use std::sync::LazyLock;
+
+use http::HeaderName;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::reader::Section;
+
+/// The time at which the client first sent the request, as the client says (OASIS Repeatable Requests 1.0).
+pub const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-sent");
+
+/// The convention by which a route's clients send keys and read answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// The Agentic Commerce Protocol, version 2026-04-17.
+    Acp,
+    /// The IETF's draft, and problem documents.
+    Ietf,
+    /// OASIS Repeatable Requests 1.0.
+    Repeatability,
+    /// Stripe's API and its SDKs.
+    Stripe,
+}
+
+impl Dialect {
+    /// All dialects, each once.
+    pub const ALL: [Self; 4] = [Self::Acp, Self::Ietf, Self::Repeatability, Self::Stripe];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Acp => "acp",
+            Self::Ietf => "ietf",
+            Self::Repeatability => "repeatability",
+            Self::Stripe => "stripe",
+        }
+    }
+
+    /// The preset, as the table of a route would have it.
+    pub fn preset(self) -> &'static str {
+        match self {
+            // The protocol compares the bodies alone.
+            Self::Acp => {
+                r#"
+                key = { required = true }
+                fingerprint = { body = "json", query = false }
+                "#
+            }
+            Self::Ietf => "",
+            Self::Repeatability => {
+                r#"
+                key = { header = "Repeatability-Request-ID", syntax = "uuid" }
+                fingerprint = { headers = ["Repeatability-First-Sent"] }
+                "#
+            }
+            // Stripe stores the result of each execution, a 500 too, and no result of a request that was not executed.
+            Self::Stripe => {
+                r#"
+                key = { syntax = "opaque" }
+                space = "service"
+                in_flight = "wait"
+                wait_timeout = "10s"
+                store_statuses = ["2xx", "3xx", "4xx", "5xx"]
+                release_statuses = ["307", "308", "401", "403", "407", "408", "421", "425", "426", "428", "429", "431", "451", "503"]
+                unknown_statuses = ["502", "504"]
+                "#
+            }
+        }
+    }
+
+    fn preset_table(self) -> &'static DeTable<'static> {
+        static TABLES: LazyLock<[Spanned<DeTable<'static>>; 4]> =
+            LazyLock::new(|| Dialect::ALL.map(|dialect| DeTable::parse(dialect.preset()).expect("a preset is TOML")));
+        let index = Self::ALL.iter().position(|dialect| *dialect == self).expect("all are listed");
+        TABLES[index].get_ref()
+    }
+}
+
+/// Reads `dialect`.
+pub(super) fn read(section: &Section<'_>) -> Option<Dialect> {
+    let named = section.choice("dialect", |word| Dialect::ALL.into_iter().find(|dialect| dialect.name() == word));
+    named.map(|named| named.value)
+}
+
+/// Puts the preset of a route's dialect behind the table that names it.
+pub(super) fn with_preset(section: Section<'_>) -> Section<'_> {
+    match read(&section) {
+        Some(dialect) => section.with_preset("dialect", dialect.preset_table()),
+        None => section,
+    }
+}

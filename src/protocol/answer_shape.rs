@@ -1,0 +1,228 @@
+//! The form of Oncegate's own answers: the document and the status of a refusal, and the fields that a dialect has on answers.
+//!
+//! Each form but the default has one table of its errors. A refusal that a table does not name keeps its status, and its slug is
+//! the code.
+
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use super::refusal::Refusal;
+use super::status::OncegateStatus;
+use crate::body::Body;
+use crate::config::Dialect;
+
+/// Tells Stripe's SDKs whether to send the request again, whatever its status.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+/// Whether a repeatable request was taken as one (OASIS Repeatable Requests 1.0).
+const REPEATABILITY_RESULT: HeaderName = HeaderName::from_static("repeatability-result");
+
+/// The form of Oncegate's own answers to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnswerShape {
+    /// A flat object with `type`, `code` and `message`.
+    Acp,
+    /// A problem document (RFC 9457).
+    #[default]
+    Problem,
+    /// A problem document with an `error` as in OData, and `Repeatability-Result`.
+    Repeatability,
+    /// A problem document with an `error` as in Stripe's API, and `Stripe-Should-Retry`.
+    Stripe,
+}
+
+impl From<Dialect> for AnswerShape {
+    fn from(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Acp => Self::Acp,
+            Dialect::Ietf => Self::Problem,
+            Dialect::Repeatability => Self::Repeatability,
+            Dialect::Stripe => Self::Stripe,
+        }
+    }
+}
+
+/// An error as a dialect has it.
+struct DialectError {
+    status: u16,
+    /// The `type`; empty in a dialect that has none.
+    kind: &'static str,
+    code: String,
+}
+
+impl DialectError {
+    fn new(status: u16, kind: &'static str, code: impl Into<String>) -> Self {
+        Self { status, kind, code: code.into() }
+    }
+}
+
+/// The errors of the Agentic Commerce Protocol.
+#[rustfmt::skip]
+fn acp_error(refusal: &Refusal) -> DialectError {
+    match refusal {
+        Refusal::KeyMissing(_) => DialectError::new(400, "invalid_request", "idempotency_key_required"),
+        Refusal::KeyReused => DialectError::new(422, "invalid_request", "idempotency_conflict"),
+        Refusal::InFlight(_) => DialectError::new(409, "invalid_request", "idempotency_in_flight"),
+        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "processing_error", in_words(refusal)),
+        other => match other.status().as_u16() {
+            status @ 503 => DialectError::new(status, "service_unavailable", in_words(other)),
+            status @ 500.. => DialectError::new(status, "processing_error", in_words(other)),
+            status => DialectError::new(status, "invalid_request", in_words(other)),
+        },
+    }
+}
+
+/// The errors of OASIS Repeatable Requests 1.0, section 2: 412 outside of the window, 400 for every other fault of the request.
+#[rustfmt::skip]
+fn repeatability_error(refusal: &Refusal) -> DialectError {
+    let status = match refusal {
+        Refusal::KeyReused => 400,
+        Refusal::KeyExpired | Refusal::RequestFromFuture | Refusal::RequestTooOld => 412,
+        other => other.status().as_u16(),
+    };
+    DialectError::new(status, "", refusal.slug())
+}
+
+/// The errors of Stripe's API. The SDKs choose a class by the status (Python) or by the type (Node). A 400, 401, 403 or 429 has
+/// the same class in both; other faults of a request are therefore 400.
+#[rustfmt::skip]
+fn stripe_error(refusal: &Refusal) -> DialectError {
+    match refusal {
+        Refusal::KeyExpired | Refusal::KeyReused => DialectError::new(400, "idempotency_error", in_words(refusal)),
+        Refusal::InFlight(_) => DialectError::new(409, "invalid_request_error", "idempotency_key_in_use"),
+        Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "api_error", in_words(refusal)),
+        Refusal::TooManyKeys(_) => DialectError::new(429, "rate_limit_error", in_words(refusal)),
+        other => match other.status().as_u16() {
+            status @ 500.. => DialectError::new(status, "api_error", in_words(other)),
+            status @ (401 | 403) => DialectError::new(status, "invalid_request_error", in_words(other)),
+            _ => DialectError::new(400, "invalid_request_error", in_words(other)),
+        },
+    }
+}
+
+/// The slug as the codes of these APIs are spelled.
+fn in_words(refusal: &Refusal) -> String {
+    refusal.slug().replace('-', "_")
+}
+
+/// A problem document, with its members in reading order.
+#[derive(Serialize)]
+struct ProblemDocument<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retry: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorObject<'a>>,
+}
+
+/// An error as an object of its own.
+#[derive(Serialize)]
+struct ErrorObject<'a> {
+    #[serde(rename = "type", skip_serializing_if = "str::is_empty")]
+    kind: &'a str,
+    code: &'a str,
+    message: &'a str,
+}
+
+impl AnswerShape {
+    /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
+    pub fn render(self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
+        let detail = refusal.detail();
+        let object = |error: &DialectError| -> Vec<u8> {
+            to_json(&ErrorObject { kind: error.kind, code: &error.code, message: &detail })
+        };
+        let problem = |status, error: Option<&DialectError>| {
+            to_json(&ProblemDocument {
+                kind: &format!("{problem_base}{}", refusal.slug()),
+                title: refusal.title(),
+                status,
+                detail: &detail,
+                code: refusal.slug(),
+                retry: refusal.client_action(),
+                error: error.map(|error| ErrorObject { kind: error.kind, code: &error.code, message: &detail }),
+            })
+        };
+        let (status, kind, document) = match self {
+            Self::Acp => {
+                let error = acp_error(refusal);
+                (error.status, "application/json", object(&error))
+            }
+            Self::Problem => {
+                let status = refusal.status().as_u16();
+                (status, "application/problem+json", problem(status, None))
+            }
+            Self::Repeatability => {
+                let error = repeatability_error(refusal);
+                (error.status, "application/problem+json", problem(error.status, Some(&error)))
+            }
+            Self::Stripe => {
+                let error = stripe_error(refusal);
+                (error.status, "application/json", problem(error.status, Some(&error)))
+            }
+        };
+        let mut response = Response::new(Body::whole(document));
+        *response.status_mut() = StatusCode::from_u16(status).expect("the tables have valid statuses only");
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        refusal.add_fields(headers);
+        if self == Self::Stripe {
+            headers
+                .insert(SHOULD_RETRY, HeaderValue::from_static(if refusal.invites_retry() { "true" } else { "false" }));
+        }
+        response
+    }
+
+    /// Adds the fields that the dialect has on answers to guarded requests. `is_repeatable` says whether the request has both
+    /// fields of a repeatable one.
+    pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus, is_repeatable: bool) {
+        let (code, headers) = response;
+        match self {
+            Self::Acp | Self::Problem => {}
+            Self::Repeatability if !is_repeatable => {}
+            Self::Repeatability => {
+                if let Some(result) = repeatability_result(status) {
+                    headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));
+                }
+            }
+            Self::Stripe => {
+                let is_error = code.is_client_error() || code.is_server_error();
+                let is_final = match status {
+                    // A retry gets the same error again.
+                    OncegateStatus::Replayed | OncegateStatus::Unstored => is_error,
+                    // A retry gets 409 until somebody knows the outcome.
+                    OncegateStatus::Unknown => true,
+                    _ => false,
+                };
+                if is_final {
+                    headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the request was taken as a repeatable one; `None` where nothing is promised about its retries.
+fn repeatability_result(status: OncegateStatus) -> Option<&'static str> {
+    match status {
+        OncegateStatus::Bypassed | OncegateStatus::Observed => None,
+        OncegateStatus::KeyReused | OncegateStatus::Rejected => Some("rejected"),
+        OncegateStatus::Executed
+        | OncegateStatus::InFlight
+        | OncegateStatus::Queued
+        | OncegateStatus::Released
+        | OncegateStatus::Replayed
+        | OncegateStatus::Unknown
+        | OncegateStatus::Unstored => Some("accepted"),
+    }
+}
+
+fn to_json(document: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("strings and a number can be written as JSON")
+}
+
+#[cfg(test)]
+mod tests;
