@@ -16,11 +16,18 @@ charge = client.v1.charges.create({"amount": 700, "currency": "eur", "descriptio
 assert charge.last_response.headers["oncegate-status"] == "replayed", charge.last_response.headers
 print(charge.id)
 
-# The SDK raises an API error for Oncegate's own refusals: their body is a problem document, and not Stripe's `error`.
+# The SDK raises Oncegate's own errors as Stripe's.
 options = {"idempotency_key": "sdk-1"}
 client.v1.charges.create({"amount": 800, "currency": "eur"}, options)
 try:
     client.v1.charges.create({"amount": 900, "currency": "eur"}, options)
     sys.exit("another amount under the same key was accepted")
+except stripe.IdempotencyError as error:
+    assert error.http_status == 400 and error.json_body["error"]["code"] == "key_reused", error
+
+# The SDK does not repeat a request whose outcome nobody knows: one attempt, one error.
+try:
+    client.v1.charges.create({"amount": 900, "currency": "eur", "description": "lost"}, {"idempotency_key": "sdk-2"})
+    sys.exit("a lost charge was answered")
 except stripe.APIError as error:
-    assert error.http_status == 422 and "key-reused" in error.http_body, error
+    assert error.http_status == 502 and error.headers["oncegate-status"] == "unknown", error

@@ -1,4 +1,4 @@
-"""Charges. `description=slow` takes two seconds, `description=broken` charges and answers 500."""
+"""Charges. `description=slow` takes two seconds, `broken` charges and answers 500, `lost` charges and closes the connection."""
 
 import time
 import urllib.parse
@@ -14,6 +14,9 @@ class Charges(CountingHandler):
             time.sleep(2)
         if form.get("description") == "broken":
             return self.answer(500, {"error": {"type": "api_error", "message": "charged, then failed"}})
+        if form.get("description") == "lost":
+            self.close_connection = True
+            return
         self.answer(200, {"id": f"ch_{number}", "object": "charge", "amount": int(form["amount"])})
 
 
