@@ -3,6 +3,7 @@
 pub mod answer_shape;
 pub mod cors;
 pub mod directives;
+pub mod early_hints;
 pub mod fields;
 pub mod prefer;
 pub mod problem_pages;

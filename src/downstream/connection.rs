@@ -45,15 +45,17 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
     let service = service_fn(|mut request: Request<Incoming>| {
         let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
-        let leaving = drain.leaving.clone();
+        let (socket, leaving) = (socket.clone(), drain.leaving.clone());
         async move {
             if request.version() == Version::HTTP_2 {
                 http2::join_cookies(request.headers_mut());
-                let response = answer_request(request.map(RequestBody::new), &client, &gate, &verdicts).await;
+                let request = request.map(RequestBody::new);
+                let response = answer_request(request, &client, &gate, &verdicts, &socket).await;
                 return Ok::<_, Infallible>(response);
             }
+            socket.begin_request();
             let (request, unread) = split_unread(request);
-            let mut response = answer_request(request, &client, &gate, &verdicts).await;
+            let mut response = answer_request(request, &client, &gate, &verdicts, &socket).await;
             let is_last = response.headers().get(CONNECTION).is_some_and(|option| option == "close");
             let can_keep = match unread.filter(|_| !is_last) {
                 Some(unread) => {
@@ -117,6 +119,7 @@ async fn answer_request(
     client: &ClientConnection,
     gate: &Arc<Gate>,
     verdicts: &Verdicts,
+    socket: &SharedSocket,
 ) -> Response<Body> {
     let verdict = match request.version() {
         Version::HTTP_2 => http2::check_request(&request),
@@ -128,9 +131,15 @@ async fn answer_request(
             // Code that buffers the body reports its framing errors itself. A body that streams through would only end as
             // some broken request at the service: the guard's verdict answers it here, and the upstream is left with an
             // incomplete request.
-            poll_fn(|context| match (handled.as_mut().poll(context), verdicts.body_error()) {
-                (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(gate, malformed)),
-                (handled, _) => handled,
+            poll_fn(|context| {
+                let handled = handled.as_mut().poll(context);
+                if client.early_hints.any() && (handled.is_ready() || socket.is_between_messages()) {
+                    socket.write_between_messages(&client.early_hints.take());
+                }
+                match (handled, verdicts.body_error()) {
+                    (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(gate, malformed)),
+                    (handled, _) => handled,
+                }
             })
             .await
         }

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -42,12 +42,41 @@ impl Socket {
 /// A lock rather than `try_read` on a shared reference: tokio's own `poll_read` knows without another system call that it
 /// has read everything.
 #[derive(Clone, Debug)]
-pub struct SharedSocket(Arc<Mutex<Socket>>);
+pub struct SharedSocket(Arc<Mutex<SocketState>>);
+
+#[derive(Debug)]
+struct SocketState {
+    socket: Socket,
+    /// Whether hyper has flushed since the current request began, and has written nothing since.
+    flushed: bool,
+    /// The bytes to write before any more of hyper's.
+    inserted: Vec<u8>,
+}
 
 impl SharedSocket {
     /// Shares a socket.
     pub fn new(socket: Socket) -> Self {
-        Self(Arc::new(Mutex::new(socket)))
+        Self(Arc::new(Mutex::new(SocketState { socket, flushed: false, inserted: Vec::new() })))
+    }
+
+    /// Begins a request over HTTP/1: hyper has encoded all responses before it, and may still hold bytes of them.
+    pub fn begin_request(&self) {
+        self.lock().flushed = false;
+    }
+
+    /// Whether the client has been sent whole messages. hyper flushes its socket only when it has no bytes left to write, and
+    /// encodes nothing of the current request's response while its service runs, but for `100 Continue`.
+    pub fn is_between_messages(&self) -> bool {
+        self.lock().flushed
+    }
+
+    /// Writes interim responses to the current request before anything else, when hyper next writes or flushes. Discards them
+    /// where they could come into the middle of another response. Call it while the request's service runs.
+    pub fn write_between_messages(&self, responses: &[u8]) {
+        let mut state = self.lock();
+        if state.flushed {
+            state.inserted.extend_from_slice(responses);
+        }
     }
 
     /// Ready once the client has closed its side or reset the connection. Takes no bytes from the reader: TLS records that
@@ -56,7 +85,7 @@ impl SharedSocket {
     /// While unread bytes wait, the answer is not known and no wake-up is registered: call it again whenever the task
     /// runs.
     pub fn poll_client_closed(&self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut *self.lock() {
+        match &mut self.lock().socket {
             Socket::Plain(stream) => {
                 let mut byte = [0];
                 match stream.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
@@ -68,7 +97,7 @@ impl SharedSocket {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Socket> {
+    fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,22 +141,45 @@ impl io::Read for TlsRecordReader<'_, '_> {
 /// Forwards a call to the stream of either variant.
 macro_rules! on_socket {
     ($socket:expr, $stream:ident => $call:expr) => {
-        match &mut *$socket.lock() {
+        match $socket {
             Socket::Plain($stream) => $call,
             Socket::Tls($stream) => $call,
         }
     };
 }
 
+impl SocketState {
+    /// Writes the inserted bytes.
+    fn poll_inserted(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.inserted.is_empty() {
+            let written = on_socket!(&mut self.socket, stream => Pin::new(stream).poll_write(context, &self.inserted));
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                all if all == self.inserted.len() => self.inserted = Vec::new(),
+                some => drop(self.inserted.drain(..some)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Called before bytes of hyper's are written.
+    fn poll_before_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushed = false;
+        self.poll_inserted(context)
+    }
+}
+
 impl AsyncRead for SharedSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_socket!(self, stream => Pin::new(stream).poll_read(context, buffer))
+        on_socket!(&mut self.lock().socket, stream => Pin::new(stream).poll_read(context, buffer))
     }
 }
 
 impl AsyncWrite for SharedSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        on_socket!(self, stream => Pin::new(stream).poll_write(context, bytes))
+        let mut state = self.lock();
+        ready!(state.poll_before_write(context))?;
+        on_socket!(&mut state.socket, stream => Pin::new(stream).poll_write(context, bytes))
     }
 
     fn poll_write_vectored(
@@ -135,18 +187,120 @@ impl AsyncWrite for SharedSocket {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_socket!(self, stream => write_coalesced::poll_write(Pin::new(stream), context, slices))
+        let mut state = self.lock();
+        ready!(state.poll_before_write(context))?;
+        on_socket!(&mut state.socket, stream => write_coalesced::poll_write(Pin::new(stream), context, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        on_socket!(self, stream => stream.is_write_vectored())
+        on_socket!(&self.lock().socket, stream => stream.is_write_vectored())
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(self, stream => Pin::new(stream).poll_flush(context))
+        let mut state = self.lock();
+        state.flushed = true;
+        ready!(state.poll_inserted(context))?;
+        on_socket!(&mut state.socket, stream => Pin::new(stream).poll_flush(context))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_socket!(self, stream => Pin::new(stream).poll_shutdown(context))
+        on_socket!(&mut self.lock().socket, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// More than the buffers of a connection hold.
+    const LARGE: usize = 16 * 1024 * 1024;
+
+    async fn connected() -> (SharedSocket, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let client = TcpSocket::new_v4().expect("a socket").connect(address).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("the client has connected");
+        (SharedSocket::new(Socket::Plain(stream)), client)
+    }
+
+    /// Writes until the socket takes no more, as hyper does, and returns the bytes that it took.
+    async fn write_until_full(socket: &mut SharedSocket, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        poll_fn(|context| {
+            while let Poll::Ready(written) = Pin::new(&mut *socket).poll_write(context, &bytes[taken..]) {
+                taken += written.expect("the client is there");
+            }
+            Poll::Ready(())
+        })
+        .await;
+        taken
+    }
+
+    async fn read(client: &mut TcpStream, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        client.read_exact(&mut bytes).await.expect("all bytes come");
+        bytes
+    }
+
+    #[tokio::test]
+    async fn an_interim_response_goes_out_between_two_messages_without_another_write() {
+        let (mut socket, mut client) = connected().await;
+        socket.write_all(b"first").await.expect("the client is there");
+        socket.flush().await.expect("the client is there");
+        assert!(socket.is_between_messages());
+        socket.write_between_messages(b"103");
+        socket.flush().await.expect("the client is there");
+        assert_eq!(read(&mut client, 8).await, b"first103");
+    }
+
+    #[tokio::test]
+    async fn an_interim_response_goes_before_a_response_that_is_written_at_once() {
+        let (mut socket, mut client) = connected().await;
+        socket.flush().await.expect("the client is there");
+        socket.write_between_messages(b"103");
+        let slices = [IoSlice::new(b"he"), IoSlice::new(b"ad")];
+        let written = poll_fn(|context| Pin::new(&mut socket).poll_write_vectored(context, &slices)).await;
+        assert_eq!(written.expect("the client is there"), 4);
+        assert_eq!(read(&mut client, 7).await, b"103head");
+    }
+
+    #[tokio::test]
+    async fn an_interim_response_is_discarded_while_an_earlier_response_may_be_half_written() {
+        let (mut socket, mut client) = connected().await;
+        let response = vec![b'x'; LARGE];
+        let taken = write_until_full(&mut socket, &response).await;
+        assert!(taken < LARGE && !socket.is_between_messages());
+        socket.write_between_messages(b"103");
+        let rest = tokio::spawn(async move {
+            socket.write_all(&response[taken..]).await?;
+            socket.flush().await?;
+            assert!(socket.is_between_messages());
+            // The next request has been read, and hyper has not flushed since.
+            socket.begin_request();
+            assert!(!socket.is_between_messages());
+            socket.write_between_messages(b"103");
+            socket.write_all(b"next").await
+        });
+        assert!(read(&mut client, LARGE).await.iter().all(|byte| *byte == b'x'), "a response is broken");
+        assert_eq!(read(&mut client, 4).await, b"next");
+        rest.await.expect("no panic").expect("the client is there");
+    }
+
+    #[tokio::test]
+    async fn a_response_waits_until_the_interim_one_before_it_is_written_whole() {
+        let (mut socket, mut client) = connected().await;
+        socket.flush().await.expect("the client is there");
+        socket.write_between_messages(&vec![b'i'; LARGE]);
+        assert_eq!(write_until_full(&mut socket, b"response").await, 0);
+        let rest = tokio::spawn(async move { socket.write_all(b"response").await });
+        assert!(read(&mut client, LARGE).await.iter().all(|byte| *byte == b'i'), "the interim response is broken");
+        assert_eq!(read(&mut client, 8).await, b"response");
+        rest.await.expect("no panic").expect("the client is there");
     }
 }

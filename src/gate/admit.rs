@@ -383,10 +383,15 @@ fn unguarded(
     }
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::asks_for_websocket(&head.headers, head.version);
+    // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101.
+    let takes_hints = head.version == http::Version::HTTP_11 && !upgrade;
     let is_read = |name: &str| route.is_some_and(|route| route.reads_field(name));
     fields::prepare_for_service(&mut head.headers, origin, is_read);
     head.version = http::Version::HTTP_11;
-    let request = Request::from_parts(head, body);
+    let mut request = Request::from_parts(head, body);
+    if takes_hints {
+        client.early_hints.collect(&mut request);
+    }
     let (upstream, tie) = (upstream.clone(), client.ties.attach());
     Admission::Unguarded(Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie }))
 }

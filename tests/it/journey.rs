@@ -3,6 +3,7 @@
 mod client_faults;
 mod connections;
 mod duplicates;
+mod early_hints;
 mod early_responses;
 mod fields;
 mod first_attempt;

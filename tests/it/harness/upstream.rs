@@ -219,6 +219,8 @@ enum AnswerTiming {
     EndUnread,
     /// The answer waits for a release.
     Hold(Hold),
+    /// These bytes are sent.
+    Interim(Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
@@ -311,6 +313,13 @@ impl Answer {
     /// Executes, and waits for the release before it answers.
     pub fn hold(mut self, hold: &Hold) -> Self {
         self.before.push(AnswerTiming::Hold(hold.clone()));
+        self
+    }
+
+    /// Sends a 103 response with these field lines before the answer.
+    pub fn early_hints(mut self, lines: &str) -> Self {
+        let interim = format!("HTTP/1.1 103 Early Hints\r\n{lines}\r\n\r\n");
+        self.before.push(AnswerTiming::Interim(interim.into_bytes()));
         self
     }
 
@@ -422,8 +431,10 @@ async fn exchange(inner: &Inner, wire: &mut Wire) -> std::io::Result<Option<()>>
         number = seen.executed.len();
     });
     for moment in &answer.before {
-        if let AnswerTiming::Hold(hold) = moment {
-            hold.wait_for(wire).await?;
+        match moment {
+            AnswerTiming::EndUnread => {}
+            AnswerTiming::Hold(hold) => hold.wait_for(wire).await?,
+            AnswerTiming::Interim(bytes) => wire.write(bytes).await?,
         }
     }
     let (head, first, second) = answer.render(number, head_only);

@@ -152,7 +152,7 @@ async fn with_on_unknown_retry_an_unknown_outcome_is_retried_at_once(store: Stor
 }
 
 #[tokio::test]
-async fn interim_responses_are_not_passed_on() {
+async fn interim_responses_to_a_guarded_request_are_not_passed_on() {
     let world = World::start(Store::sqlite()).await;
     world.upstream.then(Answer::raw(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\

@@ -57,6 +57,21 @@ async fn a_keyed_request_over_tls_is_executed_once_and_replayed(store: Store) {
 }
 
 #[tokio::test]
+async fn a_103_response_passes_over_tls_and_the_final_one_after_it() {
+    let secure = Secure::start(Store::sqlite()).await;
+    let (hold, body) = (Hold::new(), "x".repeat(1_000_000));
+    let answer = Answer::status(200).body(body.clone());
+    secure.world.upstream.then(answer.early_hints("Link: </style.css>; rel=preload").hold(&hold));
+    let mut exchange = secure.client().await.get("/page").open().await.unwrap();
+    let hint = exchange.any_head().await.unwrap();
+    let link = ("link".to_owned(), "</style.css>; rel=preload".to_owned());
+    assert_eq!((&*hint.start, hint.fields), ("HTTP/1.1 103 Early Hints", vec![link]));
+    hold.release();
+    let response = exchange.response().await;
+    assert!(response.status == 200 && response.text() == body);
+}
+
+#[tokio::test]
 async fn the_service_gets_the_https_scheme_in_forwarded_fields() {
     let secure = Secure::start(Store::sqlite()).await;
     let client = secure.client().await;
