@@ -20,7 +20,7 @@ async fn retries_get_the_response_entered_on_the_page(store: Store) {
     let visitor = Visitor::of(&world);
     let path = format!("/keys/{id}/completed");
     let asked = visitor.page(&path).await;
-    for words in ["What it means", "What follows", "Every retry gets the response", "after 1 attempt,"] {
+    for words in ["What it means", "What follows", "Every retry gets the response", "after 1 attempt."] {
         assert!(asked.contains(words), "{words}: {asked}");
     }
     for (field, wrong, why) in [

@@ -10,8 +10,8 @@ use crate::policies::reload::reload;
 const TOKEN: &str = "c29tZXRoaW5nIHNlY3JldA==";
 
 const SCREENS: [Screen; 4] = [
-    Screen { width: 375, dark: false },
-    Screen { width: 375, dark: true },
+    Screen { width: 390, dark: false },
+    Screen { width: 390, dark: true },
     Screen { width: 1280, dark: false },
     Screen { width: 1280, dark: true },
 ];
@@ -80,6 +80,9 @@ async fn each_page_is_accessible_on_phone_and_desktop_in_light_and_dark() {
             browser.picture(&what).await;
             browser.assert_fits(&what).await;
             browser.assert_accessible(&what).await;
+            let broken =
+                "[...document.querySelectorAll('.steps code')].filter(e => e.getClientRects().length > 1).length";
+            assert_eq!(browser.value(broken).await, 0, "{what}: a command is broken over two lines");
         }
         browser.set_screen(Screen { width: 320, dark: false }).await;
         browser.assert_fits(&format!("{name} at 320 px")).await;
@@ -110,7 +113,7 @@ async fn a_lost_answer_can_be_entered_by_keyboard_without_scripts() {
     browser.set_screen(SCREENS[0]).await;
     browser.open(&format!("http://{}/keys?state=unknown", world.proxy.admin)).await;
     browser.wait_for_text("Sign in").await;
-    browser.picture("sign-in-375-light").await;
+    browser.picture("sign-in-390-light").await;
     browser.tab_to("#name").await;
     browser.type_text("alice").await;
     browser.tab_to("#token").await;
