@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Instance;
 use crate::domain::ids::RecordId;
@@ -19,8 +19,16 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// The wait groups by key. One task looks at the store for all duplicates of a key, and it looks at once when the attempt
 /// ends on this instance. A lost wake-up costs one second, never an answer.
-#[derive(Default)]
-pub struct WaitGroups(Mutex<HashMap<RecordId, Weak<WaitGroup>>>);
+pub struct WaitGroups {
+    groups: Mutex<HashMap<RecordId, Weak<WaitGroup>>>,
+    began: Instant,
+}
+
+impl Default for WaitGroups {
+    fn default() -> Self {
+        Self { groups: Mutex::default(), began: Instant::now() }
+    }
+}
 
 /// The duplicates that wait for one key.
 struct WaitGroup {
@@ -51,6 +59,13 @@ impl WaitGroups {
         }
     }
 
+    /// The end of a pause that begins now. All groups look at the same moments, so that the store reads many keys at once.
+    fn next_look(&self, pause: Duration) -> Instant {
+        let elapsed = self.began.elapsed().as_millis();
+        let pauses = elapsed / pause.as_millis() + 1;
+        self.began + pause * u32::try_from(pauses).unwrap_or(u32::MAX)
+    }
+
     fn join(&self, instance: &Arc<Instance>, id: RecordId) -> Arc<WaitGroup> {
         let mut groups = self.lock();
         if let Some(group) = groups.get(&id).and_then(Weak::upgrade) {
@@ -64,7 +79,7 @@ impl WaitGroups {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RecordId, Weak<WaitGroup>>> {
         // The map is consistent between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +91,7 @@ async fn watch_key(instance: Arc<Instance>, id: RecordId, group: Weak<WaitGroup>
         let woken = {
             let Some(group) = group.upgrade() else { break };
             tokio::select! {
-                () = sleep(pause) => {
+                () = sleep_until(wait_groups.next_look(pause)) => {
                     pause = (pause * 2).min(PAUSE_MAX);
                     false
                 }
