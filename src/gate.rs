@@ -13,8 +13,8 @@ use http::{HeaderMap, HeaderName, Request, Response};
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::Body;
 use crate::body::request_body::RequestBody;
+use crate::body::{Body, ConnectionGuards};
 use crate::config::{Config, KeySource};
 use crate::domain::attempt::{AttemptLease, ReserveResult};
 use crate::instance::Instance;
@@ -37,7 +37,7 @@ use decide::Decision;
 use outcome::Outcome;
 use response_context::ResponseContext;
 use routing::Router;
-use wait::WaitPolicy;
+use wait::{AwaitedEnd, WorkResult};
 
 pub mod admit;
 mod authorize;
@@ -201,7 +201,7 @@ impl Gate {
         match self.admit(request, client, live, context).await? {
             Admission::Guarded(guarded) => {
                 let question = guarded.replay_question();
-                let outcome = self.execute(guarded, context).await;
+                let outcome = self.execute(guarded, context, Some(&client.ties)).await;
                 if let (Outcome::Replayed(_), Some((authorizer, question))) = (&outcome, question)
                     && let Err(denied) = Box::pin(authorizer.ask(question)).await
                 {
@@ -228,34 +228,51 @@ impl Gate {
     }
 
     /// Executes a guarded request, or finds out what became of its key. HTTP requests, queued requests and messages all come
-    /// here.
-    async fn execute(self: &Arc<Self>, guarded: Box<GuardedRequest>, context: &ResponseContext) -> Outcome {
+    /// here. A wait for another request's attempt ends with the client of `ties`.
+    async fn execute(
+        self: &Arc<Self>,
+        guarded: Box<GuardedRequest>,
+        context: &ResponseContext,
+        ties: Option<&ConnectionGuards>,
+    ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store.
         let known = self.instance.known_record(&guarded.reserve_request.id).map(|record| guarded.decide(record));
-        let known = match known {
-            Some(decision @ (Decision::Refuse(_) | Decision::Replay(_))) => {
-                return self.answer(&guarded, decision).await;
-            }
-            Some(decision @ (Decision::Accepted(_) | Decision::Join(_))) => Some(decision),
+        let result = match known {
             // Only the store can decide.
-            Some(Decision::TakeOver(_)) | None => None,
+            Some(Decision::TakeOver(_)) | None => self.work(guarded, context).await,
+            Some(decision) => self.answer(guarded, decision),
         };
-        // A task of its own: hyper drops this future when the client goes away, and the attempt must run on.
+        match result {
+            WorkResult::Ended(outcome) => outcome,
+            WorkResult::Waits(guarded, end) => {
+                let _tie = ties.map(ConnectionGuards::attach);
+                let outcome = Box::pin(self.wait(&guarded, end, context)).await;
+                context.note_outcome(&outcome);
+                outcome
+            }
+        }
+    }
+
+    /// Does the request's own work in a task: hyper drops the caller's future when the client goes away, and an attempt must run
+    /// on.
+    async fn work(self: &Arc<Self>, guarded: Box<GuardedRequest>, context: &ResponseContext) -> WorkResult {
         let (gate, context) = (Arc::clone(self), context.clone());
         // Boxed because a task's future is moved several times until it runs, and its room again with its result.
         let work = self.instance.tracker.spawn(Box::pin(async move {
-            let outcome = match known {
-                Some(decision) => gate.answer(&guarded, decision).await,
-                None if guarded.is_for_later() => Box::pin(gate.enqueue(&guarded)).await,
-                None => gate.reserve_and_forward(guarded, &context).await,
+            let result = if guarded.is_for_later() {
+                Box::pin(gate.enqueue(guarded)).await
+            } else {
+                gate.reserve_and_forward(guarded, &context).await
             };
             // Noted here and not only where the response is rendered: a request whose client has left counts too.
-            context.note_outcome(&outcome);
-            outcome
+            if let WorkResult::Ended(outcome) = &result {
+                context.note_outcome(outcome);
+            }
+            result
         }));
         work.await.unwrap_or_else(|panic| {
             tracing::error!(%panic, "a guarded request panicked; its key is settled by what is known of the attempt");
-            Outcome::Refused(Refusal::OutcomeUnknown(RetryAfter::new(decide::DEFAULT_RETRY_AFTER)))
+            WorkResult::refused(Refusal::OutcomeUnknown(RetryAfter::new(decide::DEFAULT_RETRY_AFTER)))
         })
     }
 
@@ -263,7 +280,7 @@ impl Gate {
         self: Arc<Self>,
         mut guarded: Box<GuardedRequest>,
         context: &ResponseContext,
-    ) -> Outcome {
+    ) -> WorkResult {
         let Instance { store, instance_lease, in_flight, cache, .. } = &*self.instance;
         let epoch = cache.current_epoch();
         let mut entry = in_flight.register(guarded.reserve_request.token);
@@ -282,19 +299,19 @@ impl Gate {
                             if first { ReservationResult::Created } else { ReservationResult::FailedRetry },
                             &self.instance,
                         );
-                        return self.forward(guarded, lease, entry, reserving_since, context).await;
+                        return WorkResult::Ended(self.forward(guarded, lease, entry, reserving_since, context).await);
                     }
                     // Another attempt has started on this instance, and the store does not have it yet.
                     Err(decision) => {
                         settle::persist(&self.instance, lease.release(guarded.route().ttl), entry).await;
-                        return self.answer(&guarded, decision).await;
+                        return self.answer(guarded, decision);
                     }
                 },
                 ReserveResult::Taken(record) => record,
             };
             cache.insert_if_current(&record, epoch);
             match guarded.decide(record) {
-                Decision::TakeOver(_) if !may_start => return Outcome::Refused(Refusal::StoreUnavailable),
+                Decision::TakeOver(_) if !may_start => return WorkResult::refused(Refusal::StoreUnavailable),
                 Decision::TakeOver(found) => {
                     if found.token == guarded.reserve_request.token {
                         // The record is this request's own reservation. The store's answer was lost, and the sweeper has made
@@ -306,15 +323,15 @@ impl Gate {
                     let taking_over = store.take_over(guarded.reserve_request.clone(), found);
                     result = match context.timed(TraceStage::Reserve, pin!(taking_over)).await {
                         Ok(result) => result,
-                        Err(error) => return Outcome::Refused(log_and_refuse(error)),
+                        Err(error) => return WorkResult::refused(log_and_refuse(error)),
                     };
                 }
-                decision => return self.answer(&guarded, decision).await,
+                decision => return self.answer(guarded, decision),
             }
         }
         // Other requests keep taking the key over first, so one of them is running.
         guarded.count(ReservationResult::InFlight, &self.instance);
-        Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
+        WorkResult::refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
     }
 
     /// Starts the attempt on this instance.
@@ -339,39 +356,19 @@ impl Gate {
         Ok(())
     }
 
-    /// The outcome of a request that starts no attempt, because its key's record has decided.
-    async fn answer(&self, guarded: &GuardedRequest, decision: Decision) -> Outcome {
+    /// The result of a request that starts no attempt, because its key's record has decided.
+    fn answer(&self, guarded: Box<GuardedRequest>, decision: Decision) -> WorkResult {
         if let Some(result) = decision.counted_as() {
             guarded.count(result, &self.instance);
         }
         match decision {
-            Decision::Accepted(retry_after) => Box::pin(self.accepted(guarded, retry_after)).await,
-            Decision::Join(retry_after) => Box::pin(self.join(guarded, retry_after)).await,
-            Decision::Refuse(refusal) => Outcome::Refused(refusal),
-            Decision::Replay(completed) => Outcome::Replayed(completed),
+            Decision::Accepted(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(retry_after)),
+            Decision::Join(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
+            Decision::Refuse(refusal) => WorkResult::refused(refusal),
+            Decision::Replay(completed) => WorkResult::Ended(Outcome::Replayed(completed)),
             Decision::TakeOver(_) => {
-                Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
+                WorkResult::refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
             }
-        }
-    }
-
-    /// Waits for the attempt that is running. A waiting request never becomes an attempt: if the first attempt is released,
-    /// or the wait is over, the client has to send the request again.
-    async fn join(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
-        let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
-        let settled = tokio::select! {
-            settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, policy.deadline) => settled,
-            () = self.instance.draining.cancelled() => None,
-        };
-        match settled.map(|record| guarded.decide(record)) {
-            Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
-            Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
-            Some(Decision::Accepted(retry_after)) => self.accepted(guarded, retry_after).await,
-            Some(Decision::Join(retry_after)) => policy.still_running(retry_after),
-            Some(Decision::TakeOver(_)) => {
-                Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
-            }
-            None => policy.still_running(retry_after),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::admit::GuardedRequest;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
+use super::wait::WorkResult;
 use super::{Gate, log_and_refuse};
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
@@ -59,17 +60,17 @@ impl Gate {
         failure: ReserveFailure,
         mut entry: InFlightEntry,
         context: &ResponseContext,
-    ) -> Outcome {
+    ) -> WorkResult {
         // A draining instance starts nothing. Another instance may have a store.
         let is_draining = self.instance.draining.is_cancelled();
         let may_bypass = guarded.route().store_down == StoreDownPolicy::Bypass && !guarded.can_wait_for_store;
         let Some(outage) = failure.outage().filter(|_| may_bypass && !is_draining) else {
-            return Outcome::Refused(failure.into_refusal(&guarded));
+            return WorkResult::refused(failure.into_refusal(&guarded));
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {
             tracing::warn!(route = %guarded.route().name,
                 "as many outcomes wait for the store as this process may hold; the request is refused instead of bypassed");
-            return Outcome::Refused(Refusal::StoreUnavailable);
+            return WorkResult::refused(Refusal::StoreUnavailable);
         }
         let reserve_request = Arc::new(guarded.reserve_request.clone());
         let lease =
@@ -81,7 +82,7 @@ impl Gate {
             None => self.start_attempt(&guarded, &lease, &mut entry),
         };
         if let Err(decision) = decision {
-            return self.answer(&guarded, decision).await;
+            return self.answer(guarded, decision);
         }
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
         // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
@@ -91,6 +92,6 @@ impl Gate {
         let entry = entry.with_reserve_status(ReserveStatus::InDoubt);
         // Without a reservation there is nothing that could lapse.
         let outcome = self.send(guarded, lease, entry, context, &|| true).await;
-        Outcome::Bypassed(Box::new(outcome))
+        WorkResult::Ended(Outcome::Bypassed(Box::new(outcome)))
     }
 }

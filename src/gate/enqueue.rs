@@ -8,6 +8,7 @@ use super::admit::GuardedRequest;
 use super::decide::Decision;
 use super::new_key::NewKeyPermit;
 use super::outcome::Outcome;
+use super::wait::{AwaitedEnd, WorkResult};
 use super::{Gate, TAKE_OVERS_MAX, log_and_refuse};
 use crate::config::DeliveryMode;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
@@ -45,7 +46,7 @@ impl GuardedRequest {
 impl Gate {
     /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
     /// no lease.
-    pub(super) async fn enqueue(&self, guarded: &GuardedRequest) -> Outcome {
+    pub(super) async fn enqueue(&self, guarded: Box<GuardedRequest>) -> WorkResult {
         let mut may_use_key = guarded.use_new_key(&self.instance).await;
         let request = guarded.enqueue_request(may_use_key.as_ref().ok());
         let epoch = self.instance.cache.current_epoch();
@@ -55,7 +56,7 @@ impl Gate {
                 // The caller's earlier requests are answered as ever.
                 (Err(wait), None) => match self.instance.store.find(request.reserve_request.id).await {
                     Ok(Some(record)) => Ok(EnqueueResult::Taken(record)),
-                    Ok(None) => return Outcome::Refused(guarded.refuse_new_key(*wait)),
+                    Ok(None) => return WorkResult::refused(guarded.refuse_new_key(*wait)),
                     Err(error) => Err(error),
                 },
                 _ => self.instance.store.enqueue(request.clone(), replaces).await,
@@ -69,10 +70,11 @@ impl Gate {
                     );
                     // Saves this instance's deliverer the time until its next look.
                     self.instance.delivery_due.notify_one();
-                    return self.accepted(guarded, RetryAfter::new(guarded.rules().average_latency)).await;
+                    let retry_after = RetryAfter::new(guarded.rules().average_latency);
+                    return WorkResult::Waits(guarded, AwaitedEnd::Delivery(retry_after));
                 }
                 Ok(EnqueueResult::Taken(record)) => record,
-                Err(error) => return Outcome::Refused(log_and_refuse(error)),
+                Err(error) => return WorkResult::refused(log_and_refuse(error)),
             };
             if let Ok(permit) = std::mem::replace(&mut may_use_key, Ok(NewKeyPermit::default())) {
                 permit.give_back();
@@ -80,11 +82,11 @@ impl Gate {
             self.instance.cache.insert_if_current(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(found) => replaces = Some(found),
-                decision => return self.answer(guarded, decision).await,
+                decision => return self.answer(guarded, decision),
             }
         }
         // Other requests keep taking the key over first, so one of them is running.
-        Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
+        WorkResult::refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
     }
 
     /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client

@@ -80,7 +80,7 @@ impl Gate {
             trace.note_no_client();
         });
         let id = guarded.reserve_request.id;
-        let outcome = self.execute(guarded, &context).await;
+        let outcome = self.execute(guarded, &context, None).await;
         context.with_trace(|trace| {
             trace.note_oncegate_status(outcome.oncegate_status());
             if !matches!(outcome, Outcome::Refused(_)) {

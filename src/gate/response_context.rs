@@ -101,10 +101,17 @@ impl ResponseContext {
         cors::add_fields(headers, self.page.as_ref(), self.cors.as_deref(), key);
     }
 
+    /// Notes the status of a request whose outcome is not there yet, in the trace.
+    pub(super) fn note_status(&self, status: OncegateStatus) {
+        if self.guarded {
+            self.with_trace(|trace| trace.note_oncegate_status(status));
+        }
+    }
+
     /// Notes the status of an outcome in the trace. A refusal is noted where it is rendered: a client that has left gets none.
     pub(super) fn note_outcome(&self, outcome: &Outcome) {
-        if self.guarded && !matches!(outcome, Outcome::Refused(_)) {
-            self.with_trace(|trace| trace.note_oncegate_status(outcome.oncegate_status()));
+        if !matches!(outcome, Outcome::Refused(_)) {
+            self.note_status(outcome.oncegate_status());
         }
     }
 

@@ -1,14 +1,46 @@
 //! The wait of a duplicate for the attempt that is running, and the duplicate's outcome if the wait is over first.
+//!
+//! A request's own work is a task that runs on when the client leaves; a wait is not. It ends with its client, and frees the
+//! client's connection and the request's share of the memory for bodies.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
 
+use super::Gate;
+use super::admit::GuardedRequest;
+use super::decide::Decision;
 use super::outcome::Outcome;
+use super::response_context::ResponseContext;
 use crate::config::{InFlightPolicy, Route};
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::status::OncegateStatus;
+
+/// The end of a request's own work.
+pub(super) enum WorkResult {
+    /// The request has its outcome.
+    Ended(Outcome),
+    /// The request has nothing to do but to wait.
+    Waits(Box<GuardedRequest>, AwaitedEnd),
+}
+
+impl WorkResult {
+    /// The end of a request that is refused.
+    pub(super) fn refused(refusal: Refusal) -> Self {
+        Self::Ended(Outcome::Refused(refusal))
+    }
+}
+
+/// The end that a request waits for, with the time after which the client asks again.
+#[derive(Clone, Copy)]
+pub(super) enum AwaitedEnd {
+    /// The end of the key's attempt, which another request has started.
+    Attempt(RetryAfter),
+    /// The end of the request's delivery.
+    Delivery(RetryAfter),
+}
 
 /// One duplicate's wait.
 pub struct WaitPolicy {
@@ -34,6 +66,43 @@ impl WaitPolicy {
         match self.answers_accepted {
             true => Outcome::InFlight(retry_after),
             false => Outcome::Refused(Refusal::InFlight(retry_after)),
+        }
+    }
+}
+
+impl Gate {
+    /// Waits as long as the route and the client say, and not at all if they say so.
+    pub(super) async fn wait(&self, guarded: &GuardedRequest, end: AwaitedEnd, context: &ResponseContext) -> Outcome {
+        match end {
+            AwaitedEnd::Attempt(retry_after) => {
+                // Counted if the client leaves before the wait is over.
+                context.note_status(OncegateStatus::InFlight);
+                self.join(guarded, retry_after).await
+            }
+            AwaitedEnd::Delivery(retry_after) => {
+                context.note_status(OncegateStatus::Queued);
+                self.accepted(guarded, retry_after).await
+            }
+        }
+    }
+
+    /// Waits for the attempt that is running. A waiting request never becomes an attempt: if the first attempt is released,
+    /// or the wait is over, the client has to send the request again.
+    async fn join(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
+        let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
+        let settled = tokio::select! {
+            settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, policy.deadline) => settled,
+            () = self.instance.draining.cancelled() => None,
+        };
+        match settled.map(|record| guarded.decide(record)) {
+            Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
+            Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
+            Some(Decision::Accepted(retry_after)) => self.accepted(guarded, retry_after).await,
+            Some(Decision::Join(retry_after)) => policy.still_running(retry_after),
+            Some(Decision::TakeOver(_)) => {
+                Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))
+            }
+            None => policy.still_running(retry_after),
         }
     }
 }

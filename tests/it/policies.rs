@@ -14,6 +14,7 @@ mod keys;
 mod late_retries;
 mod live_keys;
 mod loops;
+mod many_waiters;
 mod misspelled_fields;
 mod observe;
 mod protocols;

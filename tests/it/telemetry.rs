@@ -17,10 +17,10 @@ pub async fn scrape(proxy: &Proxy, accept: &str) -> Response {
 }
 
 /// Each series with its value, read without a token.
-struct Metrics(BTreeMap<String, f64>);
+pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    async fn of(proxy: &Proxy) -> Self {
+    pub async fn of(proxy: &Proxy) -> Self {
         let response = scrape(proxy, "*/*").await;
         assert_eq!(
             (response.status, response.field("content-type")),
@@ -35,12 +35,12 @@ impl Metrics {
     }
 
     /// The value of an existing series.
-    fn get(&self, series: &str) -> f64 {
+    pub fn get(&self, series: &str) -> f64 {
         *self.0.get(series).unwrap_or_else(|| panic!("there is no {series}: {:#?}", self.0.keys()))
     }
 
     /// The sum of all series with this prefix.
-    fn sum(&self, prefix: &str) -> f64 {
+    pub fn sum(&self, prefix: &str) -> f64 {
         self.0.iter().filter(|(series, _)| series.starts_with(prefix)).map(|(_, value)| value).sum()
     }
 }

@@ -13,14 +13,22 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-use super::World;
+use super::{Client, World};
 
 /// A connection that many requests share.
 pub async fn connect<B>(world: &World) -> SendRequest<B>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
 {
-    let stream = world.proxy.client().connect().await;
+    connect_to(world.proxy.client()).await
+}
+
+/// Another proxy's connection that many requests share.
+pub async fn connect_to<B>(client: Client) -> SendRequest<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    let stream = client.connect().await;
     let (mut sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender.ready().await.unwrap();
