@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps soak torture ha bench dist demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients soak torture ha bench dist demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -53,6 +53,11 @@ fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each t
 apps: ## Real applications (Express, Flask, Django) behind the proxy: one key in many spellings; needs npm and python3
 	cargo build --locked
 	tests/apps/run
+
+clients: ## Stripe's SDKs and eight HTTP clients over a link that loses responses, to two instances of which one is killed; needs npm and python3
+	scripts/need postgresql
+	cargo build --locked
+	tests/clients/run
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
 soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages and deliveries; ONCEGATE_SOAK_SECONDS for longer
