@@ -8,6 +8,7 @@ pub mod attempt;
 pub mod delivery;
 pub mod fingerprint;
 mod foreign_path;
+pub mod grpc_status;
 pub mod ids;
 pub mod key;
 pub mod key_holder;

@@ -1,10 +1,11 @@
-//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, refusals and their pages.
+//! The HTTP vocabulary: header fields, `Prefer`, the service's directives, `Oncegate-Status`, gRPC, refusals and their pages.
 
 pub mod answer_shape;
 pub mod cors;
 pub mod directives;
 pub mod early_hints;
 pub mod fields;
+pub mod grpc;
 pub mod prefer;
 pub mod problem_pages;
 pub mod refusal;

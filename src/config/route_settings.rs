@@ -8,8 +8,9 @@ use super::{
     DeliveryMode, ForwardKey, InFlightPolicy, KeyRule, KeySource, ReconcileConfig, Route, ScopePart, ScopeRule,
     StoreDownPolicy, UpstreamTlsConfig,
 };
+use crate::domain::grpc_status::GrpcStatus;
 use crate::domain::key::KeySyntax;
-use crate::domain::response_policy::{OnUnknown, ResponseVerdict, StatusTable};
+use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, StatusTable, default_verdict};
 use crate::domain::retry::RetryPolicy;
 
 /// The labels of the settings, in order, each with the keys that its value is made of. A table's name stands for all its keys.
@@ -214,7 +215,8 @@ fn in_flight(route: &Route) -> String {
     }
 }
 
-/// The statuses of a verdict in short: whole classes, with the codes that differ.
+/// The statuses of a verdict in short: whole classes, with the codes that differ, and the gRPC statuses that differ from their
+/// default.
 fn statuses(table: &StatusTable, verdict: ResponseVerdict) -> String {
     let mut parts = Vec::new();
     for class in 2..=5 {
@@ -229,6 +231,10 @@ fn statuses(table: &StatusTable, verdict: ResponseVerdict) -> String {
             _ => parts.push(row(&with)),
         }
     }
+    let is_written = |status: &GrpcStatus| {
+        default_verdict(*status) != verdict && table.verdict_on(ServiceStatus::Grpc(*status), false) == verdict
+    };
+    parts.extend(GrpcStatus::ALL.iter().filter(|status| is_written(status)).map(GrpcStatus::to_string));
     if parts.is_empty() { "-".into() } else { parts.join(", ") }
 }
 

@@ -39,7 +39,9 @@ pub(super) fn read(section: &Section<'_>) -> Option<StatusTable> {
 
 fn parse(text: &str) -> Result<StatusEntry, String> {
     StatusEntry::parse(text).ok_or_else(|| {
-        "is no final status: write a code from \"200\" to \"599\", or a class, \"2xx\" to \"5xx\"".into()
+        "is no final status: write a code from \"200\" to \"599\", a class, \"2xx\" to \"5xx\", or the name of a gRPC status, like \
+         \"grpc:UNAVAILABLE\""
+            .into()
     })
 }
 
@@ -47,5 +49,6 @@ fn show(entry: StatusEntry) -> String {
     match entry {
         StatusEntry::Class(class) => format!("{class}xx"),
         StatusEntry::Code(code) => code.to_string(),
+        StatusEntry::Grpc(status) => status.to_string(),
     }
 }

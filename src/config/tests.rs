@@ -409,6 +409,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ("[defaults]\nscope = []", "3:9: defaults.scope: is empty"),
         ("[defaults]\nstore_statuses = [200]", "3:19: defaults.store_statuses[0]: must be a text in quotes"),
         ("[defaults]\nstore_statuses = ['1xx']", "3:19: defaults.store_statuses[0]: `1xx` is no final status"),
+        ("[defaults]\nstore_statuses = ['grpc:14']", "3:19: defaults.store_statuses[0]: `grpc:14` is no final status"),
         (
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",

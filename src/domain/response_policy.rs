@@ -2,6 +2,8 @@
 
 use http::StatusCode;
 
+use super::grpc_status::GrpcStatus;
+
 /// The verdict on an attempt by its response's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseVerdict {
@@ -24,18 +26,116 @@ pub enum OnUnknown {
     RetryWhenQuiet,
 }
 
-/// An entry of a status list: one code or a class.
+/// The status by which a service says how a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceStatus {
+    /// The status of a gRPC call that was answered.
+    Grpc(GrpcStatus),
+    /// The response to a gRPC call has no status of the call: it broke off, or no gRPC server has sent it.
+    GrpcMissing,
+    /// The HTTP status of any other response, also that of a gateway that answers for a gRPC server.
+    Http(StatusCode),
+}
+
+impl ServiceStatus {
+    /// Whether the service accepted the request.
+    pub fn is_success(self) -> bool {
+        match self {
+            Self::Grpc(status) => status == GrpcStatus::Ok,
+            Self::GrpcMissing => false,
+            Self::Http(status) => status.is_success(),
+        }
+    }
+
+    /// Whether the service refuses the caller, and not the request.
+    pub fn refuses_caller(self) -> bool {
+        match self {
+            Self::Grpc(status) => matches!(status, GrpcStatus::PermissionDenied | GrpcStatus::Unauthenticated),
+            Self::GrpcMissing => false,
+            Self::Http(status) => matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN),
+        }
+    }
+
+    /// Whether the same request may get another response at another time.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Grpc(status) => matches!(
+                status,
+                GrpcStatus::Aborted
+                    | GrpcStatus::Cancelled
+                    | GrpcStatus::DataLoss
+                    | GrpcStatus::DeadlineExceeded
+                    | GrpcStatus::Internal
+                    | GrpcStatus::ResourceExhausted
+                    | GrpcStatus::Unavailable
+                    | GrpcStatus::Unknown
+            ),
+            Self::GrpcMissing => true,
+            Self::Http(status) => matches!(status.as_u16(), 408 | 425 | 429 | 500..),
+        }
+    }
+}
+
+impl From<StatusCode> for ServiceStatus {
+    fn from(status: StatusCode) -> Self {
+        Self::Http(status)
+    }
+}
+
+/// The code as a number, or the name of a gRPC status.
+impl std::fmt::Display for ServiceStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Grpc(status) => status.fmt(f),
+            Self::GrpcMissing => f.write_str("without grpc-status"),
+            Self::Http(status) => f.write_str(status.as_str()),
+        }
+    }
+}
+
+/// The verdict on a gRPC status that no list of the route has.
+pub fn default_verdict(status: GrpcStatus) -> ResponseVerdict {
+    match status {
+        // The same call would be refused again, or has to be part of another one (ABORTED).
+        GrpcStatus::Ok
+        | GrpcStatus::InvalidArgument
+        | GrpcStatus::NotFound
+        | GrpcStatus::AlreadyExists
+        | GrpcStatus::FailedPrecondition
+        | GrpcStatus::Aborted
+        | GrpcStatus::OutOfRange
+        | GrpcStatus::Unimplemented => ResponseVerdict::Store,
+        // The call was turned away: the caller, the moment or the server was not right for it.
+        GrpcStatus::PermissionDenied
+        | GrpcStatus::ResourceExhausted
+        | GrpcStatus::Unavailable
+        | GrpcStatus::Unauthenticated => ResponseVerdict::Release,
+        // The call began and did not come to its end. Libraries make these too, of exceptions and broken streams.
+        GrpcStatus::Cancelled
+        | GrpcStatus::Unknown
+        | GrpcStatus::DeadlineExceeded
+        | GrpcStatus::Internal
+        | GrpcStatus::DataLoss => ResponseVerdict::Unknown,
+    }
+}
+
+/// An entry of a status list: one code, a class or a gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusEntry {
     /// The hundreds digit of `2xx`.
     Class(u16),
     /// One code.
     Code(u16),
+    /// The status of a gRPC call.
+    Grpc(GrpcStatus),
 }
 
 impl StatusEntry {
-    /// Parses `201` or `2xx`; only final statuses, 200 to 599, can be listed.
+    /// Parses `201`, `2xx` or `grpc:UNAVAILABLE`; only final HTTP statuses, 200 to 599, can be listed.
     pub fn parse(text: &str) -> Option<Self> {
+        if let Some(name) = text.strip_prefix("grpc:") {
+            return GrpcStatus::from_name(name).map(Self::Grpc);
+        }
         if let Some(class) = text.strip_suffix("xx") {
             return class.parse().ok().filter(|class| (2..=5).contains(class)).map(Self::Class);
         }
@@ -62,11 +162,13 @@ pub struct StatusTable {
     verdicts: Box<[ResponseVerdict; 400]>,
     /// The codes that are listed by themselves, for which `Retry-After` changes nothing.
     exact: Box<[bool; 400]>,
+    /// The verdicts on the statuses of gRPC calls, each at the place of its code.
+    grpc: [ResponseVerdict; GrpcStatus::ALL.len()],
 }
 
 impl StatusTable {
-    /// Computes the table: a written list overrides a default one, an exact code overrides a class, and a status in no
-    /// list is unknown.
+    /// Computes the table: a written list overrides a default one, an exact code overrides a class, and an HTTP status in no
+    /// list is unknown. A gRPC status in no list has its [`default_verdict`].
     ///
     /// # Errors
     /// The entry that is in two written lists.
@@ -78,7 +180,11 @@ impl StatusTable {
                 return Err(*twice);
             }
         }
-        let mut table = Self { verdicts: Box::new([ResponseVerdict::Unknown; 400]), exact: Box::new([false; 400]) };
+        let mut table = Self {
+            verdicts: Box::new([ResponseVerdict::Unknown; 400]),
+            exact: Box::new([false; 400]),
+            grpc: GrpcStatus::ALL.map(default_verdict),
+        };
         // From the weakest to the strongest, each overwriting those before.
         for (written, exact) in [(false, false), (false, true), (true, false), (true, true)] {
             for list in lists.iter().filter(|list| list.written == written) {
@@ -86,6 +192,10 @@ impl StatusTable {
                     let codes = match entry {
                         StatusEntry::Class(class) if !exact => (class * 100)..(class * 100 + 100),
                         StatusEntry::Code(code) if exact => *code..code + 1,
+                        StatusEntry::Grpc(status) => {
+                            table.grpc[usize::from(status.code())] = list.verdict;
+                            continue;
+                        }
                         StatusEntry::Class(_) | StatusEntry::Code(_) => continue,
                     };
                     for code in codes {
@@ -99,8 +209,16 @@ impl StatusTable {
     }
 
     /// The verdict on a response. A 4xx with `Retry-After` was not executed, whatever the verdict on its class, unless
-    /// its code is listed by itself.
-    pub fn verdict_on(&self, status: StatusCode, has_retry_after: bool) -> ResponseVerdict {
+    /// its code is listed by itself. A gRPC call without a status may have executed.
+    pub fn verdict_on(&self, status: impl Into<ServiceStatus>, has_retry_after: bool) -> ResponseVerdict {
+        match status.into() {
+            ServiceStatus::Grpc(status) => self.grpc[usize::from(status.code())],
+            ServiceStatus::GrpcMissing => ResponseVerdict::Unknown,
+            ServiceStatus::Http(status) => self.verdict_on_http(status, has_retry_after),
+        }
+    }
+
+    fn verdict_on_http(&self, status: StatusCode, has_retry_after: bool) -> ResponseVerdict {
         let Some(index) = usize::from(status.as_u16()).checked_sub(200).filter(|index| *index < 400) else {
             return ResponseVerdict::Unknown;
         };
@@ -173,8 +291,43 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_names_a_grpc_status_beats_its_default_and_http_entries_leave_it() {
+        let table = StatusTable::new(&[
+            list(ResponseVerdict::Store, &["2xx", "4xx", "grpc:UNKNOWN"], true),
+            list(ResponseVerdict::Unknown, &["5xx", "grpc:UNAVAILABLE"], true),
+        ])
+        .unwrap();
+        for status in GrpcStatus::ALL {
+            let verdict = match status {
+                GrpcStatus::Unknown => ResponseVerdict::Store,
+                GrpcStatus::Unavailable => ResponseVerdict::Unknown,
+                status => default_verdict(status),
+            };
+            assert_eq!(table.verdict_on(ServiceStatus::Grpc(status), true), verdict, "{status}");
+        }
+        let stores_all = StatusTable::new(&[list(ResponseVerdict::Store, &["2xx"], true)]).unwrap();
+        assert_eq!(stores_all.verdict_on(ServiceStatus::GrpcMissing, false), ResponseVerdict::Unknown);
+    }
+
+    #[test]
+    fn the_documents_have_each_grpc_status_with_its_default_verdict() {
+        let page = include_str!("../../docs/grpc.md");
+        for status in GrpcStatus::ALL {
+            let verdict = match default_verdict(status) {
+                ResponseVerdict::Release => "released",
+                ResponseVerdict::Store => "stored",
+                ResponseVerdict::Unknown => "unknown",
+            };
+            let row = format!("\n| {} `{}` | {verdict} |", status.code(), status.name());
+            assert_eq!(page.matches(&row).count(), 1, "{row}");
+        }
+    }
+
+    #[test]
     fn only_final_statuses_can_be_listed() {
-        for text in ["1xx", "6xx", "xx", "20", "2000", "199", "600", "+20", "2XX", ""] {
+        for text in
+            ["1xx", "6xx", "xx", "20", "2000", "199", "600", "+20", "2XX", "", "grpc:", "grpc:14", "grpc:OKAY", "OK"]
+        {
             assert_eq!(StatusEntry::parse(text), None, "{text:?}");
         }
     }

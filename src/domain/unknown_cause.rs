@@ -4,6 +4,9 @@ use std::fmt;
 
 use http::StatusCode;
 
+use super::grpc_status::GrpcStatus;
+use super::response_policy::ServiceStatus;
+
 /// The reason why the outcome of an attempt is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnknownCause {
@@ -11,6 +14,8 @@ pub enum UnknownCause {
     Broken,
     /// The instance stopped, or lost its lease, while the attempt ran.
     Crashed,
+    /// The route takes the gRPC status of the call for one that leaves the outcome unknown.
+    Grpc(GrpcStatus),
     /// The service said so, by `Oncegate-Decision: unknown`.
     Service,
     /// The route takes the response's status for one that leaves the outcome unknown.
@@ -30,17 +35,33 @@ impl UnknownCause {
             "service" => Some(Self::Service),
             "store" => Some(Self::Store),
             "timeout" => Some(Self::Timeout),
-            _ => name.strip_prefix("status:")?.parse().ok().map(Self::Status),
+            _ => match name.strip_prefix("grpc:") {
+                Some(status) => GrpcStatus::from_name(status).map(Self::Grpc),
+                None => name.strip_prefix("status:")?.parse().ok().map(Self::Status),
+            },
         }
     }
 }
 
-/// The name in the store, the API, the log and the metrics: `broken`, `crashed`, `service`, `status:500`, `store` or `timeout`.
+/// The cause of an outcome that a response with this status leaves unknown.
+impl From<ServiceStatus> for UnknownCause {
+    fn from(status: ServiceStatus) -> Self {
+        match status {
+            ServiceStatus::Grpc(status) => Self::Grpc(status),
+            ServiceStatus::GrpcMissing => Self::Broken,
+            ServiceStatus::Http(status) => Self::Status(status),
+        }
+    }
+}
+
+/// The name in the store, the API, the log and the metrics: `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store`
+/// or `timeout`.
 impl fmt::Display for UnknownCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken => f.write_str("broken"),
             Self::Crashed => f.write_str("crashed"),
+            Self::Grpc(status) => status.fmt(f),
             Self::Service => f.write_str("service"),
             Self::Status(status) => write!(f, "status:{}", status.as_u16()),
             Self::Store => f.write_str("store"),
@@ -56,11 +77,14 @@ mod tests {
     #[test]
     fn every_name_reads_back() {
         let status = UnknownCause::Status(StatusCode::BAD_GATEWAY);
+        let grpc = UnknownCause::Grpc(GrpcStatus::DeadlineExceeded);
         use UnknownCause::{Broken, Crashed, Service, Store, Timeout};
-        for cause in [Broken, Crashed, Service, status, Store, Timeout] {
+        for cause in [Broken, Crashed, grpc, Service, status, Store, Timeout] {
             assert_eq!(UnknownCause::parse(&cause.to_string()), Some(cause));
         }
         assert_eq!(status.to_string(), "status:502");
-        assert_eq!(["", "Broken", "status:", "status:99", "status:1000", "status"].map(UnknownCause::parse), [None; 6]);
+        assert_eq!(grpc.to_string(), "grpc:DEADLINE_EXCEEDED");
+        let none = ["", "Broken", "status:", "status:99", "status:1000", "status", "grpc:", "grpc:4"];
+        assert_eq!(none.map(UnknownCause::parse), [None; 8]);
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use http::HeaderMap;
 use http::header::{DATE, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
 
 use super::Gate;
 use super::admit::GuardedRequest;
@@ -16,8 +16,7 @@ use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::DeliveryJob;
 use crate::domain::ids::{RecordId, Token};
-use crate::domain::response::StoredResponse;
-use crate::domain::response_policy::{OnUnknown, ResponseVerdict};
+use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
 use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
 use crate::domain::sealed::UnsealError;
 use crate::domain::state::StateKind;
@@ -28,7 +27,7 @@ use crate::instance::in_flight::InFlightEntry;
 use crate::instance::metrics::ReservationResult;
 use crate::jitter::random_fraction;
 use crate::protocol::refusal::Refusal;
-use crate::protocol::request_codec;
+use crate::protocol::{grpc, request_codec};
 use crate::telemetry::logs::error_causes;
 
 /// The state of a delivery after an attempt.
@@ -178,19 +177,19 @@ impl Gate {
 
 /// Reads a large response to its end, as a client would: only then is its outcome stored. `None` if the response is stored.
 async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResult> {
-    let answered = |status: StatusCode| format!("answered {}", status.as_u16());
-    let released = |status: StatusCode, headers: &HeaderMap| match is_final(route, status, headers) {
+    let answered = |status: ServiceStatus| format!("answered {status}");
+    let released = |status: ServiceStatus, headers: &HeaderMap| match is_final(route, status, headers) {
         true => DeliveryResult::Final(answered(status)),
         false => DeliveryResult::Retry(answered(status)),
     };
     match outcome {
         Outcome::CompletedByService(_) | Outcome::Executed { .. } => None,
         Outcome::Replayed(completed) => completed.expires_at.is_none().then_some(DeliveryResult::Open),
-        Outcome::Released(StoredResponse { status, headers, .. }) => Some(released(status, &headers)),
-        Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(response.status))),
+        Outcome::Released(response) => Some(released(grpc::answered_status(&response), &response.headers)),
+        Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(grpc::answered_status(&response)))),
         Outcome::Unstored(_) => Some(DeliveryResult::Open),
         Outcome::Streamed(streamed) => {
-            let (status, headers) = (streamed.status(), streamed.head.headers.clone());
+            let (status, headers) = (streamed.status().into(), streamed.head.headers.clone());
             match streamed.drain().await {
                 None => Some(DeliveryResult::Unknown("its response broke off".to_owned())),
                 Some(ResponseVerdict::Release) => Some(released(status, &headers)),
@@ -209,10 +208,9 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
 
 /// Whether the same request would get the same response. If the route's status table does not release the status, the
 /// service itself has said that the request was not executed.
-fn is_final(route: &Route, status: StatusCode, headers: &HeaderMap) -> bool {
+fn is_final(route: &Route, status: ServiceStatus, headers: &HeaderMap) -> bool {
     let retry_after = headers.contains_key(RETRY_AFTER);
-    let may_pass = matches!(status.as_u16(), 408 | 425 | 429 | 500..);
-    !may_pass && !retry_after && route.statuses.verdict_on(status, retry_after) == ResponseVerdict::Release
+    !status.may_pass() && !retry_after && route.statuses.verdict_on(status, retry_after) == ResponseVerdict::Release
 }
 
 /// The time in which the instance of the last attempt gives the key up itself, with the result. If it dies before, the next
@@ -224,7 +222,7 @@ pub(super) fn release(
     lease: AttemptLease,
     route: &Route,
     ttl: Duration,
-    response: Option<(StatusCode, &HeaderMap)>,
+    response: Option<(ServiceStatus, &HeaderMap)>,
 ) -> Settlement {
     let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
     let retry_after = response.and_then(|(_, headers)| retry_after(headers));
@@ -236,13 +234,8 @@ pub(super) fn release(
 /// The time for which a key is remembered that a response with this status has released. A key whose first attempt the service
 /// has refused to the caller is forgotten at once: otherwise anybody without credentials could fill the store with keys. Earlier
 /// attempts are remembered: one of them may have executed.
-pub(super) fn released_ttl(status: StatusCode, ttl: Duration, lease: &AttemptLease) -> Duration {
-    if refuses_caller(status) && lease.attempt == 1 { Duration::ZERO } else { ttl }
-}
-
-/// Whether the service refuses the caller, and not the request.
-fn refuses_caller(status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+pub(super) fn released_ttl(status: ServiceStatus, ttl: Duration, lease: &AttemptLease) -> Duration {
+    if status.refuses_caller() && lease.attempt == 1 { Duration::ZERO } else { ttl }
 }
 
 /// Releases an attempt of which nothing was sent. For a delivery it does not count as a try, and the delivery is due again

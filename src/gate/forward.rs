@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HeaderValue, TRAILER};
+use http::header::{HeaderValue, TRAILER};
 use http::{HeaderMap, Request, request};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -22,7 +22,7 @@ use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveRequest, Settlement};
 use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
-use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::service_report::ReservationHandle;
 use crate::domain::state::{CompletedResponse, KeyState};
 use crate::domain::unknown_cause::UnknownCause;
@@ -32,14 +32,14 @@ use crate::instance::request_trace::TraceStage;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::protocol::stored_response;
+use crate::protocol::{grpc, stored_response};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, SendCheck, UpstreamClient};
 
 /// The result of a call to the service.
 enum UpstreamOutcome {
-    /// A whole response, with the directives of the service.
-    Answered(StoredResponse, ServiceDirectives),
+    /// A whole response, with its status and the directives of the service.
+    Answered { response: StoredResponse, status: ServiceStatus, directives: ServiceDirectives },
     /// Bytes of the request may have left this process, and no whole response came back.
     Broken,
     /// The service got nothing of the request, or processed nothing of it, so trying again is safe. The text says why.
@@ -90,7 +90,11 @@ impl Gate {
         let ActiveRoute { route, upstream, latency, .. } = active;
         let (ttl, record, number) = (route.ttl, reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
+        let is_call = fields::is_grpc(&head.headers);
         let mut request = upstream_request(head, body, &origin, reserved, &route);
+        if is_call {
+            grpc::request_identity_encoding(request.headers_mut());
+        }
         forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
         context.continue_trace(request.headers_mut());
         context.with_trace(|trace| trace.note_attempt(number));
@@ -98,15 +102,15 @@ impl Gate {
         attempt.note_sending();
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
-        let outcome = call(&upstream, &mut request, deadline, &route, may_send, &mut share).await;
+        let outcome = call(&upstream, (&mut request, is_call), deadline, &route, may_send, &mut share).await;
         let took = sent.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
         context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, sent, took));
         match outcome {
-            UpstreamOutcome::Answered(response, directives) => {
-                let (verdict, ttl) = directives.apply(&route, response.status, &response.headers);
-                if route.limits_new_keys() && response.status.is_success() {
+            UpstreamOutcome::Answered { response, status, directives } => {
+                let (verdict, ttl) = directives.apply(&route, status, &response.headers);
+                if route.limits_new_keys() && status.is_success() {
                     self.instance.key_limits.note_accepted(&reserve_request.scope);
                 }
                 // Anything that may panic comes before the lease leaves the attempt's care.
@@ -118,10 +122,10 @@ impl Gate {
                         lease.complete(storable, ttl).with_remember(route.remember)
                     }
                     (ResponseVerdict::Release, _) => {
-                        deliver::release(lease, &route, ttl, Some((response.status, &response.headers)))
+                        deliver::release(lease, &route, ttl, Some((status, &response.headers)))
                     }
                     (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                        let cause = directives.unknown_cause(response.status);
+                        let cause = directives.unknown_cause(status);
                         context.with_trace(|trace| trace.note_unknown(cause));
                         tracing::warn!(%record, route = %route.name, attempt = number, %cause,
                             "the service's response leaves the outcome unknown");
@@ -232,14 +236,14 @@ fn reservation_field(lease: &AttemptLease) -> HeaderValue {
 
 async fn call(
     upstream: &UpstreamClient,
-    request: &mut Request<Body>,
+    (request, is_call): (&mut Request<Body>, bool),
     deadline: Instant,
     route: &Route,
     may_send: SendCheck<'_>,
     share: &mut BudgetShare,
 ) -> UpstreamOutcome {
     // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
-    let needs_http2 = is_grpc(request.headers()) && !upstream.shares_connections();
+    let needs_http2 = is_call && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) => return UpstreamOutcome::TimedOut,
         Ok(Err(error)) => {
@@ -261,7 +265,7 @@ async fn call(
     };
     let (mut head, mut body) = response.into_parts();
     let length = http_body::Body::size_hint(&body).exact();
-    let directives = ServiceDirectives::parse(&head.headers);
+    let mut directives = ServiceDirectives::parse(&head.headers);
     let announced_trailers = head.headers.get(TRAILER).cloned();
     fields::prepare_for_client(&mut head.headers);
     let mut buffer = BodyBuffer::default();
@@ -284,6 +288,7 @@ async fn call(
         if buffer.len() > route.max_response_body {
             return UpstreamOutcome::Oversize(OversizeResponse {
                 head,
+                is_call,
                 directives,
                 announced_trailers,
                 beginning: buffer.into_mut(),
@@ -292,14 +297,14 @@ async fn call(
             });
         }
     }
+    if is_call {
+        // The handler of a call often knows only at its end what it has done, and then it can set trailers alone.
+        directives = directives.or(ServiceDirectives::parse(&trailers));
+    }
     fields::prepare_for_client(&mut trailers);
     let body = Some(buffer.into_bytes());
-    UpstreamOutcome::Answered(StoredResponse { status: head.status, headers: head.headers, body, trailers }, directives)
-}
-
-/// Whether a request is a gRPC call, by its content type.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    let response = StoredResponse { status: head.status, headers: head.headers, body, trailers };
+    UpstreamOutcome::Answered { status: grpc::service_status(is_call, &response), response, directives }
 }
 
 /// A body that is put together from pieces. A body in one piece, as most are, is never copied.

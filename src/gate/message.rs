@@ -14,8 +14,9 @@ use super::admit::AdmitError;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use crate::domain::ids::RecordId;
-use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::state::KeyState;
+use crate::protocol::grpc;
 use crate::protocol::refusal::Refusal;
 
 /// The outcome of a message. It decides how the broker is answered.
@@ -96,7 +97,7 @@ impl Gate {
     /// The outcome of a message whose response was too large to store: the store keeps its status.
     async fn outcome_by_stored_status(&self, id: RecordId) -> MessageOutcome {
         match self.instance.find_record(id).await.map(|record| record.map(|record| record.state)) {
-            Ok(Some(KeyState::Completed(completed))) => stored(completed.response.status),
+            Ok(Some(KeyState::Completed(completed))) => stored(completed.response.status.into()),
             Ok(_) | Err(_) => Refusal::StoreUnavailable.into(),
         }
     }
@@ -106,15 +107,15 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
     match outcome {
         // The request is in the store, so the message is not needed any more.
         Outcome::Accepted { .. } => MessageOutcome::Done,
-        Outcome::CompletedByService(completed) => stored(completed.response.status),
-        Outcome::Executed { response, .. } => stored(response.status),
+        Outcome::CompletedByService(completed) => stored(grpc::answered_status(&completed.response)),
+        Outcome::Executed { response, .. } => stored(grpc::answered_status(&response)),
         Outcome::InFlight(_) => {
             MessageOutcome::Again(OutcomeReason::new("in-flight", "The first attempt is still running."))
         }
         Outcome::Refused(refusal) => refusal.into(),
         Outcome::Released(response) => released(response.status, &response.headers),
         Outcome::Replayed(completed) => match completed.expires_at {
-            Some(_) => stored(completed.response.status),
+            Some(_) => stored(grpc::answered_status(&completed.response)),
             None => unstored(completed.response.status, &completed.response.headers),
         },
         Outcome::Streamed(streamed) => {
@@ -125,7 +126,7 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
                     "A large response broke off, or its outcome could not be stored.",
                 )),
                 Some(ResponseVerdict::Release) => released(status, &headers),
-                Some(ResponseVerdict::Store) => stored(status),
+                Some(ResponseVerdict::Store) => stored(status.into()),
                 Some(ResponseVerdict::Unknown) => unknown(status, &headers),
             }
         }
@@ -137,14 +138,15 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
 }
 
 /// A stored response is final.
-fn stored(status: StatusCode) -> MessageOutcome {
-    match status.as_u16() {
-        200..400 => MessageOutcome::Done,
-        _ => MessageOutcome::Refused(OutcomeReason::answered(
-            "status",
-            "The service refused the message, and its response is stored.",
-            status,
-        )),
+fn stored(status: ServiceStatus) -> MessageOutcome {
+    const REFUSED: &str = "The service refused the message, and its response is stored.";
+    match status {
+        status if status.is_success() => MessageOutcome::Done,
+        ServiceStatus::Http(status) if status.is_redirection() => MessageOutcome::Done,
+        ServiceStatus::Http(status) => MessageOutcome::Refused(OutcomeReason::answered("status", REFUSED, status)),
+        ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => {
+            MessageOutcome::Refused(OutcomeReason::new("status", format!("{REFUSED} It is {status}.")))
+        }
     }
 }
 
@@ -214,7 +216,7 @@ mod tests {
     use std::time::SystemTime;
 
     use bytes::Bytes;
-    use http::HeaderValue;
+    use http::{HeaderName, HeaderValue};
 
     use super::*;
     use crate::domain::response::StoredResponse;
@@ -267,6 +269,18 @@ mod tests {
             let status = outcome.oncegate_status();
             assert_eq!(word(&message_outcome(outcome).await), expected, "{status:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_its_service_refused_is_no_success_for_its_http_status() {
+        let call = |code: &'static str| {
+            let fields = [("content-type", "application/grpc"), ("grpc-status", code)];
+            let headers = fields.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            let response = StoredResponse { headers: headers.into_iter().collect(), ..response(200) };
+            Outcome::Executed { response, expires_at: None }
+        };
+        assert_eq!(word(&message_outcome(call("0")).await), "done");
+        assert_eq!(word(&message_outcome(call("3")).await), "refused");
     }
 
     #[tokio::test]

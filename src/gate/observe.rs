@@ -15,19 +15,19 @@ use crate::body::Body;
 use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveResult, Settlement};
 use crate::domain::response::StoredResponse;
-use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::metrics::{ReservationResult, RouteMetrics};
 use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::directives::ServiceDirectives;
-use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::status::OncegateStatus;
+use crate::protocol::{fields, grpc};
 use crate::store::StoreError;
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
-type ObservedVerdict = (ResponseVerdict, Duration, StatusCode);
+type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
 
 impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
@@ -38,6 +38,7 @@ impl Gate {
         let (verdict_sender, verdict) = oneshot::channel();
         let upgrade = pass::asks_for_websocket(&head.headers, head.version);
         let trailers = fields::accepts_trailers(&head.headers);
+        let is_call = fields::is_grpc(&head.headers);
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = head.uri.clone();
@@ -63,12 +64,14 @@ impl Gate {
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
         let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
         let passed = pass::pass_and_inspect(passing, |status, headers| {
+            // The trailers of a call pass on without being read.
+            let status = grpc::status_in_head(is_call, status, headers);
             let (verdict, ttl) = ServiceDirectives::parse(headers).apply(&policy, status, headers);
             send_verdict((verdict, ttl, status));
         });
         let mut response = passed.await.inspect_err(|refusal| {
             if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
-                send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY));
+                send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY.into()));
             }
         })?;
         response.headers_mut().insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
@@ -133,7 +136,7 @@ async fn compare(
     Ok(OncegateStatus::InFlight.name())
 }
 
-/// The settlement that the response would have led to. Of the response only the status is stored.
+/// The settlement that the response would have led to. Of the response only the HTTP status is stored.
 fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Route) -> Settlement {
     match verdict {
         Some((ResponseVerdict::Release, ttl, status)) => {
@@ -141,11 +144,15 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
             lease.release(ttl)
         }
         Some((ResponseVerdict::Store, ttl, status)) => {
+            let status = match status {
+                ServiceStatus::Http(status) => status,
+                ServiceStatus::Grpc(_) | ServiceStatus::GrpcMissing => StatusCode::OK,
+            };
             let (headers, trailers) = Default::default();
             let response = StoredResponse { status, headers, body: None, trailers };
             lease.complete(response, ttl).with_remember(route.remember)
         }
-        Some((ResponseVerdict::Unknown, _, status)) => lease.unknown(UnknownCause::Status(status)),
+        Some((ResponseVerdict::Unknown, _, status)) => lease.unknown(status.into()),
         None => lease.unknown(UnknownCause::Broken),
     }
 }

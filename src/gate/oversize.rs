@@ -26,7 +26,7 @@ use crate::domain::state::KeyState;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::protocol::directives::ServiceDirectives;
-use crate::protocol::stored_response;
+use crate::protocol::{grpc, stored_response};
 use crate::telemetry::logs::error_causes;
 
 /// The number of frames between the service's pace and the client's: neither waits for each single frame.
@@ -37,6 +37,8 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 /// The beginning of a response that is too large to store.
 pub(super) struct OversizeResponse {
     pub(super) head: response::Parts,
+    /// Whether it is the response to a gRPC call, whose status comes at the end.
+    pub(super) is_call: bool,
     pub(super) directives: ServiceDirectives,
     /// The service's `Trailer` field.
     pub(super) announced_trailers: Option<HeaderValue>,
@@ -54,8 +56,9 @@ pub(super) fn stream(
     route: &Arc<Route>,
     deadline: Instant,
 ) -> StreamedResponse {
-    let OversizeResponse { head, directives, announced_trailers, length, .. } = &oversize;
-    let (verdict, ttl) = directives.apply(route, head.status, &head.headers);
+    let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
+    let status = grpc::status_in_head(*is_call, head.status, &head.headers);
+    let (verdict, ttl) = directives.apply(route, status, &head.headers);
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
     let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body };
@@ -69,7 +72,7 @@ async fn hand_on(
     instance: &Arc<Instance>,
     oversize: OversizeResponse,
     attempt: RunningAttempt,
-    (verdict, ttl): (ResponseVerdict, Duration),
+    (said, ttl): (ResponseVerdict, Duration),
     route: &Route,
     deadline: Instant,
     client: mpsc::Sender<BodyPiece>,
@@ -80,7 +83,7 @@ async fn hand_on(
         of_service: deadline,
         stored: deadline,
     };
-    let OversizeResponse { head, directives, beginning, mut rest, .. } = oversize;
+    let OversizeResponse { head, is_call, directives, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
     let mut held = Frame::data(beginning.freeze());
     let broken_by = loop {
@@ -94,6 +97,8 @@ async fn hand_on(
             Err(_) => break Some(UnknownCause::Timeout),
         }
     };
+    let status = grpc::status_at_end(is_call, head.status, held.trailers_ref());
+    let (verdict, _) = directives.apply(route, status, &head.headers);
     let response =
         StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
     let storable = stored_response::to_storable(&response, route);
@@ -105,14 +110,18 @@ async fn hand_on(
         return;
     }
     let settlement = match verdict {
-        ResponseVerdict::Release => deliver::release(lease, route, ttl, Some((response.status, &response.headers))),
+        ResponseVerdict::Release => deliver::release(lease, route, ttl, Some((status, &response.headers))),
         ResponseVerdict::Store => lease.complete(storable, ttl).with_remember(route.remember),
-        ResponseVerdict::Unknown => deliver::unknown(lease, route, directives.unknown_cause(response.status)),
+        ResponseVerdict::Unknown => deliver::unknown(lease, route, directives.unknown_cause(status)),
     };
     let own = settlement.clone();
     // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of
     // that time.
     match persist(instance, settlement, entry).await {
+        _ if verdict != said => {
+            tracing::warn!(record = %own.id, %status, "a large response is cut because its end has another status than its head");
+            return;
+        }
         SettleOutcome::Bypassed | SettleOutcome::Done { .. } => {}
         SettleOutcome::Fenced(Some(record)) if is_stored_as(&record, &own) => {}
         SettleOutcome::Fenced(_) => {

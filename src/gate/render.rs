@@ -15,7 +15,7 @@ use crate::domain::state::CompletedResponse;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::stored_response::http_date;
-use crate::protocol::{fields, prefer};
+use crate::protocol::{fields, grpc, prefer};
 
 impl Outcome {
     /// Renders the outcome for the request that `context` belongs to.
@@ -35,6 +35,11 @@ impl Outcome {
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
+            // A gRPC client has no other way to ask again than the same call.
+            Self::Accepted { retry_after, .. } | Self::InFlight(retry_after) if context.is_call => {
+                grpc::refusal_response(&Refusal::InFlight(retry_after))
+            }
+            Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
             Self::Accepted { operation, retry_after } => accepted(operation, retry_after, context),
             Self::CompletedByService(completed) => stored(completed, context),
             Self::Executed { response, expires_at } => {
@@ -80,7 +85,11 @@ fn live(response: StoredResponse, context: &ResponseContext) -> Response<Body> {
 /// A response from the store: the status, fields, body and trailers of the attempt that was completed.
 fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<Body> {
     let CompletedResponse { response: stored, expires_at } = completed;
-    let mut response = live(Arc::unwrap_or_clone(stored), context);
+    let mut stored = Arc::unwrap_or_clone(stored);
+    if context.is_call {
+        grpc::move_status_behind_message(&mut stored);
+    }
+    let mut response = live(stored, context);
     let headers = response.headers_mut();
     if let Some(date) = headers.get(DATE).cloned() {
         fields::remove(headers, |name| *name == DATE);

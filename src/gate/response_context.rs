@@ -23,6 +23,8 @@ use crate::protocol::{cors, fields, prefer};
 #[derive(Clone, Default)]
 pub struct ResponseContext {
     guarded: bool,
+    /// Whether the request is a gRPC call, to which Oncegate's own answers have a gRPC status.
+    pub(super) is_call: bool,
     pub(super) accepts_trailers: bool,
     pub(super) prefers_async: bool,
     /// The origin of the page that sent the request.
@@ -41,8 +43,11 @@ pub struct ResponseContext {
 impl ResponseContext {
     /// The context of a request with these fields. No route owns it yet, so `cors` is the policy at the top.
     pub fn new(headers: &HeaderMap, cors: &Arc<CorsPolicy>) -> Self {
+        let is_call = fields::is_grpc(headers);
         Self {
-            accepts_trailers: fields::accepts_trailers(headers),
+            is_call,
+            // A call's status is in its trailers, so its client reads them whatever it says.
+            accepts_trailers: is_call || fields::accepts_trailers(headers),
             prefers_async: prefer::prefers_async(headers),
             page: cors::request_origin(headers),
             cors: unless_empty(cors),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName};
 
 use super::fields;
 use crate::config::{self, Route};
-use crate::domain::response_policy::ResponseVerdict;
+use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::unknown_cause::UnknownCause;
 
 /// The values of `Oncegate-Decision` and `Oncegate-TTL`; `None` for a field that is missing or invalid.
@@ -33,16 +33,21 @@ impl ServiceDirectives {
         Self { verdict, ttl }
     }
 
+    /// These directives, and where one is missing that of `others`.
+    pub fn or(self, others: Self) -> Self {
+        Self { verdict: self.verdict.or(others.verdict), ttl: self.ttl.or(others.ttl) }
+    }
+
     /// The cause of an outcome that a response with this status leaves unknown.
-    pub fn unknown_cause(self, status: StatusCode) -> UnknownCause {
+    pub fn unknown_cause(self, status: ServiceStatus) -> UnknownCause {
         match self.verdict {
             Some(ResponseVerdict::Unknown) => UnknownCause::Service,
-            Some(ResponseVerdict::Release | ResponseVerdict::Store) | None => UnknownCause::Status(status),
+            Some(ResponseVerdict::Release | ResponseVerdict::Store) | None => status.into(),
         }
     }
 
     /// Returns the verdict on the response, and the time for which its outcome is kept.
-    pub fn apply(self, route: &Route, status: StatusCode, headers: &HeaderMap) -> (ResponseVerdict, Duration) {
+    pub fn apply(self, route: &Route, status: ServiceStatus, headers: &HeaderMap) -> (ResponseVerdict, Duration) {
         let table = || route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER));
         (self.verdict.unwrap_or_else(table), self.ttl.unwrap_or(route.ttl))
     }

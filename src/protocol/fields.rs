@@ -200,9 +200,12 @@ pub fn is_momentary(name: &HeaderName) -> bool {
     matches!(name, "age" | "alt-svc" | "server-timing" | "traceparent") || name.starts_with("ratelimit")
 }
 
-/// Whether a request is a gRPC call, by its media type.
+/// Whether a message is of a gRPC call, by its media type: `application/grpc`, also with a format like `+proto`. gRPC-Web is
+/// another protocol, which has its trailers in the body.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"))
+    let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let format = media_type.and_then(|media_type| media_type.strip_prefix(b"application/grpc"));
+    format.is_some_and(|format| matches!(format.trim_ascii_start().first(), None | Some(b'+' | b';')))
 }
 
 /// Whether the client accepts trailers (RFC 9110 section 6.5.1).

@@ -280,7 +280,8 @@ impl Refusal {
         self.row().action == ClientAction::SameKey
     }
 
-    fn retry_after(&self) -> Option<RetryAfter> {
+    /// Returns the time after which the client may ask again; `None` where the answer names none.
+    pub fn retry_after(&self) -> Option<RetryAfter> {
         match self {
             Self::InFlight(wait) | Self::OutcomeUnknown(wait) | Self::TooManyKeys(wait) => Some(*wait),
             Self::AuthorizeUnavailable

@@ -15,6 +15,7 @@ pub mod client;
 pub mod database_link;
 pub mod fake_clock;
 pub mod full_listener;
+pub mod grpc;
 pub mod h2;
 pub mod issuer;
 pub mod operator;

@@ -9,6 +9,7 @@ mod every_key;
 mod explain;
 mod fingerprints;
 mod forwarded_key;
+mod grpc;
 mod key_limits;
 mod keys;
 mod late_retries;

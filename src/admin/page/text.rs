@@ -173,6 +173,9 @@ pub fn explain_cause(cause: UnknownCause) -> String {
     match cause {
         UnknownCause::Broken => "the connection to the service broke after the request may have reached it".into(),
         UnknownCause::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
+        UnknownCause::Grpc(status) => {
+            format!("the service answered the call with {}, and the route takes this status for unknown", status.name())
+        }
         UnknownCause::Service => "the service said so, by Oncegate-Decision: unknown".into(),
         UnknownCause::Status(status) => {
             format!("the service answered {}, and the route takes this status for unknown", status.as_u16())

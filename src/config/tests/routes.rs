@@ -69,6 +69,8 @@ fn a_status_in_two_written_lists_is_a_problem_at_the_second() {
     one_problem(&route(two), "6:26: routes[0].store_statuses[1]: 409 is in `release_statuses` too");
     let text = format!("{}[defaults]\nunknown_statuses = ['5xx']", route("release_statuses = ['5xx']\n"));
     one_problem(&text, "5:21: routes[0].release_statuses[0]: 5xx is in `unknown_statuses` too");
+    let two = "release_statuses = ['grpc:ABORTED']\nstore_statuses = ['grpc:ABORTED']";
+    one_problem(&route(two), "6:19: routes[0].store_statuses[0]: grpc:ABORTED is in `release_statuses` too");
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Hold {
         self.0.send_replace(true);
     }
 
-    async fn wait(&self) {
+    pub async fn wait(&self) {
         let _ = self.0.subscribe().wait_for(|released| *released).await;
     }
 

@@ -1,0 +1,336 @@
+//! Unary gRPC calls: replays with trailers, the meaning of a call's status, and refusals that a client's retry policy reads.
+
+use serde_json::json;
+
+use crate::harness::grpc::{CallAnswer, CallService, Caller, message};
+use crate::harness::operator::Operator;
+use crate::harness::{Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
+
+/// A world whose route `/pay` leads to the service, with these lines.
+async fn world(store: Store, service: &CallService, lines: &str) -> World {
+    let lines = format!("{}{lines}", service.line());
+    World::with(store, |setup| setup.route(&route("pay", &lines))).await
+}
+
+on_both_stores!(a_call_is_replayed_with_its_message_and_its_trailers);
+async fn a_call_is_replayed_with_its_message_and_its_trailers(store: Store) {
+    let service = CallService::start().await;
+    let world = world(store, &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    service.then(CallAnswer::message("paid", 0).head("x-shard", "7").trailer("x-cost", "3"));
+    let refused = CallAnswer::status(9).trailer("grpc-message", "no%20funds").trailer("grpc-status-details-bin", "CAk");
+    service.then(refused);
+    service.then(CallAnswer::trailers_only(5).head("grpc-message", "no such account"));
+    for (key, code) in [("paid", 0), ("refused", 9), ("absent", 5)] {
+        let first = caller.pay(key, "100 EUR").await;
+        let again = caller.pay(key, "100 EUR").await;
+        assert_eq!((first.code(), again.code()), (code, code), "{key}");
+        assert_eq!((first.oncegate_status(), again.oncegate_status()), ("executed", "replayed"), "{key}");
+        assert_eq!((&again.message, &again.trailers), (&first.message, &first.trailers), "{key}");
+        assert_eq!(again.is_trailers_only, first.is_trailers_only, "{key}");
+        for name in ["grpc-status", "grpc-message", "x-shard"] {
+            assert_eq!(again.field(name), first.field(name), "{key} {name}");
+        }
+    }
+    let paid = caller.pay("paid", "100 EUR").await;
+    assert_eq!((paid.message.clone(), paid.field("x-shard")), (message("paid"), Some("7")));
+    assert_eq!(paid.trailers["x-cost"], "3");
+    let mut call = Caller::request(Some("refused"), "100 EUR");
+    call.headers_mut().remove("te");
+    let refused = caller.call(call).await.unwrap();
+    assert_eq!(refused.trailers["grpc-status-details-bin"], "CAk", "without `te` too");
+    assert_eq!(service.calls().len(), 3);
+}
+
+#[tokio::test]
+async fn a_retry_with_another_deadline_and_other_encodings_is_the_same_call() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    for (deadline, encodings, status) in [("5S", "gzip", "executed"), ("900m", "identity,deflate", "replayed")] {
+        let mut call = Caller::request(Some("k-1"), "100 EUR");
+        call.headers_mut().insert("grpc-timeout", deadline.parse().unwrap());
+        call.headers_mut().insert("grpc-accept-encoding", encodings.parse().unwrap());
+        assert_eq!(caller.call(call).await.unwrap().oncegate_status(), status);
+    }
+    let calls = service.calls();
+    assert_eq!(calls.len(), 1);
+    assert_eq!((&calls[0]["grpc-timeout"], &calls[0]["te"]), (&"5S".parse().unwrap(), &"trailers".parse().unwrap()));
+    assert_eq!(
+        calls[0]["grpc-accept-encoding"], "identity",
+        "a later client reads the replay, whatever this one accepts"
+    );
+}
+
+on_both_stores!(each_status_of_a_call_has_its_verdict);
+async fn each_status_of_a_call_has_its_verdict(store: Store) {
+    let service = CallService::start().await;
+    let world = world(store, &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    let verdicts: [(&[u8], &str, (u8, &str)); 3] = [
+        (&[0, 3, 5, 6, 9, 10, 11, 12], "executed", (0, "replayed")),
+        (&[7, 8, 14, 16], "released", (0, "executed")),
+        (&[1, 2, 4, 13, 15, 17], "unknown", (2, "unknown")),
+    ];
+    for (codes, first_status, (second_code, second_status)) in verdicts {
+        for code in codes {
+            let answers =
+                [CallAnswer::trailers_only(*code), CallAnswer::status(*code), CallAnswer::message("m", *code)];
+            for (form, answer) in answers.into_iter().enumerate() {
+                let key = format!("{code}-{form}");
+                service.then(answer);
+                let first = caller.pay(&key, "100 EUR").await;
+                assert_eq!((first.code(), first.oncegate_status()), (*code, first_status), "{key}");
+                let second = caller.pay(&key, "100 EUR").await;
+                // The same status again, if it is stored.
+                let second_code = if second_status == "replayed" { *code } else { second_code };
+                assert_eq!((second.code(), second.oncegate_status()), (second_code, second_status), "{key}");
+            }
+        }
+    }
+    assert_eq!(service.calls().len(), 3 * (8 + 2 * 4 + 6));
+}
+
+#[tokio::test]
+async fn a_call_without_a_status_is_unknown_and_a_gateways_status_has_its_http_meaning() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    for (key, answer) in [
+        ("message", CallAnswer::message("paid", 0).without_status()),
+        ("status-before-message", CallAnswer::message("paid", 0).without_status().head("grpc-status", "0")),
+        ("nothing", CallAnswer::status(0).without_status()),
+        ("no-number", CallAnswer::status(0).without_status().trailer("grpc-status", "OK")),
+    ] {
+        service.then(answer);
+        assert_eq!(caller.pay(key, "100 EUR").await.oncegate_status(), "unknown", "{key}");
+        assert_eq!(caller.pay(key, "100 EUR").await.refusal(), (2, "outcome-unknown", Some("-1")), "{key}");
+    }
+    for (http_status, oncegate_status) in [(404, "executed"), (503, "released"), (504, "unknown")] {
+        service.then(CallAnswer::message("<html>", 0).http_status(http_status));
+        let answer = caller.pay(&http_status.to_string(), "100 EUR").await;
+        assert_eq!((answer.http_status.as_u16(), answer.oncegate_status()), (http_status, oncegate_status));
+    }
+    let operator = Operator::of(&world.proxy);
+    let causes: Vec<_> = operator.keys("state=unknown").await.iter().map(|key| key["cause"].to_string()).collect();
+    assert_eq!(causes.iter().filter(|cause| *cause == "\"broken\"").count(), 4, "{causes:?}");
+}
+
+on_both_stores!(a_response_that_a_person_enters_has_its_status_behind_its_message);
+async fn a_response_that_a_person_enters_has_its_status_behind_its_message(store: Store) {
+    let service = CallService::start().await;
+    let world = world(store, &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    service.then(CallAnswer::status(2));
+    assert_eq!(caller.pay("k-1", "100 EUR").await.oncegate_status(), "unknown");
+    let operator = Operator::of(&world.proxy);
+    let fields = [["content-type", "application/grpc"], ["grpc-status", "0"], ["x-found", "yes"]];
+    let entered = json!({
+        "outcome": "completed", "status": 200, "headers": fields, "body": str::from_utf8(&message("paid")).unwrap(),
+    });
+    let (status, answer) = operator.resolve(&operator.id("k-1").await, entered).await;
+    assert_eq!(status, 200, "{answer}");
+    let replay = caller.pay("k-1", "100 EUR").await;
+    assert_eq!((replay.code(), &replay.message, replay.field("x-found")), (0, &message("paid"), Some("yes")));
+    assert_eq!((replay.oncegate_status(), replay.field("grpc-status")), ("replayed", None));
+}
+
+#[tokio::test]
+async fn a_list_of_a_route_may_name_statuses_of_calls() {
+    let service = CallService::start().await;
+    let lines = "store_statuses = [\"2xx\", \"grpc:INTERNAL\"]\nrelease_statuses = [\"grpc:ABORTED\"]\n\
+                 unknown_statuses = [\"5xx\", \"grpc:UNAVAILABLE\"]";
+    let world = world(Store::sqlite(), &service, lines).await;
+    let mut caller = Caller::new(&world).await;
+    for (code, oncegate_status) in
+        [(13, "executed"), (10, "released"), (14, "unknown"), (0, "executed"), (3, "executed"), (2, "unknown")]
+    {
+        service.then(CallAnswer::trailers_only(code));
+        assert_eq!(caller.pay(&format!("k-{code}"), "100 EUR").await.oncegate_status(), oncegate_status, "{code}");
+    }
+    let key = Operator::of(&world.proxy).keys("state=unknown").await;
+    let causes: Vec<_> = key.iter().map(|key| key["cause"].as_str().unwrap().to_owned()).collect();
+    assert!(
+        causes.contains(&"grpc:UNAVAILABLE".to_owned()) && causes.contains(&"grpc:UNKNOWN".to_owned()),
+        "{causes:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_service_decides_about_a_call_in_its_head_or_in_its_trailers() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    for (key, answer, oncegate_status) in [
+        ("head", CallAnswer::trailers_only(13).head("oncegate-decision", "release"), "released"),
+        ("trailers", CallAnswer::status(13).trailer("oncegate-decision", "release"), "released"),
+        (
+            "both",
+            CallAnswer::status(13).head("oncegate-decision", "store").trailer("oncegate-decision", "release"),
+            "executed",
+        ),
+    ] {
+        service.then(answer);
+        let first = caller.pay(key, "100 EUR").await;
+        assert_eq!(first.oncegate_status(), oncegate_status, "{key}");
+        assert!(!first.head.contains_key("oncegate-decision") && !first.trailers.contains_key("oncegate-decision"));
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_the_service_refuses_to_its_caller_leaves_no_key() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "").await;
+    let mut caller = Caller::new(&world).await;
+    for code in [7, 16] {
+        service.then(CallAnswer::trailers_only(code));
+        assert_eq!(caller.pay("k-1", "a first guess").await.oncegate_status(), "released");
+        assert_eq!(Operator::of(&world.proxy).keys("").await.len(), 0, "{code}");
+    }
+    assert_eq!(caller.pay("k-1", "another call").await.oncegate_status(), "executed");
+}
+
+on_both_stores!(a_refusal_of_a_call_has_a_status_and_tells_whether_to_retry);
+async fn a_refusal_of_a_call_has_a_status_and_tells_whether_to_retry(store: Store) {
+    let service = CallService::start().await;
+    let world = world(store, &service, "key = { required = true }\nupstream_timeout = \"3s\"").await;
+    let mut caller = Caller::new(&world).await;
+    let missing = caller.call(Caller::request(None, "100 EUR")).await.unwrap();
+    assert_eq!(missing.refusal(), (3, "key-missing", Some("-1")));
+    assert_eq!(missing.oncegate_status(), "rejected");
+    let invalid = caller.pay("a,b", "100 EUR").await;
+    assert_eq!(invalid.refusal(), (3, "key-invalid", Some("-1")));
+
+    let hold = Hold::new();
+    service.then(CallAnswer::message("paid", 0).hold(&hold));
+    let mut first = Caller::new(&world).await;
+    let first = tokio::spawn(async move { first.pay("k-1", "100 EUR").await });
+    service.wait_for_calls(1).await;
+    let duplicate = caller.pay("k-1", "100 EUR").await;
+    assert_eq!((duplicate.code(), duplicate.oncegate_status()), (14, "in-flight"));
+    let pushback: u64 = duplicate.field("grpc-retry-pushback-ms").unwrap().parse().unwrap();
+    assert_eq!(pushback, 1_000 * duplicate.field("retry-after").unwrap().parse::<u64>().unwrap());
+    let reused = caller.pay("k-1", "200 EUR").await;
+    assert_eq!((reused.refusal(), reused.oncegate_status()), ((9, "key-reused", Some("-1")), "key-reused"));
+    hold.release();
+    assert_eq!(first.await.unwrap().message, message("paid"));
+
+    service.then(CallAnswer::status(0).hold(&Hold::new()));
+    let timeout = caller.pay("k-2", "100 EUR").await;
+    assert_eq!((timeout.refusal(), timeout.oncegate_status()), ((4, "upstream-timeout", Some("-1")), "unknown"));
+    let unknown = caller.pay("k-2", "100 EUR").await;
+    assert_eq!((unknown.refusal(), unknown.oncegate_status()), ((2, "outcome-unknown", Some("-1")), "unknown"));
+    assert_eq!(unknown.field("idempotency-key"), Some("k-2"));
+
+    assert_eq!(service.calls().len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_that_was_not_sent_leaves_the_pause_to_the_clients_policy() {
+    let unused = Upstream::unused_address().await;
+    let line = format!("upstream = \"h2c://{unused}\"");
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", &line))).await;
+    let unreachable = Caller::new(&world).await.pay("k-1", "100 EUR").await;
+    assert_eq!(unreachable.refusal(), (14, "upstream-unreachable", None));
+    assert_eq!(unreachable.oncegate_status(), "released");
+}
+
+#[tokio::test]
+async fn a_refusal_before_any_route_has_a_status_too() {
+    let world =
+        World::with(Store::sqlite(), |setup| setup.top("unguarded = \"refuse\"").route(&route("pay", ""))).await;
+    let mut call = Caller::request(Some("k-1"), "100 EUR");
+    *call.uri_mut() = "http://shop.example/else".parse().unwrap();
+    let refused = Caller::new(&world).await.call(call).await.unwrap();
+    assert_eq!((refused.refusal(), refused.field("oncegate-status")), ((7, "unguarded", Some("-1")), None));
+    let mut web = Caller::request(None, "100 EUR");
+    *web.uri_mut() = "http://shop.example/else".parse().unwrap();
+    web.headers_mut().insert("content-type", "application/grpc-web+proto".parse().unwrap());
+    assert_eq!(Caller::new(&world).await.call(web).await.unwrap().http_status, 403, "gRPC-Web is no gRPC");
+}
+
+#[tokio::test]
+async fn a_duplicate_that_would_be_accepted_is_asked_to_come_again() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "in_flight = \"accepted\"").await;
+    let hold = Hold::new();
+    service.then(CallAnswer::message("paid", 0).hold(&hold));
+    let mut first = Caller::new(&world).await;
+    let first = tokio::spawn(async move { first.pay("k-1", "100 EUR").await });
+    service.wait_for_calls(1).await;
+    let mut caller = Caller::new(&world).await;
+    assert_eq!(caller.pay("k-1", "100 EUR").await.refusal(), (14, "in-flight", Some("1000")));
+    hold.release();
+    first.await.unwrap();
+    assert_eq!(caller.pay("k-1", "100 EUR").await.message, message("paid"));
+}
+
+on_both_stores!(the_status_at_the_end_of_a_large_call_decides);
+async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
+    let service = CallService::start().await;
+    let world = world(store, &service, "max_response_body = \"4KiB\"").await;
+    let mut caller = Caller::new(&world).await;
+    let large = "x".repeat(10_000);
+    service.then(CallAnswer::message(&large, 0));
+    let whole = caller.pay("whole", "100 EUR").await;
+    assert_eq!((whole.code(), whole.oncegate_status(), &whole.message), (0, "executed", &message(&large)));
+    assert_eq!(caller.pay("whole", "100 EUR").await.refusal(), (6, "response-not-kept", Some("-1")));
+    for (key, answer, code) in [
+        ("internal", CallAnswer::message(&large, 13), 2),
+        ("cut", CallAnswer::message(&large, 0).without_status(), 2),
+        ("unavailable", CallAnswer::message(&large, 14), 0),
+    ] {
+        service.then(answer);
+        let cut = caller.call(Caller::request(Some(key), "100 EUR")).await;
+        cut.expect_err("its head says that it is stored");
+        let again = eventually(TEST_TIMEOUT, async || {
+            Some(caller.pay(key, "100 EUR").await).filter(|again| again.oncegate_status() != "in-flight")
+        });
+        assert_eq!(again.await.code(), code, "{key}");
+    }
+    assert_eq!(service.calls().len(), 5);
+}
+
+on_both_stores!(an_accepted_call_is_asked_to_come_again_until_its_response_is_there);
+async fn an_accepted_call_is_asked_to_come_again_until_its_response_is_there(store: Store) {
+    let service = CallService::start().await;
+    let lines = format!("{}delivery = \"async\"\nretry = {{ base = \"10ms\" }}", service.line());
+    let secret = "secret = \"0123456789abcdef0123456789abcdef\"";
+    let world = World::with(store, |setup| setup.top(secret).route(&route("pay", &lines))).await;
+    let mut caller = Caller::new(&world).await;
+    // The first delivery counts as not executed, and the next one brings an error that stays.
+    service.then(CallAnswer::status(14)).then(CallAnswer::status(9).trailer("grpc-message", "no funds"));
+    let accepted = caller.pay("k-1", "100 EUR").await;
+    assert_eq!((accepted.refusal().0, accepted.oncegate_status()), (14, "queued"));
+    let done = eventually(TEST_TIMEOUT, async || {
+        Some(caller.pay("k-1", "100 EUR").await).filter(|again| again.oncegate_status() == "replayed")
+    });
+    let done = done.await;
+    assert_eq!((done.code(), &done.trailers["grpc-message"]), (9, &"no funds".parse().unwrap()));
+    assert_eq!(service.calls().len(), 2);
+    // No other delivery would change this one.
+    service.then(CallAnswer::trailers_only(7));
+    caller.pay("k-2", "100 EUR").await;
+    let given_up = world.proxy.wait_for_log("not delivered: given up").await;
+    assert_eq!(given_up["said"], "another try cannot change the result: answered grpc:PERMISSION_DENIED");
+}
+
+#[tokio::test]
+async fn an_observed_call_counts_by_the_status_in_its_head() {
+    let service = CallService::start().await;
+    let world = world(Store::sqlite(), &service, "mode = \"observe\"").await;
+    let mut caller = Caller::new(&world).await;
+    for (code, would) in [(5, "replayed"), (14, "executed"), (13, "outcome-unknown")] {
+        let key = format!("k-{code}");
+        for expected in ["executed", would] {
+            service.then(CallAnswer::trailers_only(code));
+            let before = world.proxy.logged().iter().filter(|line| line["message"] == "observed").count();
+            let answer = caller.pay(&key, "100 EUR").await;
+            assert_eq!((answer.code(), answer.oncegate_status()), (code, "observed"));
+            let line = eventually(TEST_TIMEOUT, async || {
+                world.proxy.logged().into_iter().filter(|line| line["message"] == "observed").nth(before)
+            });
+            assert_eq!(line.await["would"], expected, "{code}");
+        }
+    }
+}
