@@ -1,43 +1,74 @@
-"""Unary calls through the address in the argument, with grpcio's own client."""
+"""Unary calls through the address in the argument, with grpcio's own client and its retry policy."""
 
+import concurrent.futures
+import json
 import sys
 
 import grpc
 
-channel = grpc.insecure_channel(sys.argv[1])
+# Each attempt of a call has the same metadata, so the same key. UNAVAILABLE is the one status to name.
+retries = {
+    "maxAttempts": 5,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "1s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+policy = {"methodConfig": [{"name": [{"service": "payments.Payments"}], "retryPolicy": retries}]}
+once = grpc.insecure_channel(sys.argv[1], (("grpc.enable_retries", 0),))
+retrying = grpc.insecure_channel(sys.argv[1], (("grpc.service_config", json.dumps(policy)),))
 
 
-def call(method, message=b"", **metadata):
-    """Returns the message, or the error's code and details; and the fields of the answer. An error may have them in its trailers."""
-    fields = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+def call(channel, method, message=b"", key=None):
+    """Returns the message, or the error's code and details; and all metadata of the answer."""
+    fields = [("authorization", "Bearer alice"), *([("idempotency-key", key)] if key else [])]
     try:
         answer, done = channel.unary_unary(f"/payments.Payments/{method}").with_call(message, metadata=fields, timeout=20)
-        return answer, dict(done.initial_metadata())
     except grpc.RpcError as error:
-        fields = (*(error.initial_metadata() or ()), *(error.trailing_metadata() or ()))
-        return f"{error.code().name} {error.details()}", dict(fields)
+        answer, done = f"{error.code().name} {error.details()}", error
+    return answer, dict((*(done.initial_metadata() or ()), *(done.trailing_metadata() or ())))
 
 
-def charge(message, key):
-    return call("Charge", message, idempotency_key=key, authorization="Bearer alice")
+def charge(message, key, channel=once):
+    return call(channel, "Charge", message, key)
 
 
-def expect(answer, text, status=None):
-    assert text in str(answer[0]) and answer[1].get("oncegate-status") == status, answer
+def expect(answer, text, status=None, **metadata):
+    got = {name.replace("_", "-"): answer[1].get(name.replace("_", "-")) for name in metadata}
+    wanted = {name.replace("_", "-"): value for name, value in metadata.items()}
+    assert text in str(answer[0]) and answer[1].get("oncegate-status") == status and got == wanted, answer
     print(answer[0], status)
 
 
-expect(charge(b"100 EUR", "order-1"), "charged 1", "executed")
-expect(charge(b"100 EUR", "order-1"), "charged 1", "replayed")
-# Oncegate's refusals are HTTP statuses, which gRPC maps to its own codes.
-expect(charge(b"200 EUR", "order-1"), "status: 422")
-expect(call("Charge", b"100 EUR", authorization="Bearer alice"), "status: 400")
-expect(call("Executions"), "1")
+# A result and an error of the service are replayed with their trailers.
+expect(charge(b"100 EUR", "order-1"), "charged 1", "executed", x_number="1")
+expect(charge(b"100 EUR", "order-1"), "charged 1", "replayed", x_number="1")
+expect(charge(b"too much", "order-2"), "FAILED_PRECONDITION no funds: 100 % of 2 €", "executed", x_number="2")
+expect(charge(b"too much", "order-2"), "FAILED_PRECONDITION no funds: 100 % of 2 €", "replayed", x_number="2")
 
-# An error that the service marks as not executed: the retry is the next attempt.
-expect(charge(b"busy", "order-2"), "UNAVAILABLE busy 2", "released")
-expect(charge(b"busy", "order-2"), "UNAVAILABLE busy 3", "released")
-# The danger: any other error is stored, UNAVAILABLE as well, and each retry gets it again.
-expect(charge(b"broken", "order-3"), "UNAVAILABLE broken 4", "executed")
-expect(charge(b"broken", "order-3"), "UNAVAILABLE broken 4", "replayed")
-expect(call("Executions"), "4")
+# Oncegate's refusals are errors of the call, and tell a retry policy that they are final.
+expect(charge(b"200 EUR", "order-1"), "FAILED_PRECONDITION key-reused: ", "key-reused", grpc_retry_pushback_ms="-1")
+expect(charge(b"100 EUR", None), "INVALID_ARGUMENT key-missing: ", "rejected", grpc_retry_pushback_ms="-1")
+expect(call(once, "Executions"), "2")
+
+# UNAVAILABLE counts as not executed, and a retry is the next attempt. The client's policy sends it by itself.
+expect(charge(b"busy", "order-3"), "UNAVAILABLE busy 3", "released")
+expect(charge(b"busy", "order-3"), "charged 4", "executed")
+expect(charge(b"busy", "order-4", retrying), "charged 6", "executed")
+expect(call(once, "Executions"), "6")
+
+# The service may decide otherwise for one answer.
+expect(charge(b"no account", "order-5"), "NOT_FOUND no account 7", "released")
+expect(charge(b"no account", "order-5"), "NOT_FOUND no account 8", "released")
+
+# An exception leaves the outcome unknown: no retry executes it again, whatever the client's policy is.
+expect(charge(b"bug", "order-6", retrying), "UNKNOWN Exception calling application: bug 9", "unknown")
+expect(charge(b"bug", "order-6", retrying), "UNKNOWN outcome-unknown: ", "unknown", grpc_retry_pushback_ms="-1")
+expect(call(once, "Executions"), "9")
+
+# A duplicate is asked to come again, and the policy does so until the first attempt has ended.
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    duplicates = [pool.submit(charge, b"slow", "order-7", retrying) for _ in range(4)]
+    statuses = sorted(str((duplicate.result()[0], duplicate.result()[1]["oncegate-status"])) for duplicate in duplicates)
+assert statuses == [str((b"charged 10", "executed")), *[str((b"charged 10", "replayed"))] * 3], statuses
+expect(call(once, "Executions"), "10")

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+import time
 
 import grpc
 
@@ -14,12 +15,19 @@ def charge(message, context):
     with lock:
         executions += 1
         number = executions
-    if message == b"busy":
-        # Nothing was done. Without this field Oncegate stores the call: for HTTP, its status is 200.
-        context.send_initial_metadata((("oncegate-decision", "release"),))
+    context.set_trailing_metadata((("x-number", str(number)),))
+    if message == b"too much":
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"no funds: 100 % of {number} €")
+    if message == b"no account":
+        # The service decides about this answer itself: the account may be opened at any time.
+        context.set_trailing_metadata((("oncegate-decision", "release"),))
+        context.abort(grpc.StatusCode.NOT_FOUND, f"no account {number}")
+    if message == b"busy" and number % 2 == 1:
         context.abort(grpc.StatusCode.UNAVAILABLE, f"busy {number}")
-    if message == b"broken":
-        context.abort(grpc.StatusCode.UNAVAILABLE, f"broken {number}")
+    if message == b"bug":
+        raise ValueError(f"bug {number}")
+    if message == b"slow":
+        time.sleep(1.5)
     return f"charged {number}".encode()
 
 
