@@ -34,6 +34,7 @@ sbom: ## The CycloneDX SBOM of the program, in target/dist; TARGET for another p
 test: ## All tests, on real services that they start themselves; installs what is missing
 	scripts/need postgresql
 	@scripts/need rabbitmq-server || echo "the tests with RabbitMQ are skipped" >&2
+	@scripts/need redis-server || echo "the tests with Redis are skipped" >&2
 	@scripts/need pgbouncer || echo "the tests behind PgBouncer are skipped" >&2
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
 	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2

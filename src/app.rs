@@ -18,6 +18,7 @@ use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
 use crate::body::body_budget::BodyBudget;
 use crate::cache::Cache;
+use crate::cache::shared::SharedCache;
 use crate::config::{self, Config, StartExposure, StoreLocation};
 use crate::consumers;
 use crate::domain::ids::InstanceId;
@@ -164,6 +165,14 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let observability = Arc::new(Observability::new(metrics, tracer));
     let cache = Cache::new(config.cache_memory);
     cache.observe_purge_count(renewed.purges);
+    let (shared_cache, shared_cache_task) = config
+        .cache_redis
+        .clone()
+        .map(|server| {
+            let metrics = observability.metrics.shared_cache.clone();
+            SharedCache::new(server, &config.service, &salt, config.secrets.clone(), &config.trust, metrics)
+        })
+        .unzip();
     let reading = ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now };
     let store_clock = Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading));
     store_clock.note_stored_hold(renewed.ttls_held_until);
@@ -177,6 +186,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache,
+        shared_cache,
         key_limits: NewKeyLimits::default(),
         live_keys: LiveKeyLimits::default(),
         replay_permissions: Arc::default(),
@@ -210,7 +220,10 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // Before the first request is accepted, so that its token can be verified.
     issuer_keys.read().await;
     background.spawn(issuer_keys.run(stops.tasks.clone()));
-    background.spawn(reload_encryption(live.clone(), store, stops.last.clone()));
+    background.spawn(reload_encryption(live.clone(), store, instance.shared_cache.clone(), stops.last.clone()));
+    if let Some(task) = shared_cache_task {
+        background.spawn(task.run(stops.last.clone()));
+    }
     let leaving = stops.downstream.leaving.clone();
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
@@ -375,14 +388,19 @@ fn start_consumers(
     })
 }
 
-/// Passes the secrets of each new configuration to the store, until `stop`.
+/// Passes the secrets of each new configuration to the store and the shared cache, until `stop`.
 async fn reload_encryption(
     mut live: watch::Receiver<Arc<Config>>,
     store: Arc<EncryptedStore>,
+    shared_cache: Option<Arc<SharedCache>>,
     stop: CancellationToken,
 ) {
     while let Some(Ok(())) = stop.run_until_cancelled(live.changed()).await {
-        store.reload(Encryption::from(&**live.borrow_and_update()));
+        let config = Arc::clone(&live.borrow_and_update());
+        store.reload(Encryption::from(&*config));
+        if let Some(shared_cache) = &shared_cache {
+            shared_cache.reload(config.secrets.clone());
+        }
     }
 }
 

@@ -21,6 +21,8 @@ use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::state::{CompletedResponse, KeyState};
 
+pub mod shared;
+
 /// Completed records for replays, bounded in bytes.
 pub struct Cache {
     records: Table<RecordId, Arc<CachedRecord>, ByteWeigher, RecordIdHasher>,
@@ -33,6 +35,18 @@ pub struct Cache {
 /// The purge count when a read of the store began. A record that was read before a purge became known is not cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheEpoch(u64);
+
+impl CacheEpoch {
+    /// The epoch of a purge count.
+    pub fn new(purges: u64) -> Self {
+        Self(purges)
+    }
+
+    /// The purge count.
+    pub fn purges(self) -> u64 {
+        self.0
+    }
+}
 
 impl Cache {
     /// An empty cache of at most `bytes` bytes; with 0 it stays empty.

@@ -32,6 +32,7 @@ pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use reconcile::ReconcileConfig;
 pub use reconcile_url::ReconcileUrl;
+pub use redis_server::RedisServer;
 pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route, RouteMode, StoreDownPolicy};
 pub use route_settings::RouteSetting;
 pub use routes::parse_ttl;
@@ -71,6 +72,7 @@ mod problem;
 mod reader;
 mod reconcile;
 mod reconcile_url;
+mod redis_server;
 mod route;
 mod route_context;
 mod route_settings;
@@ -176,7 +178,7 @@ pub struct Config {
     pub tls_files: TlsFiles,
     /// The issuer of callers' tokens; `None` where no scope reads one.
     pub jwt: Option<Arc<JwtConfig>>,
-    /// The authorities that the collector of traces, brokers and the issuer of tokens are verified with.
+    /// The authorities that the collector of traces, brokers, the shared cache and the issuer of tokens are verified with.
     pub trust: Trust,
     /// The bounds on what clients can hold.
     pub limits: LimitsConfig,
@@ -186,6 +188,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// The most bytes of completed responses in memory; 0 for none.
     pub cache_memory: u64,
+    /// The server of the shared cache; `None` for none.
+    pub cache_redis: Option<RedisServer>,
     /// The log's filter and format.
     pub log: LogConfig,
     /// The collector of traces; `None` for no traces.

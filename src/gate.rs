@@ -235,9 +235,15 @@ impl Gate {
         context: &ResponseContext,
         ties: Option<&ConnectionGuards>,
     ) -> Outcome {
-        // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store.
-        let known = self.instance.known_record(&guarded.reserve_request.id).map(|record| guarded.decide(record));
-        let result = match known {
+        // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store. Or
+        // another instance has shared it.
+        let known = match self.instance.known_record(&guarded.reserve_request.id) {
+            None if self.instance.shared_cache.is_some() => {
+                Box::pin(self.instance.shared_record(&guarded.reserve_request.id)).await
+            }
+            known => known,
+        };
+        let result = match known.map(|record| guarded.decide(record)) {
             // Only the store can decide.
             Some(Decision::TakeOver(_)) | None => self.work(guarded, context).await,
             Some(decision) => self.answer(guarded, decision),
@@ -309,7 +315,7 @@ impl Gate {
                 },
                 ReserveResult::Taken(record) => record,
             };
-            cache.insert_if_current(&record, epoch);
+            self.instance.cache_completed(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(_) if !may_start => return WorkResult::refused(Refusal::StoreUnavailable),
                 Decision::TakeOver(found) => {

@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::body::body_budget::BodyBudget;
-use crate::cache::Cache;
+use crate::cache::shared::SharedCache;
+use crate::cache::{Cache, CacheEpoch};
 use crate::config::{Config, Route, StoreConfig};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
@@ -77,6 +78,8 @@ pub struct Instance {
     pub unsent_deliveries: Mutex<Vec<(RecordId, Token)>>,
     /// Completed responses in memory.
     pub cache: Cache,
+    /// Completed responses that instances share; `None` where no server is configured.
+    pub shared_cache: Option<Arc<SharedCache>>,
     /// The bytes of bodies in memory.
     pub bodies: Arc<BodyBudget>,
     /// The new keys of callers and addresses, for routes that limit them.
@@ -115,6 +118,30 @@ impl Instance {
         found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Memory))
     }
 
+    /// The key's record from the shared cache, if it is completed. `None` while the lease is not current, as for
+    /// [`cached_record`](Self::cached_record).
+    pub async fn shared_record(&self, id: &RecordId) -> Option<Record> {
+        let is_current = || self.instance_lease.is_current();
+        // Before and after: the lease may end while the shared cache is read.
+        let found = if is_current() { self.possibly_purged_shared_record(id).await } else { None };
+        found.filter(|_| is_current())
+    }
+
+    /// The key's record from the shared cache, even if another instance may have purged it.
+    pub async fn possibly_purged_shared_record(&self, id: &RecordId) -> Option<Record> {
+        let found = self.shared_cache.as_ref()?.get(id, &self.cache, || self.store_clock.now()).await;
+        found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Shared))
+    }
+
+    /// Caches a completed record in memory and, where there is one, in the shared cache. `epoch` is the cache's epoch when the
+    /// read of the store began that the record comes from.
+    pub fn cache_completed(&self, record: &Record, epoch: CacheEpoch) {
+        self.cache.insert_if_current(record, epoch);
+        if let Some(shared_cache) = &self.shared_cache {
+            shared_cache.offer(record, epoch, self.store_clock.now());
+        }
+    }
+
     /// The key's record from the cache or the store. A completed record goes into the cache.
     pub async fn find_record(&self, id: RecordId) -> Result<Option<Record>, StoreError> {
         if let Some(record) = self.cached_record(&id) {
@@ -122,7 +149,7 @@ impl Instance {
         }
         let epoch = self.cache.current_epoch();
         let found = self.store.find(id).await?;
-        found.iter().for_each(|record| self.cache.insert_if_current(record, epoch));
+        found.iter().for_each(|record| self.cache_completed(record, epoch));
         Ok(found)
     }
 

@@ -228,6 +228,7 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("limits", running.limits != new.limits),
         ("admin", running.admin != new.admin),
         ("store", running.store != new.store),
+        ("cache", (running.cache_memory, &running.cache_redis) != (new.cache_memory, &new.cache_redis)),
         ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()

@@ -74,7 +74,7 @@ impl Broker {
 }
 
 /// Decodes each `%XX`; the result is UTF-8.
-fn percent_decode(text: &str) -> Result<String, String> {
+pub(super) fn percent_decode(text: &str) -> Result<String, String> {
     let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
     if !text.split('%').skip(1).all(is_hex) {
         return Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into());

@@ -91,7 +91,7 @@ pub const TOP: &[KeyDoc] = &[
     KeyDoc::new("limits", Table(LIMITS), "{}", "the bounds on what clients can hold"),
     KeyDoc::new("admin", Table(ADMIN), "{}", "the operators' listener"),
     KeyDoc::new("store", Table(STORE), "{}", "where keys are kept"),
-    KeyDoc::new("cache", Table(CACHE), "{}", "completed responses in memory"),
+    KeyDoc::new("cache", Table(CACHE), "{}", "completed responses outside the store, for replays"),
     KeyDoc::new("telemetry", Table(TELEMETRY), "{}", "logs and traces of the proxy itself"),
     KeyDoc::new("defaults", Table(DEFAULTS), "{}", "fields for each route that does not write them itself"),
     KeyDoc::new("routes", Tables(ROUTE), "[]", "which requests are guarded, and how"),
@@ -186,12 +186,21 @@ pub const LEASE: &[KeyDoc] = &[
 ];
 
 /// The keys of `[cache]`.
-pub const CACHE: &[KeyDoc] = &[KeyDoc::new(
-    "memory",
-    Size,
-    r#""64MiB""#,
-    "how much of them is kept, so that a replay need not read the store; `0B` keeps none",
-)];
+pub const CACHE: &[KeyDoc] = &[
+    KeyDoc::new(
+        "memory",
+        Size,
+        r#""64MiB""#,
+        "how much of them is kept, so that a replay need not read the store; `0B` keeps none",
+    ),
+    KeyDoc::new(
+        "redis",
+        Text,
+        r#""""#,
+        "a Redis or Valkey server that shares them between instances, as `redis://user:password@host:6379/0`, or `rediss://` \
+         for TLS; empty for none",
+    ),
+];
 
 /// The keys of `[telemetry]`.
 pub const TELEMETRY: &[KeyDoc] = &[

@@ -20,8 +20,8 @@ use super::upstream_tls::SystemAuthorities;
 use super::value_parsers::{socket_address, upstream_target};
 use super::wording::syntax_hint;
 use super::{
-    AdminToken, Config, LogConfig, LogFormat, Overrides, STORE_CONNECTIONS_MIN, StoreConfig, StoreLocation,
-    UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, tls, warnings,
+    AdminToken, Config, LogConfig, LogFormat, Overrides, RedisServer, STORE_CONNECTIONS_MIN, StoreConfig,
+    StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, tls, warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -206,7 +206,16 @@ fn read_config<'a>(
     let jwt = jwt::read(&top.table("jwt"));
     let limits = limits::read(&top.table("limits"));
     let store = read_store(&store_section, &secrets);
-    let cache_memory = top.table("cache").parsed("memory", units::parse_size);
+    let cache = top.table("cache");
+    let cache_memory = cache.parsed("memory", units::parse_size);
+    let cache_redis = cache.text("redis").and_then(|url| match RedisServer::parse(&url.value) {
+        Ok(server) => Some(server),
+        // The problem does not show the text, which may hold a password.
+        Err(message) => {
+            reader.problem(&url.position, message);
+            None
+        }
+    });
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
@@ -225,6 +234,7 @@ fn read_config<'a>(
     let collector = otlp.iter().flatten().map(|collector| &collector.upstream);
     let issuer = jwt.iter().flatten().filter_map(|jwt| jwt.upstream());
     let needs_tls = collector.chain(issuer).any(|upstream| matches!(upstream, UpstreamTarget::Https(..)));
+    let needs_tls = needs_tls || cache_redis.iter().flatten().any(|server| server.tls);
     let trust = match needs_tls || consumers.iter().any(|consumer| consumer.broker.tls) {
         true => Trust::new(system_authorities.get()),
         false => Trust::new(&Authorities::empty()),
@@ -248,6 +258,7 @@ fn read_config<'a>(
         admin: admin?,
         store: store?,
         cache_memory: cache_memory?.value,
+        cache_redis: cache_redis?,
         log: log?,
         otlp: otlp?,
         routes: routes.into_iter().map(Arc::new).collect(),

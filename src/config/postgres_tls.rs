@@ -203,7 +203,8 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-fn is_local(host: &str) -> bool {
+/// Whether a host is this machine: a loopback address or name, or the path of a socket.
+pub(super) fn is_local(host: &str) -> bool {
     let host = percent_decode(host).unwrap_or_default();
     let is_loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     host.starts_with('/') || host.eq_ignore_ascii_case("localhost") || is_loopback

@@ -281,6 +281,7 @@ fn strings_are_filled_in_and_never_shown() {
         ("drain_delay", "'${PASSWORD}'"),
         ("problem_base", "'${PASSWORD}'"),
         ("store.url", "'${PASSWORD}'"),
+        ("cache.redis", "'${PASSWORD}'"),
         ("telemetry.log", "'a=b=${PASSWORD}'"),
         ("telemetry.format", "'${PASSWORD}'"),
         ("defaults.key.header", "'${PASSWORD} '"),
@@ -295,7 +296,7 @@ fn strings_are_filled_in_and_never_shown() {
     }
     text += "[[routes]]\nname = '${PASSWORD} '\npath = '${PASSWORD}'";
     let problems = problems_in(environment(), &text);
-    assert_eq!(problems.len(), 19, "{problems:#?}");
+    assert_eq!(problems.len(), 20, "{problems:#?}");
     assert!(problems[0].starts_with("1:11: service: the environment has no `NONE`"), "{problems:#?}");
     assert!(problems[1].starts_with("2:10: listen: `${PASSWORD}` is no address"), "{problems:#?}");
     assert!(!problems.concat().contains("hunter2"), "{problems:#?}");

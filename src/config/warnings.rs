@@ -19,6 +19,22 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
     if let StoreLocation::Postgres(url) = &config.store.location {
         warnings.extend(postgres_tls::warning(url));
     }
+    if let Some(server) = &config.cache_redis {
+        if config.secrets.is_empty() {
+            warnings.push(
+                "cache.redis without a `secret`: everybody who can write to the Redis server can forge replays, and everybody who \
+                 can read there sees the stored responses"
+                    .into(),
+            );
+        }
+        if server.exposes_password() {
+            warnings.push(
+                "cache.redis: its password crosses the network in cleartext, and anybody in between can read it: write \
+                 `rediss://`"
+                    .into(),
+            );
+        }
+    }
     let room = config.limits.held_bodies / 8 * 7;
     for route in config.routes.iter().filter(|route| route.max_request_body as u64 > room) {
         warnings.push(format!(

@@ -77,7 +77,11 @@ impl Gate {
             AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
         // Another instance may have purged the key, and this one not heard of it. Replaying a purged response is less bad
         // than executing again.
-        let decision = match self.instance.possibly_purged_record(&lease.reserve_request.id) {
+        let known = match self.instance.possibly_purged_record(&lease.reserve_request.id) {
+            None => Box::pin(self.instance.possibly_purged_shared_record(&lease.reserve_request.id)).await,
+            known => known,
+        };
+        let decision = match known {
             Some(record) => Err(guarded.decide(record)),
             None => self.start_attempt(&guarded, &lease, &mut entry),
         };

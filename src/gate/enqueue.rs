@@ -79,7 +79,7 @@ impl Gate {
             if let Ok(permit) = std::mem::replace(&mut may_use_key, Ok(NewKeyPermit::default())) {
                 permit.give_back();
             }
-            self.instance.cache.insert_if_current(&record, epoch);
+            self.instance.cache_completed(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(found) => replaces = Some(found),
                 decision => return self.answer(guarded, decision),

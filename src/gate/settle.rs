@@ -60,7 +60,7 @@ pub(super) async fn persist(
         Ok(SettleResult::Done { expires_at }) => {
             cache_completed(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
         }
-        Ok(SettleResult::Fenced(Some(record))) => instance.cache.insert_if_current(record, epoch),
+        Ok(SettleResult::Fenced(Some(record))) => instance.cache_completed(record, epoch),
         Ok(SettleResult::Fenced(None)) | Err(_) => {}
     }
     if result.is_ok() {
@@ -97,7 +97,7 @@ fn cache_completed(
         (outcome, expires_at, entry.record())
     {
         let state = KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) });
-        instance.cache.insert_if_current(&Record { state, ..record.clone() }, epoch);
+        instance.cache_completed(&Record { state, ..record.clone() }, epoch);
     }
 }
 

@@ -12,6 +12,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 use super::recent_outcomes::{RecentOutcomes, RouteOutcomes};
+use crate::cache::shared::SharedCacheMetrics;
 use crate::domain::state::StateKind;
 use crate::jwt::TokenFault;
 use crate::protocol::refusal::ReachedLimit;
@@ -47,6 +48,8 @@ pub struct Metrics {
     pub unguarded_keys: Counters<MethodLabel>,
     /// Records that were found without the store.
     pub cache_hits: Counters<CacheTier>,
+    /// The shared cache.
+    pub shared_cache: SharedCacheMetrics,
     /// Requests and connections that were refused because a limit was reached.
     pub overloaded: Counters<ReachedLimit>,
     /// Tokens of callers that were refused.
@@ -116,6 +119,7 @@ impl Metrics {
             unguarded: Counters::default(),
             unguarded_keys: Counters::default(),
             cache_hits: Counters::default(),
+            shared_cache: SharedCacheMetrics::default(),
             overloaded: Counters::default(),
             tokens_refused: Counters::default(),
             admin_denied: Counter::default(),
@@ -163,6 +167,9 @@ impl Metrics {
         m.register(name("reconcile"), "Probes of services about unknown outcomes", self.reconcile.clone());
         m.register(name("late_completions"), "Outcomes that came after the lease, or that the store could not take at once", self.late_completions.clone());
         m.register(name("cache_hits"), "Records that were found without the store", self.cache_hits.clone());
+        m.register(name("shared_cache_reads"), "Reads of the shared cache, by result", self.shared_cache.reads.clone());
+        m.register(name("shared_cache_writes"), "Completed records for the shared cache, by result", self.shared_cache.writes.clone());
+        m.register(name("shared_cache_connected"), "1 while the server of the shared cache is connected", self.shared_cache.connected.clone());
         m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
         m.register(name("connections"), "Open connections of clients", self.connections.clone());
@@ -282,6 +289,8 @@ label!(
     CacheTier, "tier", {
         /// This process's memory.
         Memory => "memory",
+        /// The shared cache.
+        Shared => "shared",
     }
 );
 

@@ -23,6 +23,7 @@ pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod rabbitmq;
+pub mod redis;
 pub mod relay;
 pub mod store;
 pub mod store_fixture;

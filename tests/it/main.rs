@@ -42,5 +42,6 @@ mod pod_end;
 mod probe;
 mod salts;
 mod service_reports;
+mod shared_cache;
 mod shutdown;
 mod telemetry;

@@ -15,7 +15,7 @@ fn a_consumer_takes_its_routes_path_and_has_defaults() {
     let [consumer] = config.consumers.as_slice() else { panic!("{:?}", config.consumers) };
     assert_eq!((&*consumer.queue, &*consumer.route, consumer.path.as_str()), ("q", "a", "/a"));
     assert_eq!((consumer.key.to_text().as_str(), consumer.prefetch), ("header:x-idempotency-key", 64));
-    assert_eq!(consumer.scope.parts[0].name, "header:x-tenant".into());
+    assert_eq!(&*consumer.scope.parts[0].name, "header:x-tenant");
     assert!(consumer.scope.parts[0].optional && consumer.dead_letter_exchange.is_none());
     assert!(load_in(FakeEnvironment::default(), UPSTREAM).expect("it loads").consumers.is_empty());
 }

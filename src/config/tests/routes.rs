@@ -150,6 +150,35 @@ fn a_scope_of_none_and_a_store_in_memory_are_warned_about() {
 }
 
 #[test]
+fn a_shared_cache_is_shown_without_its_password_and_warned_about_where_it_can_be_forged_or_read() {
+    let shared = |top: &str, url: &str| config(&format!("{top}\n[cache]\nredis = '{url}'"));
+    let (secret, forged, exposed) =
+        ("secret = 'the only secret of ours'", "can forge replays", "its password crosses the network in cleartext");
+    for (top, url, shown, warnings) in [
+        (
+            "",
+            "redis://u:hunter2@127.0.0.1",
+            "shared through redis://u@127.0.0.1:6379/0 without a secret",
+            &[forged][..],
+        ),
+        (secret, "redis://:hunter2@cache", "shared through redis://cache:6379/0, encrypted", &[exposed]),
+        ("", "redis://:hunter2@cache", "without a secret", &[forged, exposed]),
+        (secret, "rediss://:hunter2@cache/1", "shared through rediss://cache:6379/1, encrypted", &[]),
+        ("", "", "64MiB of memory\n", &[]),
+    ] {
+        let config = shared(top, url);
+        assert!(describe(&config).contains(shown), "{}", describe(&config));
+        assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
+        let found: Vec<_> = config.warnings.iter().filter(|warning| warning.starts_with("cache.redis")).collect();
+        assert_eq!(found.len(), warnings.len(), "{found:?}");
+        for (warning, expected) in found.iter().zip(warnings) {
+            assert!(warning.contains(expected), "{warning}");
+        }
+    }
+    one_problem("[cache]\nredis = 'redis://:hunter2@cache/x'", "3:9: cache.redis: has a database that is no number");
+}
+
+#[test]
 fn a_written_scope_that_is_the_default_is_the_default() {
     let is_default = |scope: &str| config(&route(&format!("scope = {scope}"))).routes[0].scope.is_default;
     assert!(is_default("['authorization?', 'header:X-API-Key?']"));

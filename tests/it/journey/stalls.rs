@@ -94,6 +94,7 @@ async fn gate(setup: &Setup) -> Gate {
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
+        shared_cache: None,
         bodies: BodyBudget::new(config.limits.held_bodies),
         key_limits: Default::default(),
         live_keys: Default::default(),

@@ -1,0 +1,114 @@
+//! Connections to the Redis server. TLS and the trust store are our own; the driver would bring others.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::config::RedisServer;
+use crate::tls::{HandshakeError, Trust};
+
+/// Opens connections to one server.
+pub(super) struct RedisConnector {
+    server: RedisServer,
+    tls: TlsConnector,
+}
+
+/// Writes and reads the bytes of one connection; it ends with the connection.
+pub(super) type ConnectionDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The reason why the server cannot be used.
+#[derive(Debug)]
+pub(super) enum RedisFailure {
+    /// An open connection broke, or a command on it was not answered in time.
+    Broken,
+    /// The name of the URL is none that a certificate can have.
+    Name,
+    /// The connection could not be made.
+    Connect(io::Error),
+    /// The TLS handshake failed.
+    Handshake(HandshakeError),
+    /// The server has refused the session, or speaks another protocol.
+    Session(RedisError),
+    /// The server has not answered in time.
+    Silent,
+}
+
+impl fmt::Display for RedisFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken => f.write_str("its connection broke, or it has not answered a command in time"),
+            Self::Name => f.write_str("its host name is none that a certificate can have"),
+            Self::Connect(_) => f.write_str("it cannot be connected to"),
+            Self::Handshake(_) => f.write_str("the TLS handshake failed"),
+            Self::Session(error) => write!(f, "it refuses the session: {error}"),
+            Self::Silent => f.write_str("it does not answer"),
+        }
+    }
+}
+
+impl Error for RedisFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Connect(error) => Some(error),
+            Self::Handshake(error) => Some(error),
+            Self::Broken | Self::Name | Self::Session(_) | Self::Silent => None,
+        }
+    }
+}
+
+impl RedisConnector {
+    /// Connects to this server, which is verified as `trust` says where its URL asks for TLS.
+    pub(super) fn new(server: RedisServer, trust: &Trust) -> Self {
+        let mut config = ClientConfig::clone(&trust.config());
+        // Redis has no protocol name.
+        config.alpn_protocols.clear();
+        Self { server, tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    /// Opens a connection, and logs in where the URL has a password.
+    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, ConnectionDriver), RedisFailure> {
+        let server = &self.server;
+        let stream = TcpStream::connect((&*server.host, server.port)).await.map_err(RedisFailure::Connect)?;
+        stream.set_nodelay(true).map_err(RedisFailure::Connect)?;
+        if !server.tls {
+            return self.log_in(stream).await;
+        }
+        let name = ServerName::try_from(server.host.to_string()).map_err(|_| RedisFailure::Name)?;
+        let connected = self.tls.connect(name, stream).await;
+        let stream = connected.map_err(|error| RedisFailure::Handshake(HandshakeError::from(error)))?;
+        self.log_in(stream).await
+    }
+
+    async fn log_in(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<(MultiplexedConnection, ConnectionDriver), RedisFailure> {
+        let server = &self.server;
+        // Every version of Redis and Valkey speaks the second version of the protocol.
+        let mut session = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP2)
+            .set_db(server.database.into())
+            .set_skip_set_lib_name();
+        if let Some(user) = &server.user {
+            session = session.set_username(user);
+        }
+        if let Some(password) = &server.password {
+            session = session.set_password(password);
+        }
+        // The callers have limits of their own.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let opened = MultiplexedConnection::new_with_config(&session, stream, config).await;
+        let (connection, driver) = opened.map_err(RedisFailure::Session)?;
+        Ok((connection, Box::pin(driver)))
+    }
+}

@@ -1,0 +1,158 @@
+//! The server of the shared cache.
+
+use std::fmt;
+
+use http::uri::Authority;
+
+use super::broker::percent_decode;
+use super::postgres_tls::is_local;
+
+/// A Redis or Valkey server: its address, the user, and the database.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisServer {
+    /// Whether TLS is spoken (`rediss://`).
+    pub tls: bool,
+    /// Its name or address, an IPv6 address without brackets.
+    pub host: Box<str>,
+    /// Its port.
+    pub port: u16,
+    /// The user; `None` for the server's default one.
+    pub user: Option<Box<str>>,
+    /// The password; never shown.
+    pub password: Option<Box<str>>,
+    /// The number of the database.
+    pub database: u16,
+}
+
+const EXAMPLE: &str = "write `redis://user:password@host:6379/0`, or `rediss://` for TLS";
+
+impl RedisServer {
+    /// Reads `redis://user:password@host:port/database`: percent-encoding is decoded, and every part but the host may be
+    /// missing. An empty text means that there is none.
+    ///
+    /// # Errors
+    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("is no URL of a Redis server: {EXAMPLE}"));
+        };
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "redis" => false,
+            "rediss" => true,
+            _ => return Err(format!("has an unknown scheme: {EXAMPLE}")),
+        };
+        if rest.contains(['?', '#']) {
+            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
+        }
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLE}"))?;
+        let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
+        let port = match authority.port_u16() {
+            None if !after_host.contains(':') => 6379,
+            Some(port) if port > 0 => port,
+            _ => return Err("has a port that is not a number from 1 to 65535".into()),
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(format!("has no host: {EXAMPLE}"));
+        }
+        let part = |text: &str| match text {
+            "" => Ok(None),
+            text => percent_decode(text).map(|text| Some(text.into_boxed_str())),
+        };
+        let (user, password) = (part(user)?, part(password)?);
+        if user.is_some() && password.is_none() {
+            return Err(format!("has a user without a password: {EXAMPLE}"));
+        }
+        let database = match database {
+            "" => 0,
+            number => number.parse().map_err(|_| format!("has a database that is no number: {EXAMPLE}"))?,
+        };
+        Ok(Some(Self { tls, host: host.into(), port, user, password, database }))
+    }
+
+    /// Whether its password crosses a network in cleartext.
+    pub(super) fn exposes_password(&self) -> bool {
+        self.password.is_some() && !self.tls && !is_local(&self.host)
+    }
+}
+
+/// The URL without the password.
+impl fmt::Display for RedisServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.tls { "rediss://" } else { "redis://" })?;
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}/{}", self.host, self.port, self.database),
+            false => write!(f, "{}:{}/{}", self.host, self.port, self.database),
+        }
+    }
+}
+
+impl fmt::Debug for RedisServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_parts_of_a_redis_server_have_their_defaults() {
+        for (text, shown, password) in [
+            ("redis://cache", "redis://cache:6379/0", None),
+            ("redis://cache/", "redis://cache:6379/0", None),
+            ("REDISS://:p%40%3A%25@cache:1/15", "rediss://cache:1/15", Some("p@:%")),
+            ("redis://u:a:b@[::1]", "redis://u@[::1]:6379/0", Some("a:b")),
+        ] {
+            let server = RedisServer::parse(text).expect(text).expect(text);
+            assert_eq!((server.to_string().as_str(), server.password.as_deref()), (shown, password));
+            assert_eq!(format!("{server:?}"), shown);
+        }
+        assert_eq!(RedisServer::parse(""), Ok(None));
+    }
+
+    #[test]
+    fn problems_of_a_redis_server_do_not_show_its_password() {
+        for (text, why) in [
+            ("cache:6379", "no URL"),
+            ("http://u:hunter2@h", "unknown scheme"),
+            ("redis://", "no host"),
+            ("redis://u:hunter2@", "no host"),
+            ("redis://u:hunter2@a b", "no host"),
+            ("redis://u:hunter2@h:", "port"),
+            ("redis://u:hunter2@h:0", "port"),
+            ("redis://u:hunter2%@h", "two hexadecimal digits"),
+            ("redis://u@h", "without a password"),
+            ("redis://u:hunter2@h/x", "database"),
+            ("redis://u:hunter2@h/-1", "database"),
+            ("redis://u:hunter2@h/0?protocol=3", "query"),
+        ] {
+            let message = RedisServer::parse(text).expect_err(text);
+            assert!(message.contains(why), "{text}: {message}");
+            assert!(!message.contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn a_password_is_exposed_only_in_cleartext_to_another_machine() {
+        for (text, is_exposed) in [
+            ("redis://:p@cache", true),
+            ("rediss://:p@cache", false),
+            ("redis://:p@127.0.0.1", false),
+            ("redis://:p@[::1]", false),
+            ("redis://cache", false),
+        ] {
+            assert_eq!(RedisServer::parse(text).unwrap().unwrap().exposes_password(), is_exposed, "{text}");
+        }
+    }
+}
