@@ -23,6 +23,9 @@ use crate::domain::retry::RetryPolicy;
 use crate::domain::route_table::Spelling;
 use canonical_json::Pointer;
 
+/// How far the clock of a client may be ahead of the store's.
+const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
+
 /// A resolved route: values that the route does not have come from `[defaults]`, or are the defaults.
 #[derive(Clone, Debug)]
 pub struct Route {
@@ -127,10 +130,18 @@ impl Route {
         UpstreamTlsConfig { server_name, ..self.upstream_tls.clone() }
     }
 
-    /// The greatest age of a request that says when it was first sent: in the dialect of repeatable requests, the time for which
-    /// the key is remembered, because a later retry could pass for a new request.
+    /// The greatest age of a request that says when it was first sent. In the dialect of repeatable requests its key is still
+    /// remembered then, also if the client's clock was [ahead](Self::ahead_limit): a later retry could pass for a new request.
     pub fn age_limit(&self) -> Option<Duration> {
-        self.max_age.or((self.dialect == Dialect::Repeatability).then_some(self.ttl))
+        match self.dialect {
+            Dialect::Repeatability => Some(self.max_age.unwrap_or(self.ttl).min(self.ttl - self.ahead_limit())),
+            Dialect::Acp | Dialect::Ietf | Dialect::Stripe => self.max_age,
+        }
+    }
+
+    /// The time by which a repeatable request may have been sent in the future: five minutes, and at most half of the TTL.
+    pub fn ahead_limit(&self) -> Duration {
+        AHEAD_MAX.min(self.ttl / 2)
     }
 
     /// Whether it limits the new keys of its callers.

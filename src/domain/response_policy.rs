@@ -106,12 +106,13 @@ pub fn default_verdict(status: GrpcStatus) -> ResponseVerdict {
         | GrpcStatus::OutOfRange
         | GrpcStatus::Unimplemented => ResponseVerdict::Store,
         // The call was turned away: the caller, the moment or the server was not right for it.
-        GrpcStatus::PermissionDenied
-        | GrpcStatus::ResourceExhausted
-        | GrpcStatus::Unavailable
-        | GrpcStatus::Unauthenticated => ResponseVerdict::Release,
-        // The call began and did not come to its end. Libraries make these too, of exceptions and broken streams.
-        GrpcStatus::Cancelled
+        GrpcStatus::PermissionDenied | GrpcStatus::Unavailable | GrpcStatus::Unauthenticated => {
+            ResponseVerdict::Release
+        }
+        // The call began and did not come to its end. Libraries make these too: of exceptions, broken streams, and of a message
+        // that is larger than the server's own limit.
+        GrpcStatus::ResourceExhausted
+        | GrpcStatus::Cancelled
         | GrpcStatus::Unknown
         | GrpcStatus::DeadlineExceeded
         | GrpcStatus::Internal

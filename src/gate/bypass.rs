@@ -83,7 +83,11 @@ impl Gate {
         };
         let decision = match known {
             Some(record) => Err(guarded.decide(record)),
-            None => self.start_attempt(&guarded, &lease, &mut entry),
+            None => self.start_attempt(&guarded, &lease, &mut entry).and_then(|()| {
+                // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
+                let ended = self.instance.possibly_purged_record(&lease.reserve_request.id);
+                ended.map_or(Ok(()), |record| Err(guarded.decide(record)))
+            }),
         };
         if let Err(decision) = decision {
             return self.answer(guarded, decision);

@@ -8,9 +8,6 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use crate::config::{Dialect, FIRST_SENT, Route};
 use crate::protocol::refusal::Refusal;
 
-/// How far the client's clock may be ahead of the store's.
-const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
-
 /// Whether the request has both fields of a repeatable request.
 pub(super) fn is_repeatable(headers: &HeaderMap, route: &Route) -> bool {
     headers.contains_key(FIRST_SENT) && route.key.headers().any(|name| headers.contains_key(name))
@@ -27,20 +24,25 @@ pub(super) fn lacks_key(headers: &HeaderMap, route: &Route) -> bool {
 /// The refusal of a request without a time that its route's dialect needs, or outside of the route's window.
 pub(super) fn check(headers: &HeaderMap, route: &Route, now: impl FnOnce() -> SystemTime) -> Result<(), Refusal> {
     match (route.dialect, route.age_limit()) {
-        (Dialect::Repeatability, limit) => check_repeatable(headers, limit.unwrap_or(route.ttl), now()),
+        (_, None) => Ok(()),
+        (Dialect::Repeatability, Some(limit)) => check_repeatable(headers, limit, route.ahead_limit(), now()),
         (Dialect::Acp | Dialect::Ietf | Dialect::Stripe, Some(limit)) => check_age(headers, limit, now()),
-        (Dialect::Acp | Dialect::Ietf | Dialect::Stripe, None) => Ok(()),
     }
 }
 
-fn check_repeatable(headers: &HeaderMap, limit: Duration, now: SystemTime) -> Result<(), Refusal> {
+fn check_repeatable(
+    headers: &HeaderMap,
+    limit: Duration,
+    ahead_limit: Duration,
+    now: SystemTime,
+) -> Result<(), Refusal> {
     let mut values = headers.get_all(FIRST_SENT).iter();
     let sent = match (values.next(), values.next()) {
         (Some(value), None) => fixdate(value).ok_or(NO_FIXDATE)?,
         (None, _) => return Err(NO_FIRST_SENT),
         (Some(_), Some(_)) => return Err(NO_FIXDATE),
     };
-    if sent.duration_since(now).is_ok_and(|ahead| ahead > AHEAD_MAX) {
+    if sent.duration_since(now).is_ok_and(|ahead| ahead > ahead_limit) {
         return Err(Refusal::RequestFromFuture);
     }
     check_time(sent, limit, now)
@@ -102,7 +104,7 @@ mod tests {
             for value in sent {
                 headers.append(FIRST_SENT, HeaderValue::from_static(value));
             }
-            let refused = check_repeatable(&headers, limit, now).err();
+            let refused = check_repeatable(&headers, limit, Duration::from_secs(300), now).err();
             assert_eq!(refused.as_ref().map_or("", Refusal::slug), slug, "{sent:?}");
         }
     }

@@ -58,13 +58,13 @@ pub(super) fn stream(
 ) -> StreamedResponse {
     let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
     let status = grpc::status_in_head(*is_call, head.status, &head.headers);
-    let (verdict, ttl) = directives.apply(route, status, &head.headers);
+    let (verdict, _) = directives.apply(route, status, &head.headers);
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
     let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body };
     let route = Arc::clone(route);
     let tracker = instance.tracker.clone();
-    tracker.spawn(async move { hand_on(&instance, oversize, attempt, (verdict, ttl), &route, deadline, frames).await });
+    tracker.spawn(async move { hand_on(&instance, oversize, attempt, verdict, &route, deadline, frames).await });
     response
 }
 
@@ -72,7 +72,7 @@ async fn hand_on(
     instance: &Arc<Instance>,
     oversize: OversizeResponse,
     attempt: RunningAttempt,
-    (said, ttl): (ResponseVerdict, Duration),
+    said: ResponseVerdict,
     route: &Route,
     deadline: Instant,
     client: mpsc::Sender<BodyPiece>,
@@ -98,7 +98,13 @@ async fn hand_on(
         }
     };
     let status = grpc::status_at_end(is_call, head.status, held.trailers_ref());
-    let (verdict, _) = directives.apply(route, status, &head.headers);
+    let directives = match held.trailers_ref() {
+        Some(trailers) if is_call => directives.or(ServiceDirectives::parse(trailers)),
+        Some(_) | None => directives,
+    };
+    let (verdict, ttl) = directives.apply(route, status, &head.headers);
+    // The head of a call counts as its success.
+    let differs = verdict != said || is_call && !status.is_success();
     let response =
         StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
     let storable = stored_response::to_storable(&response, route);
@@ -118,7 +124,7 @@ async fn hand_on(
     // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of
     // that time.
     match persist(instance, settlement, entry).await {
-        _ if verdict != said => {
+        _ if differs => {
             tracing::warn!(record = %own.id, %status, "a large response is cut because its end has another status than its head");
             return;
         }

@@ -434,3 +434,17 @@ fn the_time_of_a_repeatable_request_is_always_part_of_its_fingerprint() {
         "1 headers=x-a,repeatability-first-sent"
     );
 }
+
+#[test]
+fn a_repeatable_request_is_too_old_before_its_key_is_forgotten_also_if_the_clients_clock_was_ahead() {
+    for (own, limits) in [
+        ("ttl = '1h'", (55 * 60, 5 * 60)),
+        ("ttl = '10s'", (5, 5)),
+        ("ttl = '1h'\nmax_age = '1m'", (60, 5 * 60)),
+        ("ttl = '1h'\nmax_age = '2h'", (55 * 60, 5 * 60)),
+    ] {
+        let config = config(&route(&format!("dialect = 'repeatability'\n{own}")));
+        let route = &config.routes[0];
+        assert_eq!((route.age_limit().unwrap().as_secs(), route.ahead_limit().as_secs()), limits, "{own}");
+    }
+}

@@ -69,8 +69,8 @@ async fn each_status_of_a_call_has_its_verdict(store: Store) {
     let mut caller = Caller::new(&world).await;
     let verdicts: [(&[u8], &str, (u8, &str)); 3] = [
         (&[0, 3, 5, 6, 9, 10, 11, 12], "executed", (0, "replayed")),
-        (&[7, 8, 14, 16], "released", (0, "executed")),
-        (&[1, 2, 4, 13, 15, 17], "unknown", (2, "unknown")),
+        (&[7, 14, 16], "released", (0, "executed")),
+        (&[1, 2, 4, 8, 13, 15, 17], "unknown", (2, "unknown")),
     ];
     for (codes, first_status, (second_code, second_status)) in verdicts {
         for code in codes {
@@ -88,7 +88,7 @@ async fn each_status_of_a_call_has_its_verdict(store: Store) {
             }
         }
     }
-    assert_eq!(service.calls().len(), 3 * (8 + 2 * 4 + 6));
+    assert_eq!(service.calls().len(), 3 * (8 + 2 * 3 + 7));
 }
 
 #[tokio::test]
@@ -279,6 +279,8 @@ async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
         ("internal", CallAnswer::message(&large, 13), 2),
         ("cut", CallAnswer::message(&large, 0).without_status(), 2),
         ("unavailable", CallAnswer::message(&large, 14), 0),
+        ("decided", CallAnswer::message(&large, 14).trailer("oncegate-decision", "unknown"), 2),
+        ("not-found", CallAnswer::message(&large, 5), 6),
     ] {
         service.then(answer);
         let cut = caller.call(Caller::request(Some(key), "100 EUR")).await;
@@ -288,7 +290,7 @@ async fn the_status_at_the_end_of_a_large_call_decides(store: Store) {
         });
         assert_eq!(again.await.code(), code, "{key}");
     }
-    assert_eq!(service.calls().len(), 5);
+    assert_eq!(service.calls().len(), 7);
 }
 
 on_both_stores!(an_accepted_call_is_asked_to_come_again_until_its_response_is_there);
