@@ -36,7 +36,7 @@ mod connection;
 mod entry;
 
 /// The time for a read. A server in the same network answers in less than a millisecond, and sends the largest entry in about
-/// ten; a reservation in the store takes some milliseconds. The first read that takes longer is the last one until the
+/// two; a reservation in the store takes some milliseconds. The first read that takes longer is the last one until the
 /// server answers a new connection.
 const READ_MAX: Duration = Duration::from_millis(50);
 
@@ -46,13 +46,13 @@ const WRITE_MAX: Duration = Duration::from_secs(1);
 /// The time for a connection and its first answer.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// The pause between two tries to connect. It is back at the first when a command has been answered: a server may accept
-/// connections and answer nothing else.
+/// The pause between two tries to connect. It is back at the first after a session that was longer than the longest pause: a
+/// server may answer now and then, and each session that ends costs requests their time and two lines in the log.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The largest body that is shared. A larger one would delay the reads behind it on the same connection.
-const BODY_BYTES_MAX: usize = 1 << 20;
+const BODY_BYTES_MAX: usize = 256 << 10;
 
 /// The bytes of bodies and the number of records that wait to be written. More than these are dropped.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -277,8 +277,7 @@ struct RedisLink {
 struct RedisSession {
     reads: MultiplexedConnection,
     writes: MultiplexedConnection,
-    /// Whether a command was answered, and whether one was refused.
-    has_answered: AtomicBool,
+    /// Whether a command was refused.
     has_refused: AtomicBool,
     /// Cancelled when a command has failed.
     lost: CancellationToken,
@@ -305,10 +304,7 @@ impl RedisLink {
         answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
     ) -> Option<T> {
         match answer {
-            Ok(Ok(value)) => {
-                session.has_answered.store(true, Ordering::Relaxed);
-                Some(value)
-            }
+            Ok(Ok(value)) => Some(value),
             Ok(Err(error)) if is_refusal(&error) => {
                 if !session.has_refused.swap(true, Ordering::Relaxed) {
                     tracing::warn!(cause = %error, "the shared cache has refused a command; the store is asked instead");
@@ -340,7 +336,7 @@ impl RedisLink {
                     if std::mem::take(&mut is_away) {
                         tracing::warn!("the shared cache answers again");
                     }
-                    let session = Arc::new(session);
+                    let (session, opened_at) = (Arc::new(session), Instant::now());
                     self.set(Some(Arc::clone(&session)));
                     connected.set(1);
                     tokio::select! {
@@ -349,7 +345,7 @@ impl RedisLink {
                     }
                     self.set(None);
                     connected.set(0);
-                    if session.has_answered.load(Ordering::Relaxed) {
+                    if opened_at.elapsed() > PAUSE_MAX {
                         pause = PAUSE_FIRST;
                     }
                     RedisFailure::Broken
@@ -377,7 +373,6 @@ async fn open_session(connector: &RedisConnector, drivers: &mut JoinSet<()>) -> 
     Ok(RedisSession {
         reads: open().await?,
         writes: open().await?,
-        has_answered: AtomicBool::default(),
         has_refused: AtomicBool::default(),
         lost: CancellationToken::new(),
     })

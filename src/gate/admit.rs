@@ -30,6 +30,7 @@ use crate::instance::Instance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::store_clock::StoreClock;
 use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::early_hints;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::upstream::UpstreamClient;
@@ -384,7 +385,8 @@ fn unguarded(
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::asks_for_websocket(&head.headers, head.version);
     // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101.
-    let takes_hints = head.version == http::Version::HTTP_11 && !upgrade;
+    let takes_hints =
+        head.version == http::Version::HTTP_11 && !upgrade && !early_hints::is_taken_for_final(&head.headers);
     let is_read = |name: &str| route.is_some_and(|route| route.reads_field(name));
     fields::prepare_for_service(&mut head.headers, origin, is_read);
     head.version = http::Version::HTTP_11;

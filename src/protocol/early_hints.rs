@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{
     CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY_REPORT_ONLY, HeaderName, HeaderValue, LINK, REFERRER_POLICY,
+    USER_AGENT,
 };
 use http::{HeaderMap, Request, StatusCode};
 
@@ -20,6 +21,9 @@ const PASSED: [HeaderName; 6] = [
     LINK,
     REFERRER_POLICY,
 ];
+
+/// The beginning of the `User-Agent` of Python's libraries.
+const PYTHON: &[u8] = b"python";
 
 /// The 103 responses of one request that pass, and their bytes together. The client may not be reading.
 const RESPONSES_MAX: usize = 8;
@@ -82,6 +86,13 @@ impl EarlyHints {
         // Consistent between any two statements.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the client is known to take a 103 for the final response, and then the final one for that to its next request (RFC
+/// 8297 section 3). Python's http.client does, on which requests, urllib3 and urllib are built.
+pub fn is_taken_for_final(headers: &HeaderMap) -> bool {
+    let agent = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
+    agent.get(..PYTHON.len()).is_some_and(|name| name.eq_ignore_ascii_case(PYTHON))
 }
 
 /// Returns a 103 response with the fields that pass; `None` if there are none.

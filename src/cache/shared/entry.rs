@@ -48,6 +48,9 @@ const CHECKSUM_BYTES: usize = 32;
 const BODY_DROPPED: u8 = 0;
 const BODY_KEPT: u8 = 1;
 
+/// The first millisecond since 1970 for which there is no HTTP date.
+const YEAR_10000_MS: u64 = 253_402_300_800_000;
+
 /// The stored form of a record that was not accepted for asynchronous delivery.
 const NOT_ACCEPTED: i64 = -1;
 
@@ -179,8 +182,10 @@ fn to_ms(time: SystemTime) -> Option<i64> {
     i64::try_from(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis()).ok()
 }
 
+/// A time that an HTTP date can have: the year has four digits (RFC 9110 section 5.6.7).
 fn from_ms(ms: i64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(u64::try_from(ms).ok()?))
+    let ms = u64::try_from(ms).ok().filter(|ms| *ms < YEAR_10000_MS)?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))
 }
 
 #[cfg(test)]
@@ -295,5 +300,20 @@ mod tests {
             }
             drop(decode_record(id(1), text[..place].to_vec().into()));
         }
+    }
+
+    #[test]
+    fn an_end_of_the_ttl_that_no_http_date_has_is_none() {
+        let ends_at = |ms: u64| {
+            let expires_at = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
+            let mut record = record(Some(b"paid"));
+            if let KeyState::Completed(completed) = &mut record.state {
+                completed.expires_at = expires_at;
+            }
+            decode_record(id(1), encode_record(&record, CacheEpoch::new(0)).unwrap().into())
+        };
+        assert!(ends_at(YEAR_10000_MS).is_none() && ends_at(u64::MAX >> 1).is_none());
+        let last = ends_at(YEAR_10000_MS - 1).expect("it has a date").expires_at;
+        assert_eq!(httpdate::fmt_http_date(last), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 }

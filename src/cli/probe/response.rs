@@ -77,9 +77,11 @@ impl ProbedResponse {
 /// Whether servers mark replays with such a field: `Idempotent-Replayed: true`, `Oncegate-Status: replayed`.
 fn is_replay_marker(name: &HeaderName, value: &HeaderValue) -> bool {
     let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
-    let is_about_keys = name.as_str().contains("idempoten") || name == "oncegate-status";
-    name.as_str().contains("replay") && !["", "0", "false", "no"].contains(&&*value)
-        || is_about_keys && (value.contains("replay") || value == "hit")
+    let name = name.as_str();
+    let is_about_keys = name.contains("idempoten") || name == "oncegate-status";
+    // `Replay-Nonce` (RFC 8555) and the like mark nothing.
+    let is_marked = name.contains("replayed") && !["", "0", "false", "no"].contains(&&*value);
+    is_marked || is_about_keys && (value.contains("replay") || value == "hit")
 }
 
 /// A part in which two responses differ.

@@ -83,6 +83,16 @@ async fn a_guarded_or_observed_request_gets_no_103_response() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_a_103_for_the_final_response_gets_none() {
+    let world = World::start(Store::sqlite()).await;
+    for (agent, hints) in [("python-requests/2.34.2", 0), ("Python-urllib/3.11", 0), ("curl/8 (python)", 1)] {
+        world.upstream.then(Answer::status(200).early_hints(&link(STYLE)));
+        let response = world.get("/page").field("User-Agent", agent).send().await;
+        assert_eq!((response.status, response.interim.len()), (200, hints), "{agent}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_over_http_1_0_gets_no_103_response() {
     let world = World::start(Store::sqlite()).await;
     world.upstream.answer_all(Answer::status(200).early_hints(&link(STYLE)));
