@@ -157,7 +157,7 @@ impl SharedCache {
     }
 
     /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the store's
-    /// time or a later one. Takes no longer than [`READ_MAX`].
+    /// time or a later one. Takes no longer than 50 ms.
     pub async fn get(&self, id: &RecordId, memory: &Cache, now: impl Fn() -> SystemTime) -> Option<Record> {
         let name = self.names.name(id);
         let entry = match self.read(&name).await {
