@@ -8,7 +8,7 @@
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -159,22 +159,13 @@ impl CachedRecord {
         let fields = self.response.slice(..self.body.unwrap_or(self.response.len()));
         let body = self.body.map(|offset| self.response.slice(offset..));
         let response = Arc::new(StoredResponse::decode(self.status.as_u16().cast_signed(), &fields, body).ok()?);
-        Some(Record {
+        Some(Record::completed(
             id,
-            attempt: self.attempt,
-            token: self.token,
-            recipe: self.recipe.clone(),
-            fingerprint: self.fingerprint,
-            running_for: Duration::ZERO,
-            deadline_in_ms: 0,
-            past_ttl: false,
-            late: false,
-            // Only a later attempt in this life of the key would use it, and there is none after a completed one.
-            recovery_point: None,
-            accepted_at: self.accepted_at,
-            state: KeyState::Completed(CompletedResponse { response, expires_at: Some(self.expires_at) }),
-            reading: None,
-        })
+            (self.attempt, self.token),
+            (self.recipe.clone(), self.fingerprint),
+            self.accepted_at,
+            CompletedResponse { response, expires_at: Some(self.expires_at) },
+        ))
     }
 }
 
@@ -221,6 +212,8 @@ impl Weighter<RecordId, Arc<CachedRecord>> for ByteWeigher {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http::{HeaderMap, HeaderValue};
 
     use super::*;

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use http::uri::Authority;
-use percent_encoding::percent_decode_str;
+use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, decode_part};
 
 /// A RabbitMQ broker: its address, the user, and the virtual host.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,7 +21,12 @@ pub struct Broker {
     pub vhost: Box<str>,
 }
 
-const EXAMPLE: &str = "write `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS";
+const FORM: ServerUrlForm = ServerUrlForm {
+    server: "a broker",
+    cleartext: ("amqp", 5672),
+    tls: ("amqps", 5671),
+    example: "write `amqp://user:password@host:5672/vhost`, or `amqps://` for TLS",
+};
 
 /// The longest name: AMQP sends names as short strings.
 pub(super) const NAME_BYTES_MAX: usize = 255;
@@ -34,53 +38,15 @@ impl Broker {
     /// # Errors
     /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("is no URL of a broker: {EXAMPLE}"));
-        };
-        let (tls, default_port) = match scheme.to_ascii_lowercase().as_str() {
-            "amqp" => (false, 5672),
-            "amqps" => (true, 5671),
-            _ => return Err(format!("has an unknown scheme: {EXAMPLE}")),
-        };
-        if rest.contains(['?', '#']) {
-            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
-        }
-        let (authority, vhost) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLE}"))?;
-        let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
-        let port = match authority.port_u16() {
-            None if !after_host.contains(':') => default_port,
-            Some(port) if port > 0 => port,
-            _ => return Err("has a port that is not a number from 1 to 65535".into()),
-        };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(format!("has no host: {EXAMPLE}"));
-        }
-        let part = |text: &str, default: &str| match text {
-            "" => Ok(default.into()),
-            text => percent_decode(text).map(String::into_boxed_str),
-        };
-        let vhost: Box<str> = part(vhost, "/")?;
+        let ServerUrl { tls, host, port, user, password, path } = ServerUrl::parse(text, &FORM)?;
+        let vhost = decode_part(path)?.unwrap_or_else(|| "/".into());
         if vhost.len() > NAME_BYTES_MAX {
             return Err("has a virtual host with a name that is too long".into());
         }
         // The broker's own default, which it accepts only from its own machine.
-        let password = part(password, if user.is_empty() { "guest" } else { "" })?;
-        Ok(Self { tls, host: host.into(), port, user: part(user, "guest")?, password, vhost })
+        let password = password.unwrap_or_else(|| if user.is_none() { "guest" } else { "" }.into());
+        Ok(Self { tls, host, port, user: user.unwrap_or_else(|| "guest".into()), password, vhost })
     }
-}
-
-/// Decodes each `%XX`; the result is UTF-8.
-pub(super) fn percent_decode(text: &str) -> Result<String, String> {
-    let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    if !text.split('%').skip(1).all(is_hex) {
-        return Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into());
-    }
-    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| "has percent-encoded bytes that are no UTF-8")?;
-    Ok(decoded.into_owned())
 }
 
 /// The URL without the password.
@@ -88,10 +54,7 @@ impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "amqps" } else { "amqp" };
         let vhost = if &*self.vhost == "/" { String::new() } else { format!("/{}", self.vhost.replace('/', "%2F")) };
-        match self.host.contains(':') {
-            true => write!(f, "{scheme}://{}@[{}]:{}{vhost}", self.user, self.host, self.port),
-            false => write!(f, "{scheme}://{}@{}:{}{vhost}", self.user, self.host, self.port),
-        }
+        write!(f, "{scheme}://{}@{}{vhost}", self.user, HostAndPort(&self.host, self.port))
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use http::uri::Authority;
-
-use super::broker::percent_decode;
 use super::postgres_tls::is_local;
+use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm};
 
 /// A Redis or Valkey server: its address, the user, and the database.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,7 +22,12 @@ pub struct RedisServer {
     pub database: u16,
 }
 
-const EXAMPLE: &str = "write `redis://user:password@host:6379/0`, or `rediss://` for TLS";
+const FORM: ServerUrlForm = ServerUrlForm {
+    server: "a Redis server",
+    cleartext: ("redis", 6379),
+    tls: ("rediss", 6379),
+    example: "write `redis://user:password@host:6379/0`, or `rediss://` for TLS",
+};
 
 impl RedisServer {
     /// Reads `redis://user:password@host:port/database`: percent-encoding is decoded, and every part but the host may be
@@ -36,44 +39,15 @@ impl RedisServer {
         if text.is_empty() {
             return Ok(None);
         }
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("is no URL of a Redis server: {EXAMPLE}"));
-        };
-        let tls = match scheme.to_ascii_lowercase().as_str() {
-            "redis" => false,
-            "rediss" => true,
-            _ => return Err(format!("has an unknown scheme: {EXAMPLE}")),
-        };
-        if rest.contains(['?', '#']) {
-            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
-        }
-        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let (user, password) = user.split_once(':').unwrap_or((user, ""));
-        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLE}"))?;
-        let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
-        let port = match authority.port_u16() {
-            None if !after_host.contains(':') => 6379,
-            Some(port) if port > 0 => port,
-            _ => return Err("has a port that is not a number from 1 to 65535".into()),
-        };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if host.is_empty() {
-            return Err(format!("has no host: {EXAMPLE}"));
-        }
-        let part = |text: &str| match text {
-            "" => Ok(None),
-            text => percent_decode(text).map(|text| Some(text.into_boxed_str())),
-        };
-        let (user, password) = (part(user)?, part(password)?);
+        let ServerUrl { tls, host, port, user, password, path } = ServerUrl::parse(text, &FORM)?;
         if user.is_some() && password.is_none() {
-            return Err(format!("has a user without a password: {EXAMPLE}"));
+            return Err(format!("has a user without a password: {}", FORM.example));
         }
-        let database = match database {
+        let database = match path {
             "" => 0,
-            number => number.parse().map_err(|_| format!("has a database that is no number: {EXAMPLE}"))?,
+            number => number.parse().map_err(|_| format!("has a database that is no number: {}", FORM.example))?,
         };
-        Ok(Some(Self { tls, host: host.into(), port, user, password, database }))
+        Ok(Some(Self { tls, host, port, user, password, database }))
     }
 
     /// Whether its password crosses a network in cleartext.
@@ -89,10 +63,7 @@ impl fmt::Display for RedisServer {
         if let Some(user) = &self.user {
             write!(f, "{user}@")?;
         }
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}/{}", self.host, self.port, self.database),
-            false => write!(f, "{}:{}/{}", self.host, self.port, self.database),
-        }
+        write!(f, "{}/{}", HostAndPort(&self.host, self.port), self.database)
     }
 }
 

@@ -8,7 +8,7 @@ use super::upstream::UpstreamTarget;
 ///
 /// # Errors
 /// The problem, beginning with a verb. It never has the text, which may hold a password.
-pub(super) fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
+pub fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery), String> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(format!("is no URL: {example}"));
     };

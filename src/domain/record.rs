@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::fingerprint::{Fingerprint, Recipe};
 use super::ids::{RecordId, Token};
 use super::recovery::RecoveryPoint;
-use super::state::KeyState;
+use super::state::{CompletedResponse, KeyState};
 
 /// A key's record, as a request finds it.
 #[derive(Clone, Debug)]
@@ -36,6 +36,34 @@ pub struct Record {
     pub state: KeyState,
     /// The store's times of this reading; `None` for what this process knows without the store.
     pub reading: Option<RecordReading>,
+}
+
+impl Record {
+    /// The record of a completed key, as a cache keeps it.
+    pub fn completed(
+        id: RecordId,
+        (attempt, token): (u32, Token),
+        (recipe, fingerprint): (Recipe, Fingerprint),
+        accepted_at: Option<SystemTime>,
+        completed: CompletedResponse,
+    ) -> Self {
+        Self {
+            id,
+            attempt,
+            token,
+            recipe,
+            fingerprint,
+            running_for: Duration::ZERO,
+            deadline_in_ms: 0,
+            past_ttl: false,
+            late: false,
+            // Only a later attempt in this life of the key would use it, and there is none after a completed one.
+            recovery_point: None,
+            accepted_at,
+            state: KeyState::Completed(completed),
+            reading: None,
+        }
+    }
 }
 
 /// The times of a record's reading, by the store's clock.

@@ -378,7 +378,7 @@ fn unguarded(
 ) -> Admission {
     // A gRPC client may keep a stream open without sending anything for hours.
     if let (Body::Streaming(stream), true) =
-        (&mut body, fields::is_grpc(&head.headers) && upstream.shares_connections())
+        (&mut body, upstream.shares_connections() && fields::is_grpc(&head.headers))
     {
         stream.limit_rate(None);
     }

@@ -1,6 +1,7 @@
 //! The parts of every test: a store of its own, a service that counts, the proxy between them, and a client.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -31,6 +32,14 @@ pub mod syscall_fault;
 pub mod tls;
 pub mod upstream;
 pub mod wire;
+
+/// The first of these programs that is installed, also one for administrators alone.
+pub fn find_program(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).collect();
+    let programs = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    programs.into_iter().find(|program| program.is_file())
+}
 
 /// A store, a service, and the proxy in front of it.
 pub struct World {

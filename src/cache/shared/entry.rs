@@ -149,22 +149,8 @@ fn decode_record(id: RecordId, mut text: Bytes) -> Option<SharedRecord> {
     let kept = text.try_get_u8().ok()?;
     let fields = take_prefixed(&mut text)?;
     let response = Arc::new(StoredResponse::decode(status, &fields, (kept == BODY_KEPT).then_some(text)).ok()?);
-    let record = Record {
-        id,
-        attempt,
-        token,
-        recipe,
-        fingerprint,
-        running_for: Duration::ZERO,
-        deadline_in_ms: 0,
-        past_ttl: false,
-        late: false,
-        // Only a later attempt in this life of the key would use it, and there is none after a completed one.
-        recovery_point: None,
-        accepted_at,
-        state: KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) }),
-        reading: None,
-    };
+    let completed = CompletedResponse { response, expires_at: Some(expires_at) };
+    let record = Record::completed(id, (attempt, token), (recipe, fingerprint), accepted_at, completed);
     Some(SharedRecord { record, epoch, expires_at })
 }
 
@@ -211,21 +197,10 @@ mod tests {
         let body = body.map(Bytes::from_static);
         let response = Arc::new(StoredResponse { status: StatusCode::CREATED, headers, body, trailers });
         let expires_at = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(86_400_001));
-        Record {
-            id: id(1),
-            attempt: 2,
-            token: Token::from_random([2; 16]),
-            recipe: Recipe::new(FingerprintRules::default(), None),
-            fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
-            running_for: Duration::ZERO,
-            deadline_in_ms: 0,
-            past_ttl: false,
-            late: false,
-            recovery_point: None,
-            accepted_at: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(7)),
-            state: KeyState::Completed(CompletedResponse { response, expires_at }),
-            reading: None,
-        }
+        let ids = (2, Token::from_random([2; 16]));
+        let request = (Recipe::new(FingerprintRules::default(), None), Fingerprint::from_stored(&[3; 32]).unwrap());
+        let accepted_at = Some(SystemTime::UNIX_EPOCH + Duration::from_millis(7));
+        Record::completed(id(1), ids, request, accepted_at, CompletedResponse { response, expires_at })
     }
 
     fn secrets() -> [Secrets; 2] {

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::super::format_chain;
 use super::response::{NoResponse, ProbedResponse, ProbedResult};
-use crate::config::UpstreamTarget;
+use crate::config::{self, UpstreamTarget};
 use crate::tls::{Authorities, HandshakeError, Trust};
 
 /// The length of a response's body, at most.
@@ -44,20 +44,14 @@ impl ProbedEndpoint {
         authorities: impl FnOnce() -> Result<Authorities, String>,
         limit: Duration,
     ) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or("is no URL: write `http://host:port/path`")?;
-        let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        if path.contains('#') {
-            return Err("has a fragment, which is never sent: leave `#` out".into());
-        }
-        let path = path.parse().map_err(|_| "has characters that no URL may have: percent-encode them")?;
-        match UpstreamTarget::parse(&format!("{scheme}://{host}"))? {
+        let (target, path) = config::parse_service_url(url, "write `http://host:port/path`, or `https://` for TLS")?;
+        match target {
             UpstreamTarget::Http(authority) => Ok(Self { authority, path, tls: None, limit }),
             UpstreamTarget::Https(authority, name) => {
                 let tls = Some((Trust::new(&authorities()?).config(), name));
                 Ok(Self { authority, path, tls, limit })
             }
-            UpstreamTarget::H2c(_) | UpstreamTarget::Unix(_) => Err("is neither `http://` nor `https://`".into()),
+            UpstreamTarget::H2c(_) | UpstreamTarget::Unix(_) => Err("is not `http://` or `https://`".into()),
         }
     }
 
@@ -80,13 +74,13 @@ impl ProbedEndpoint {
 
     /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<ProbeConnection, NoResponse> {
-        let connected = timeout(self.limit, self.connect_at_any_time()).await;
+        let connected = timeout(self.limit, self.open_connection()).await;
         let connected = connected.unwrap_or_else(|_| Err("no connection in time".into()));
         let sender = connected.map_err(|error| NoResponse(format_chain(error.as_ref())))?;
         Ok(ProbeConnection { sender, limit: self.limit })
     }
 
-    async fn connect_at_any_time(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error>> {
+    async fn open_connection(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error>> {
         let default_port = if self.tls.is_some() { 443 } else { 80 };
         let stream = TcpStream::connect((self.host(), self.authority.port_u16().unwrap_or(default_port))).await?;
         stream.set_nodelay(true)?;

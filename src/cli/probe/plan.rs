@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::endpoint::ProbedEndpoint;
 use super::finding::ProbeCheck;
+use super::response::member_pointer;
 
 /// The operation that is probed.
 pub(super) struct ProbePlan {
@@ -217,8 +218,7 @@ fn collect_leaves(value: &Value, pointer: String, found: &mut Vec<String>) {
         }
         Value::Object(members) => {
             for (name, value) in members {
-                let name = name.replace('~', "~0").replace('/', "~1");
-                collect_leaves(value, format!("{pointer}/{name}"), found);
+                collect_leaves(value, member_pointer(&pointer, name), found);
             }
         }
         Value::Null | Value::Bool(_) => {}

@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
-use super::eventually;
+use super::{eventually, find_program};
 
 /// A browser starts slowly on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
@@ -68,7 +68,7 @@ pub enum Scripts {
 impl Browser {
     /// Starts a browser with an empty profile; returns `None` with a message if none is installed.
     pub async fn start(scripts: Scripts) -> Option<Self> {
-        let Some(driver) = program("chromedriver").filter(|_| program("chromium").is_some()) else {
+        let Some(driver) = find_program(&["chromedriver"]).filter(|_| find_program(&["chromium"]).is_some()) else {
             eprintln!("skipped: no browser (apt-get install chromium chromium-driver)");
             return None;
         };
@@ -98,7 +98,7 @@ impl Browser {
             "--hide-scrollbars",
             &profile,
         ];
-        let options = json!({ "binary": program("chromium").unwrap(), "args": arguments });
+        let options = json!({ "binary": find_program(&["chromium"]).unwrap(), "args": arguments });
         let wanted =
             json!({ "capabilities": { "alwaysMatch": { "browserName": "chrome", "goog:chromeOptions": options } } });
         let session = browser.call_driver("POST", "/session", Some(wanted)).await;
@@ -280,9 +280,4 @@ fn is_whole(answer: &[u8]) -> bool {
     let Some(head) = text.find("\r\n\r\n") else { return false };
     let length = text[..head].split_once("content-length:").unwrap().1;
     answer.len() >= head + 4 + length.lines().next().unwrap().trim().parse::<usize>().unwrap()
-}
-
-fn program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }

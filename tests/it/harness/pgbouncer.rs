@@ -5,14 +5,14 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
 use super::postgres::{Database, as_owner, owner, restartable_port};
-use super::{TEST_TIMEOUT, eventually};
+use super::{TEST_TIMEOUT, eventually, find_program};
 
 /// A running PgBouncer. It ends when this value is dropped.
 pub struct Bouncer {
@@ -41,7 +41,7 @@ pub async fn shared(database: &Database) -> Option<&'static Bouncer> {
 impl Bouncer {
     /// A separate one in front of a database's server; `None` with a message if PgBouncer is not installed.
     pub async fn before(database: &Database) -> Option<Self> {
-        let Some(program) = program() else {
+        let Some(program) = find_program(&["pgbouncer"]) else {
             eprintln!("skipped: pgbouncer is not installed (apt-get install pgbouncer)");
             return None;
         };
@@ -111,10 +111,4 @@ impl Drop for Bouncer {
         drop(self.guardian.stdin.take());
         drop(self.guardian.wait());
     }
-}
-
-fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    folders.map(|folder| folder.join("pgbouncer")).find(|program| program.exists())
 }

@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use redis::aio::MultiplexedConnection;
 
 use super::postgres::restartable_port;
-use super::{TEST_TIMEOUT, eventually};
+use super::{TEST_TIMEOUT, eventually, find_program};
 
 /// A running server. It ends when this value is dropped.
 pub struct RedisFixture {
@@ -44,7 +43,7 @@ impl RedisFixture {
     }
 
     pub async fn start_with(password: Option<&'static str>) -> Option<Self> {
-        let Some(server) = server() else {
+        let Some(server) = find_program(&["redis-server", "valkey-server"]) else {
             eprintln!("skipped: Redis is not installed (apt-get install redis-server)");
             return None;
         };
@@ -153,11 +152,4 @@ impl Drop for RedisFixture {
         drop(self.guardian.stdin.take());
         drop(self.guardian.wait());
     }
-}
-
-fn server() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<_> = std::env::split_paths(&path).collect();
-    let programs = ["redis-server", "valkey-server"].into_iter();
-    programs.flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|program| program.exists())
 }

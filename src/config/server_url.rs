@@ -1,0 +1,89 @@
+//! The URL of a server that is spoken to with a user and a password: a broker, or the shared cache.
+
+use std::fmt;
+
+use http::uri::Authority;
+use percent_encoding::percent_decode_str;
+
+/// The form of one kind of URL.
+pub(super) struct ServerUrlForm {
+    /// The server in a problem's words, such as `a broker`.
+    pub server: &'static str,
+    /// The scheme in cleartext, and its default port.
+    pub cleartext: (&'static str, u16),
+    /// The scheme with TLS, and its default port.
+    pub tls: (&'static str, u16),
+    /// The end of a problem's text: what is right.
+    pub example: &'static str,
+}
+
+/// The parts of such a URL. User and password are decoded; `None` where they are empty.
+#[derive(Debug)]
+pub(super) struct ServerUrl<'a> {
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// Its name or address, an IPv6 address without brackets.
+    pub host: Box<str>,
+    pub port: u16,
+    pub user: Option<Box<str>>,
+    pub password: Option<Box<str>>,
+    /// The text after the first slash, as it is written.
+    pub path: &'a str,
+}
+
+impl<'a> ServerUrl<'a> {
+    /// Reads `scheme://user:password@host:port/path`. Every part but the scheme and the host may be missing.
+    ///
+    /// # Errors
+    /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
+    pub fn parse(text: &'a str, form: &ServerUrlForm) -> Result<Self, String> {
+        let ServerUrlForm { server, cleartext, tls, example } = form;
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("is no URL of {server}: {example}"));
+        };
+        let is = |name: &str| scheme.eq_ignore_ascii_case(name);
+        let (tls, default_port) = match (is(cleartext.0), is(tls.0)) {
+            (true, _) => (false, cleartext.1),
+            (_, true) => (true, tls.1),
+            (false, false) => return Err(format!("has an unknown scheme: {example}")),
+        };
+        if rest.contains(['?', '#']) {
+            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {example}"))?;
+        let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
+        let port = match authority.port_u16() {
+            None if !after_host.contains(':') => default_port,
+            Some(port) if port > 0 => port,
+            _ => return Err("has a port that is not a number from 1 to 65535".into()),
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(format!("has no host: {example}"));
+        }
+        Ok(Self { tls, host: host.into(), port, user: decode_part(user)?, password: decode_part(password)?, path })
+    }
+}
+
+/// Decodes each `%XX` of a part; the result is UTF-8. `None` for an empty part.
+pub(super) fn decode_part(text: &str) -> Result<Option<Box<str>>, String> {
+    let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    if !text.split('%').skip(1).all(is_hex) {
+        return Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into());
+    }
+    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| "has percent-encoded bytes that are no UTF-8")?;
+    Ok((!decoded.is_empty()).then(|| decoded.into()))
+}
+
+/// A host and a port as a URL has them.
+pub(super) struct HostAndPort<'a>(pub &'a str, pub u16);
+
+impl fmt::Display for HostAndPort<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(host, port) = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
