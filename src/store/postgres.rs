@@ -1,9 +1,9 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
-//! Every method consists of single statements in READ COMMITTED. Each is committed by itself and sent unprepared, so
-//! that no session holds any state of ours. Some statements are batched, see `batcher`: a call puts its request into a
-//! queue, and a free connection takes all requests that wait there. The steps of one call (insert, conflict, read) are
-//! written here as they happen to that one call.
+//! Every method consists of single statements in READ COMMITTED. Each is committed by itself. No session that a
+//! pooler shares holds any state of ours: statements are prepared only where none does, see `client`. Some statements are
+//! batched, see `batcher`: a call puts its request into a queue, and a free connection takes all requests that wait there.
+//! The steps of one call (insert, conflict, read) are written here as they happen to that one call.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
 //! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement, and `bounded` has
@@ -52,8 +52,10 @@ macro_rules! durable {
 }
 
 mod admin;
+mod backend;
 mod batcher;
 mod bounded;
+mod client;
 mod connect;
 mod deliveries;
 mod failure;

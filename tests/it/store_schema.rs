@@ -28,7 +28,7 @@ const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outb
 const SQLITE: [&str; 5] = ["0006_unknown_deliveries", "0007_audit", "0008_causes", "0009_salts", "0010_live_keys"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 7] = [
+const POSTGRES: [&str; 8] = [
     "0006_statements",
     "0007_unknown_deliveries",
     "0008_forget",
@@ -36,6 +36,7 @@ const POSTGRES: [&str; 7] = [
     "0010_causes",
     "0011_salts",
     "0012_live_keys",
+    "0013_single_rows",
 ];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after
@@ -457,13 +458,81 @@ fn sqlite_searches_unknown_deliveries_by_their_own_index() {
     }
 }
 
+/// A key in every state before every outcome, with the newest token and with another one.
+const SETTLEMENTS: &str = "
+    create temporary table settlements on commit drop as
+    select sha256(convert_to(row_number() over ()::text, 'UTF8')) as id, *
+      from unnest(array['completed', 'dead', 'expired', 'in_flight', 'queued', 'retryable', 'unknown']) as s (state)
+     cross join unnest(array[false, true]) as a (accepted)
+     cross join unnest(array[1, 2]) as n (attempt)
+     cross join unnest(array[null, 'charged']) as p (point)
+     cross join (values ('completed', 60000), ('retryable', 60000), ('retryable', 0), ('unknown', null))
+                as o (outcome, ttl)
+     cross join unnest(array['newest', 'stale']) as t (token)
+     where (state <> 'queued' or accepted) and (state <> 'retryable' or not accepted);
+    insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, instance, token, state, attempt,
+                               created_at, reserved_at, deadline, settled_at, expires_at, status, fields, accepted_at, due_at,
+                               recovery_point)
+    select id, 's', sha256('a'), sha256('b'), 'k', 'r', 'v1', sha256('c'), 1, substr(sha256('newest'), 1, 16), state, attempt,
+           '2026-01-01', '2026-01-01', '2026-01-01',
+           case when state <> 'in_flight' then timestamptz '2026-01-01' end,
+           case when state in ('completed', 'expired', 'retryable') then timestamptz '2036-01-01' end,
+           case when state = 'completed' then 201 end, case when state = 'completed' then ''::bytea end,
+           case when accepted then timestamptz '2026-01-01' end,
+           case when state = 'queued' then timestamptz '2026-01-01' end, point
+      from settlements";
+
+#[tokio::test]
+async fn a_settlement_alone_does_what_it_does_in_a_batch() {
+    let world = StoreFixture::postgres().await;
+    let client = world.database().client().await;
+    let of_completed = |value: &str| format!("case when outcome = 'completed' then {value} end");
+    let parameters = [
+        "id".to_owned(),
+        "substr(sha256(token::bytea), 1, 16)".to_owned(),
+        "outcome".to_owned(),
+        "ttl::bigint".to_owned(),
+        of_completed("200::smallint"),
+        of_completed("'f'::bytea"),
+        of_completed("'b'::bytea"),
+        "null::bigint".to_owned(),
+        "5000::bigint".to_owned(),
+        "case when outcome = 'unknown' then 'timeout' end".to_owned(),
+    ];
+    let in_arrays: Vec<String> = parameters.iter().map(|value| format!("array[{value}]")).collect();
+    let in_a_batch =
+        format!("select id, until_ms is null as forever from settlements, oncegate.settle_3({})", in_arrays.join(", "));
+    let alone = format!(
+        "select id, expires_at_ms is null as forever from settlements, oncegate.settle_one_1({}) where changed",
+        parameters.join(", ")
+    );
+    let rows =
+        "select id, state, status, fields, body, cause, remember_ms, attempt, settled_at > '2026-01-02' as settled,
+                       expires_at is null as forever, round(extract(epoch from expires_at - settled_at)) as ttl,
+                       round(extract(epoch from due_at - settled_at)) as due
+                  from oncegate.keys";
+    let mut results = Vec::new();
+    for settle in [in_a_batch, alone] {
+        client.batch_execute(&format!("begin; {SETTLEMENTS}")).await.unwrap();
+        let text = async |sql: &str| {
+            let aggregated = format!("select json_agg(r order by id)::text from ({sql}) as r");
+            client.query_one(&aggregated, &[]).await.unwrap().get::<_, String>(0)
+        };
+        results.push((text(&settle).await, text(rows).await));
+        client.batch_execute("rollback").await.unwrap();
+    }
+    assert!(results[0].0.matches("forever").count() > 50, "{}", results[0].0);
+    assert_eq!(results[0], results[1]);
+}
+
 #[tokio::test]
 async fn a_plan_made_on_an_empty_table_is_right_for_a_large_one() {
     let world = StoreFixture::postgres().await;
     let client = world.database().client().await;
     let settle = "select * from oncegate.settle_3(array[sha256('5')], array['\\x00'::bytea], array['unknown'],
                   array[null::bigint], array[null::smallint], array[null::bytea], array[null::bytea], array[null::bigint],
-                  array[null::bigint], array[null::text])";
+                  array[null::bigint], array[null::text]);
+                  select * from oncegate.settle_one_1(sha256('5'), '\\x00', 'unknown', null, null, null, null, null, null, null)";
     // More often than a session needs before it may switch to a generic plan.
     for _ in 0..10 {
         client.batch_execute(settle).await.unwrap();

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::client::Parameter;
 use super::failure::PgFailure;
 use super::lookups::AWAIT_DURABILITY;
 use super::retry::{RetryBudget, retry_until_known};
-use super::upkeep::{Parameter, column, query};
+use super::upkeep::{column, query};
 use super::{Postgres, bounded};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;

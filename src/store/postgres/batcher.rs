@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_postgres::Client;
 
+use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::RecordId;
@@ -29,7 +29,7 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
 
     /// Executes all requests by one statement. Returns the answers in the requests' order.
     fn run(
-        client: &Client,
+        client: &PgClient,
         requests: &[&Self],
     ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
 }

@@ -8,9 +8,9 @@ use futures_util::future::join3;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Error, Row};
 
+use super::client::Parameter;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
-use super::upkeep::Parameter;
 
 /// Runs one statement on one of the pool's connections; the server ends it at the deadline.
 pub(super) async fn query(

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
-use deadpool_postgres::ClientWrapper;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, Config};
 
+use super::client::PgClient;
 use super::failure::PgFailure;
 use super::hosts::{HostList, PgSession};
 use super::look::PrimaryLook;
@@ -97,17 +97,17 @@ struct PgManager {
 }
 
 impl Manager for PgManager {
-    type Type = ClientWrapper;
+    type Type = PgClient;
     type Error = BoxError;
 
-    async fn create(&self) -> Result<ClientWrapper, BoxError> {
+    async fn create(&self) -> Result<PgClient, BoxError> {
         let (client, driver) = self.server.connect(self.timeout).await?;
-        Ok(ClientWrapper::new(client, driver))
+        Ok(PgClient::new(client, driver).await)
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
     /// lives would cost every statement a round trip.
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<BoxError> {
+    async fn recycle(&self, client: &mut PgClient, _: &Metrics) -> RecycleResult<BoxError> {
         if client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
     }
 }
@@ -159,7 +159,7 @@ impl PgConnection {
         }
     }
 
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &PgClient {
         self.object.as_ref().expect("the object is taken out only when the guard is dropped")
     }
 
@@ -168,7 +168,7 @@ impl PgConnection {
     pub async fn finish<T>(
         mut self,
         deadline: Instant,
-        statement: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+        statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, PgFailure> {
         if Instant::now() >= deadline {
             drop(self.object.take());

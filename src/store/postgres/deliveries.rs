@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Error, Row};
 
 use super::batcher::BatchStatement;
+use super::client::Parameter;
+use super::client::PgClient;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column, holder_bytes, path_bytes};
-use super::upkeep::{Parameter, column as unreadable, query};
+use super::upkeep::{column as unreadable, query};
 use crate::domain::delivery::{EnqueueRequest, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::state::StateKind;
@@ -45,7 +47,7 @@ impl BatchStatement for EnqueueStatement {
         self.0.reserve_request.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(requests, |q| q.0.reserve_request.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 14] = [
             (/* id */ &column(requests, |q| q.0.reserve_request.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),

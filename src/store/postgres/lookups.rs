@@ -13,10 +13,11 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
 use super::bounded;
+use super::client::Parameter;
+use super::client::PgClient;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column};
-use super::upkeep::Parameter;
 use crate::domain::ids::RecordId;
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
@@ -91,7 +92,7 @@ impl BatchStatement for FindStatement {
         self.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let ids = column(requests, |q| q.id);
         let found = read_rows(client, &ids, SMALL_RESPONSE_MAX, requests.iter().any(|q| q.in_doubt)).await?;
         Ok(ids.iter().map(|id| found.get(&id.as_bytes()[..]).cloned().transpose()).collect())
@@ -121,7 +122,7 @@ impl BatchStatement for FindLargeStatement {
         self.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let ids = column(requests, |q| q.id);
         let found = read_rows(client, &ids, usize::MAX, requests.iter().any(|q| q.in_doubt)).await?;
         let whole = |row: LookupRow| match row {

@@ -8,9 +8,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::bounded;
+use super::client::Parameter;
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::upkeep::{Parameter, column, query};
+use super::upkeep::{column, query};
 use crate::domain::ids::RecordId;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::response::CorruptRow;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio_postgres::types::Type;
 
 use super::Postgres;
+use super::client::Parameter;
 use super::retry::{RetryBudget, retry_until_known};
-use super::upkeep::{Parameter, column, execute, query};
+use super::upkeep::{column, execute, query};
 use crate::store::StoreFuture;
 use crate::store::salts::SaltStore;
 

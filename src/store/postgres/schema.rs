@@ -60,6 +60,7 @@ const STEPS: &[MigrationStep] = &[
             sql: include_str!("../../../migrations/postgres/0012_live_keys.keys_holder.sql"),
         },
     ]),
+    MigrationStep::new(13, "0013_single_rows", include_str!("../../../migrations/postgres/0013_single_rows.sql")),
 ];
 
 /// See [`crate::store::schema()`].

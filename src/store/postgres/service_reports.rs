@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
+use super::client::Parameter;
+use super::client::PgClient;
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::retry::{RetryBudget, retry_until_known};
 use super::statements::{OVERHEAD_BYTES, column};
-use super::upkeep::{Parameter, column as unreadable, query};
+use super::upkeep::{column as unreadable, query};
 use super::{Postgres, bounded};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
@@ -112,7 +114,7 @@ impl BatchStatement for FindReservationStatement {
         self.handle.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let mut ids = column(requests, |q| q.handle.id.as_bytes().as_slice());
         // Sorted, as all batches are.
         ids.dedup();
@@ -161,7 +163,7 @@ impl BatchStatement for RecoveryPointStatement {
         self.handle.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
         let parameters: [Parameter<'_>; 4] = [
             (/* id */ &column(requests, |q| q.handle.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.handle.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -196,7 +198,7 @@ impl BatchStatement for NotExecutedStatement {
         self.handle.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<ReportResult>, Error> {
         let parameters: [Parameter<'_>; 4] = [
             (/* id */ &column(requests, |q| q.handle.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.handle.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),

@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Error, Row};
 
 use super::batcher::BatchStatement;
+use super::client::PgClient;
 use crate::domain::attempt::{ReserveRequest, Settlement};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
@@ -23,8 +24,10 @@ use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, s
 
 const EXTEND_DEADLINE: &str = durable!("extend_deadline");
 const RESERVE: &str = include_str!("sql/reserve.sql");
+const RESERVE_ONE: &str = include_str!("sql/reserve_one.sql");
 const RESTORE: &str = durable!("restore");
 const SETTLE: &str = include_str!("sql/settle.sql");
+const SETTLE_ONE: &str = include_str!("sql/settle_one.sql");
 const SETTLE_SKIP_LOCKED: &str = include_str!("sql/settle_skip_locked.sql");
 const TAKE_OVER: &str = durable!("take_over");
 
@@ -68,7 +71,10 @@ impl BatchStatement for ReserveStatement {
         self.0.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<bool>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<bool>, Error> {
+        if let [alone] = requests {
+            return Ok(vec![alone.run_alone(client).await?]);
+        }
         let recipes = column(requests, |q| q.0.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -86,11 +92,38 @@ impl BatchStatement for ReserveStatement {
             (/* holder */ &column(requests, |q| holder_bytes(&q.0)), Type::BYTEA_ARRAY),
         ];
         let mut won = HashSet::new();
-        for row in client.query_typed(RESERVE, &parameters).await? {
+        for row in client.call(RESERVE, &parameters).await? {
             won.insert(row.try_get::<_, Vec<u8>>("token")?);
         }
         // Removed, so that of two requests with one token only one wins.
         Ok(column(requests, |q| q.0.token).iter().map(|token| won.remove(token.as_bytes().as_slice())).collect())
+    }
+}
+
+impl ReserveStatement {
+    async fn run_alone(&self, client: &PgClient) -> Result<bool, Error> {
+        let q = &*self.0;
+        let rows = client
+            .call(
+                RESERVE_ONE,
+                &[
+                    (/* id */ &q.id.as_bytes().as_slice(), Type::BYTEA),
+                    (/* service */ &&*q.service, Type::TEXT),
+                    (/* scope */ &q.scope.as_bytes().as_slice(), Type::BYTEA),
+                    (/* space */ &q.space.as_bytes().as_slice(), Type::BYTEA),
+                    (/* key */ &q.key.as_bytes(), Type::BYTEA),
+                    (/* route */ &&*q.route, Type::TEXT),
+                    (/* recipe */ &q.recipe.to_stored(), Type::TEXT),
+                    (/* fingerprint */ &q.fingerprint.as_bytes().as_slice(), Type::BYTEA),
+                    (/* instance */ &q.instance.get(), Type::INT8),
+                    (/* token */ &q.token.as_bytes().as_slice(), Type::BYTEA),
+                    (/* time_limit_ms */ &millis(q.time_limit), Type::INT8),
+                    (/* path */ &q.path.as_deref(), Type::BYTEA),
+                    (/* holder */ &holder_bytes(q), Type::BYTEA),
+                ],
+            )
+            .await?;
+        rows.first().map_or(Ok(false), |row| row.try_get("reserved"))
     }
 }
 
@@ -114,7 +147,7 @@ impl BatchStatement for TakeOverStatement {
         self.0.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let recipes = column(requests, |q| q.0.recipe.to_stored());
         let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -168,7 +201,16 @@ impl BatchStatement for SettleStatement {
         self.settlement.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let mut held = requests.iter().any(|q| q.held);
+        if let [alone] = requests
+            && !held
+        {
+            match alone.run_alone(client).await {
+                Err(error) if is_locked(&error) => held = true,
+                settled => return Ok(vec![settled?]),
+            }
+        }
         let terms = column(requests, |q| OutcomeColumns::from_outcome(&q.settlement.outcome));
         let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
             (/* id */ &column(requests, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -182,15 +224,48 @@ impl BatchStatement for SettleStatement {
             (/* due_ms */ &column(requests, |q| q.settlement.retry_in.map(millis)), Type::INT8_ARRAY),
             (/* cause */ &map_all(&terms, |t| t.cause.as_deref()), Type::TEXT_ARRAY),
         ];
-        let held = requests.iter().any(|q| q.held);
-        let rows = match client.query_typed(if held { SETTLE_SKIP_LOCKED } else { SETTLE }, &parameters).await {
-            // One row is locked, and the whole statement was rolled back.
-            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) && !held => {
-                client.query_typed(SETTLE_SKIP_LOCKED, &parameters).await?
-            }
+        let settled = match held {
+            true => client.query_typed(SETTLE_SKIP_LOCKED, &parameters).await,
+            false => client.call(SETTLE, &parameters).await,
+        };
+        let rows = match settled {
+            // The whole statement was rolled back.
+            Err(error) if is_locked(&error) && !held => client.query_typed(SETTLE_SKIP_LOCKED, &parameters).await?,
             rows => rows?,
         };
         expiries(&rows, requests.iter().map(|q| q.settlement.id))
+    }
+}
+
+/// Whether another transaction has locked one of the rows for longer than a settlement waits.
+fn is_locked(error: &Error) -> bool {
+    error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
+impl SettleStatement {
+    async fn run_alone(&self, client: &PgClient) -> Result<SettledRow, Error> {
+        let settlement = &*self.settlement;
+        let terms = OutcomeColumns::from_outcome(&settlement.outcome);
+        let rows = client
+            .call(
+                SETTLE_ONE,
+                &[
+                    (/* id */ &settlement.id.as_bytes().as_slice(), Type::BYTEA),
+                    (/* token */ &settlement.token.as_bytes().as_slice(), Type::BYTEA),
+                    (/* state */ &state_after(&settlement.outcome), Type::TEXT),
+                    (/* ttl_ms */ &terms.ttl_ms, Type::INT8),
+                    (/* status */ &terms.status, Type::INT2),
+                    (/* fields */ &terms.fields.as_deref(), Type::BYTEA),
+                    (/* body */ &terms.body, Type::BYTEA),
+                    (/* remember_ms */ &terms.remember_ms, Type::INT8),
+                    (/* due_ms */ &settlement.retry_in.map(millis), Type::INT8),
+                    (/* cause */ &terms.cause.as_deref(), Type::TEXT),
+                ],
+            )
+            .await?;
+        let Some(row) = rows.first() else { return Ok(Ok(None)) };
+        let expires_at_ms: Option<i64> = row.try_get("expires_at_ms")?;
+        Ok(if row.try_get("changed")? { expires_at_ms.map(row::time).transpose().map(Some) } else { Ok(None) })
     }
 }
 
@@ -216,7 +291,7 @@ impl BatchStatement for RestoreStatement {
         self.0.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let lost: Vec<_> = requests.iter().filter_map(|q| Some((q.0.lease_to_restore()?, &q.0.outcome))).collect();
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
@@ -328,7 +403,7 @@ impl BatchStatement for ExtendStatement {
         self.id
     }
 
-    async fn run(client: &Client, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
             (/* id */ &column(requests, |q| q.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),

@@ -5,8 +5,9 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
+use super::client::Parameter;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::{InstanceId, RecordId, Token};
@@ -21,8 +22,6 @@ const RELEASE_LEASE: &str = durable!("release_lease");
 const REMEMBER_ROUTE_IDENTITIES: &str = durable!("remember_route_identities");
 const LIST_IN_FLIGHT: &str = include_str!("sql/list_in_flight.sql");
 const SWEEP: &str = durable!("sweep");
-
-pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) async fn renew_lease(
     pool: &PgPool,

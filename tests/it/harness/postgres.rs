@@ -64,6 +64,21 @@ impl Database {
         Self { url: self.url.replace(self.address(), addresses), name: self.name.clone() }
     }
 
+    /// Notes the number of prepared statements in each session that writes a key.
+    pub async fn note_prepared_statements(&self) {
+        let sql = "create table prepared (statements bigint);
+                   create function note_prepared() returns trigger language plpgsql as
+                   'begin insert into prepared select count(*) from pg_prepared_statements; return null; end';
+                   create trigger note after insert or update on oncegate.keys for each row execute function note_prepared()";
+        self.client().await.batch_execute(sql).await.unwrap();
+    }
+
+    /// The numbers noted so far, the most last.
+    pub async fn noted_prepared_statements(&self) -> Vec<i64> {
+        let rows = self.client().await.query("select statements from prepared order by 1", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
     /// A connection of the test's own, beside the store's.
     pub async fn client(&self) -> Client {
         connect(&self.url).await

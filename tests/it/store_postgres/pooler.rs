@@ -54,6 +54,26 @@ async fn a_call_interrupted_at_the_pooler_is_repeated_or_found() {
     }
 }
 
+#[tokio::test]
+async fn statements_are_prepared_where_no_pooler_shares_the_session() {
+    for behind_pooler in [false, true] {
+        let database = postgres::database().await;
+        let url = if behind_pooler {
+            let Some(bouncer) = pgbouncer::shared(&database).await else { continue };
+            bouncer.to(&database).url
+        } else {
+            database.url.clone()
+        };
+        let store = store::open(&postgres::settings(&url)).await.unwrap();
+        database.note_prepared_statements().await;
+        let reserve_request = new_reserve_request("k-1");
+        unwrap_lease(store.reserve(reserve_request.clone()).await.unwrap());
+        store.settle(completion(&reserve_request, b"paid")).await.unwrap();
+        let expected = if behind_pooler { [0, 0] } else { [1, 1] };
+        assert_eq!(database.noted_prepared_statements().await, expected, "behind a pooler: {behind_pooler}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_without_its_server_fails_calls_in_time_and_works_when_it_is_back() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(""));

@@ -236,7 +236,8 @@ async fn a_settlement_after_the_lease_is_counted() {
         world.proxy.signal(Signal::CONT);
         hold.release();
         first.await.unwrap().unwrap();
-        assert_eq!(Metrics::of(&world.proxy).await.get(series), 1.0, "{series}");
+        let is_counted = async || Metrics::of(&world.proxy).await.get(series) == 1.0;
+        eventually(TEST_TIMEOUT, async || is_counted().await.then_some(())).await;
     }
     assert_eq!(Metrics::of(&beside).await.sum("oncegate_zombie_keys_total"), 2.0);
 }

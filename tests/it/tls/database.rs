@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use crate::harness::postgres::{Cluster, owner, settings};
+use crate::harness::store_fixture::{new_reserve_request, unwrap_lease};
 use crate::harness::tls::{Authority, CertifiedKeyFiles};
 use crate::harness::{Proxy, Upstream, postgres};
 
@@ -130,6 +131,17 @@ async fn each_sslmode_verifies_as_documented() {
             (got, _) => panic!("{url}: {got:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn statements_are_prepared_over_tls_too() {
+    let secure = Secure::start().await;
+    let database = secure.cluster.empty_database().await;
+    let url = format!("{}?sslmode=require", database.url);
+    let store = store::open(&settings(&url)).await.unwrap();
+    database.note_prepared_statements().await;
+    let lease = unwrap_lease(store.reserve(new_reserve_request("k-1")).await.unwrap());
+    assert_eq!((lease.attempt, database.noted_prepared_statements().await), (1, vec![1]));
 }
 
 #[tokio::test]
