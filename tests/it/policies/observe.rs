@@ -3,6 +3,7 @@
 use crate::harness::{
     Answer, Hold, Request, Response, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route,
 };
+use crate::telemetry::Metrics;
 
 /// Sends a request, and returns its answer and its log line.
 async fn observed(world: &World, request: Request) -> (Response, String) {
@@ -64,13 +65,13 @@ async fn a_duplicate_passes_while_the_first_attempt_runs(store: Store) {
     world.upstream.then(Answer::status(201).hold(&hold));
     let first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
-    // The first request's record is written concurrently with the request.
-    let seen = eventually(TEST_TIMEOUT, async || {
-        let (response, seen) = observed(&world, world.pay("k-1")).await;
-        is_untouched(&response);
-        (seen == "in-flight").then_some(seen)
-    });
-    assert_eq!(seen.await, "in-flight");
+    // The first request's record is written beside the request. A duplicate that came before would be recorded itself.
+    let created = "oncegate_reservations_total{route=\"pay\",result=\"created\"}";
+    let is_recorded = async || Metrics::of(&world.proxy).await.get(created) == 1.0;
+    eventually(TEST_TIMEOUT, async || is_recorded().await.then_some(())).await;
+    let (response, seen) = observed(&world, world.pay("k-1")).await;
+    is_untouched(&response);
+    assert_eq!(seen, "in-flight");
     hold.release();
     is_untouched(&first.await.unwrap().unwrap());
     eventually(TEST_TIMEOUT, async || (observed(&world, world.pay("k-1")).await.1 == "replayed").then_some(())).await;
