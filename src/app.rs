@@ -3,59 +3,37 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
-use crate::body::body_budget::BodyBudget;
-use crate::cache::Cache;
 use crate::cache::shared::SharedCache;
 use crate::config::{self, Config, StartExposure, StoreLocation};
 use crate::consumers;
-use crate::domain::ids::InstanceId;
 use crate::downstream;
 use crate::downstream::balancer::ConnectionBalancer;
 use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
-use crate::instance::boot_time::BootInstant;
-use crate::instance::key_limits::NewKeyLimits;
-use crate::instance::latency::RouteLatencies;
-use crate::instance::lease::InstanceLease;
-use crate::instance::live_keys::LiveKeyLimits;
-use crate::instance::metrics::Metrics;
-use crate::instance::observability::Observability;
-use crate::instance::reload_state::ReloadState;
-use crate::instance::store_clock::{ClockReading, StoreClock};
-use crate::instance::token_verifier::TokenVerifiers;
-use crate::instance::{self, Instance};
+use crate::instance::Instance;
 use crate::store::encrypted::{EncryptedStore, Encryption};
-use crate::store::salts::{self, OpenSaltError};
-use crate::store::{self, Breaker, LeaseRenewal, OpenError, Store};
-use crate::tasks;
-use crate::tasks::deferred_reports::DeferredReports;
-use crate::tasks::deliverer::Deliverer;
-use crate::tasks::gone_routes::GoneRoutes;
-use crate::tasks::heartbeat::Heartbeat;
+use crate::store::salts::OpenSaltError;
+use crate::store::{self, OpenError};
 use crate::tasks::issuer_keys::IssuerKeysReader;
-use crate::tasks::orphans::OrphanedAttempts;
-use crate::tasks::reaper::Reaper;
-use crate::tasks::reconciler::Reconciler;
-use crate::tasks::sweeper::Sweeper;
-use crate::telemetry::traces;
 use crate::telemetry::traces::export::{self, SpanExporter};
 use crate::upstream::connection_slots::UpstreamSlots;
+use assembly::Assembly;
 use framing_guard::FramingTimeouts;
 use reload::ConfigSource;
 
+pub mod assembly;
 mod file_descriptors;
 mod key_changes;
 mod keyed_route;
@@ -146,64 +124,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let store = EncryptedStore::new(store, Encryption::from(&*config));
-    let salt = salts::open(&*store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
-    let breaker = Breaker::new(Arc::<EncryptedStore>::clone(&store));
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| StartError::Machine(error.into()))?;
-    let instance_lease = InstanceLease::new(
-        InstanceId::from_random(u64::from_ne_bytes(random)),
-        config.store.heartbeat,
-        config.store.expiry,
-    );
-    let begun = BootInstant::now();
-    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
-    let renewal =
-        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
-    let renewed = breaker.renew_lease(renewal).await.map_err(StartError::Lease)?;
-    let metrics = Metrics::new(breaker.metrics());
-    let (tracer, span_receiver) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
-    let observability = Arc::new(Observability::new(metrics, tracer));
-    let cache = Cache::new(config.cache_memory);
-    cache.observe_purge_count(renewed.purges);
-    let (shared_cache, shared_cache_task) = config
-        .cache_redis
-        .clone()
-        .map(|server| {
-            let metrics = observability.metrics.shared_cache.clone();
-            SharedCache::new(server, &config.service, &salt, config.secrets.clone(), &config.trust, metrics)
-        })
-        .unzip();
-    let reading = ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now };
-    let store_clock = Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading));
-    store_clock.note_stored_hold(renewed.ttls_held_until);
-    instance_lease.record_renewal(begun);
-    let instance = Arc::new(Instance {
-        salt,
-        instance_lease,
-        store_clock,
-        delivery_due: Notify::new(),
-        unsent_deliveries: Default::default(),
-        in_flight: Arc::default(),
-        wait_groups: Arc::default(),
-        cache,
-        shared_cache,
-        key_limits: NewKeyLimits::default(),
-        live_keys: LiveKeyLimits::default(),
-        replay_permissions: Arc::default(),
-        token_verifiers: TokenVerifiers::default(),
-        upstream_slots: UpstreamSlots::new(shares.each_upstream),
-        bodies: BodyBudget::new(config.limits.held_bodies),
-        tracker: TaskTracker::new(),
-        draining: CancellationToken::new(),
-        drain_expired: CancellationToken::new(),
-        latencies: RouteLatencies::default(),
-        config: Arc::clone(&config),
-        store: breaker.clone(),
-        breaker,
-        observability,
-        reload_state: ReloadState::default(),
-        bypassed: AtomicU64::new(0),
-    });
+    let slots = UpstreamSlots::new(shares.each_upstream);
+    let Assembly { instance, spans, shared_cache_task } = assembly::assemble(&config, &store, slots).await?;
     if let Err(error) = route_identities::warn_of_changes(&*instance.store, &config).await {
         tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
     }
@@ -216,7 +138,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let stops = ShutdownSignals::default();
     let (sender, live) = watch::channel(Arc::clone(&config));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
-    let background = start_tasks(&instance, &live, &stops);
+    let background = assembly::start_tasks(&instance, &live, &stops.tasks, &stops.last);
     // Before the first request is accepted, so that its token can be verified.
     issuer_keys.read().await;
     background.spawn(issuer_keys.run(stops.tasks.clone()));
@@ -230,7 +152,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     background.spawn(retention::publish_changes(Arc::clone(&instance), live.clone(), stops.tasks.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
-    if let (Some(collector), Some(spans)) = (config.otlp.clone(), span_receiver) {
+    if let (Some(collector), Some(spans)) = (config.otlp.clone(), spans) {
         let (trust, service) = (config.trust.clone(), Arc::clone(&config.service));
         let exporter = SpanExporter { collector, trust, service, instance: instance.instance_lease.id().to_string() };
         traces.spawn(export::run(exporter, spans, stops.last.clone()));
@@ -290,37 +212,6 @@ async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListene
     Ok((listener.local_addr().map_err(to_error)?, listener.into_std().map_err(to_error)?))
 }
 
-fn start_tasks(instance: &Arc<Instance>, live: &watch::Receiver<Arc<Config>>, stops: &ShutdownSignals) -> TaskTracker {
-    let store = &instance.config.store;
-    let background = TaskTracker::new();
-    background.spawn(tasks::run(
-        Heartbeat::new(Arc::clone(instance), live.clone()),
-        store.heartbeat,
-        stops.last.clone(),
-    ));
-    background.spawn(tasks::run(Sweeper(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
-    background.spawn(tasks::run(DeferredReports(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
-    background.spawn(tasks::run(OrphanedAttempts::new(Arc::clone(instance)), store.sweep_every, stops.tasks.clone()));
-    background.spawn(tasks::run(Reaper(Arc::clone(instance)), store.reap_every, stops.tasks.clone()));
-    let reconciler = Reconciler::new(Arc::clone(instance), live.clone());
-    let first = reconciler.period();
-    background.spawn(tasks::run(reconciler, first, stops.tasks.clone()));
-    let (gone_routes, reap_every, stop) =
-        (GoneRoutes::new(Arc::clone(instance), live.clone()), store.reap_every, stops.tasks.clone());
-    background.spawn(async move {
-        if let Err(error) = gone_routes.warn().await {
-            tracing::warn!(%error, "the keys of routes that are not configured could not be counted");
-        }
-        tasks::run(gone_routes, reap_every, stop).await;
-    });
-    let gate = Arc::new(Gate::new(Arc::clone(instance)));
-    background.spawn(reload_gate(live.clone(), Arc::clone(&gate)));
-    // Tracked with the attempts: a drain waits for the deliveries that it has begun.
-    let deliverer = Deliverer::new(Arc::clone(instance), gate, live.clone());
-    instance.tracker.spawn(deliverer.run(stops.tasks.clone()));
-    background
-}
-
 /// Starts one thread for each core, each with a runtime, a gate and upstream connections of its own, so that a request
 /// stays on one core. All accept from one socket, and share the accepted connections evenly.
 fn start_workers(
@@ -345,7 +236,7 @@ fn start_workers(
                     match TcpListener::from_std(listener) {
                         Ok(listener) => {
                             let gate = Arc::new(Gate::new(Arc::clone(&instance)));
-                            tokio::spawn(reload_gate(live, Arc::clone(&gate)));
+                            tokio::spawn(assembly::reload_gate(live, Arc::clone(&gate)));
                             let timeouts = FramingTimeouts::default();
                             downstream::serve(listener, inbox, gate, connections, timeouts, drain_signals).await;
                             // Attempts whose clients have disconnected continue here.
@@ -401,14 +292,6 @@ async fn reload_encryption(
         if let Some(shared_cache) = &shared_cache {
             shared_cache.reload(config.secrets.clone());
         }
-    }
-}
-
-/// Passes each new configuration to one worker's gate.
-async fn reload_gate(mut live: watch::Receiver<Arc<Config>>, gate: Arc<Gate>) {
-    while live.changed().await.is_ok() {
-        let config = Arc::clone(&live.borrow_and_update());
-        gate.reload(config);
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use crate::machine::random_u32;
+
 /// Returns a random number from 0 to 1, and 0.5 where the operating system gives no random numbers.
 pub fn random_fraction() -> f64 {
-    getrandom::u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+    random_u32().map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
 }
 
 /// Returns a random time between half of `pause` and `pause`.

@@ -25,6 +25,7 @@ pub use error::{OpenError, StoreError};
 pub use migrate::Migration;
 pub use salts::SaltStore;
 pub use service_reports::ServiceReports;
+pub use sqlite::{InlineDatabase, open_inline};
 
 pub mod admin;
 mod batch;

@@ -18,6 +18,8 @@ use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector, ConnectorKind};
 use pool::{PoolProtocol, UpstreamPool};
 
+pub use connector::MemoryNetwork;
+
 pub mod connection_slots;
 mod connector;
 mod http2;
@@ -109,11 +111,14 @@ impl UpstreamClient {
         tls: &UpstreamTlsConfig,
         slots: &UpstreamSlots,
     ) -> Self {
-        let slots = slots.of(target);
         let (kind, protocol, scheme, authority) = match &**target {
             Target::H2c(authority) => (ConnectorKind::Tcp(tcp()), PoolProtocol::Http2, Scheme::HTTP, authority.clone()),
             Target::Http(authority) => {
-                (ConnectorKind::Tcp(tcp()), PoolProtocol::Http1, Scheme::HTTP, authority.clone())
+                let kind = match slots.network() {
+                    None => ConnectorKind::Tcp(tcp()),
+                    Some(network) => ConnectorKind::Memory(network, authority.clone()),
+                };
+                (kind, PoolProtocol::Http1, Scheme::HTTP, authority.clone())
             }
             Target::Https(authority, name) => {
                 let name = tls.server_name.as_ref().unwrap_or(name).clone();
@@ -126,7 +131,7 @@ impl UpstreamClient {
             }
         };
         let connector = Connector { kind, limit: connect };
-        Self(UpstreamPool::new(connector, protocol, scheme, authority, idle, slots))
+        Self(UpstreamPool::new(connector, protocol, scheme, authority, idle, slots.of(target)))
     }
 
     /// Whether requests share a connection, or will as far as is known, so that one that lasts long takes none from the

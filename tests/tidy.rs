@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module may use the modules of later layers; modules of one layer do not use each other.
-const LAYERS: [&[&str]; 12] = [
+const LAYERS: [&[&str]; 13] = [
     &["main"],
     &["cli"],
     &["app"],
@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 12] = [
     &["body", "telemetry"],
     &["config"],
     &["jitter", "jwt", "tls", "write_coalesced"],
+    &["machine"],
     &["domain"],
 ];
 

@@ -30,6 +30,7 @@ use crate::instance::Instance;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
 use crate::instance::store_clock::StoreClock;
 use crate::instance::token_verifier::TokenVerifier;
+use crate::machine::fill_random;
 use crate::protocol::early_hints;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{Refusal, RetryAfter};
@@ -463,7 +464,7 @@ pub(super) fn fresh_token() -> Token {
     DRAWN.with_borrow_mut(|drawn| {
         if drawn.is_empty() {
             drawn.resize(TOKENS_AT_ONCE, [0; 16]);
-            getrandom::fill(drawn.as_flattened_mut()).expect("the operating system has random numbers");
+            fill_random(drawn.as_flattened_mut()).expect("the operating system has random numbers");
         }
         Token::from_random(drawn.pop().expect("some were just drawn"))
     })

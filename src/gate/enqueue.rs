@@ -15,6 +15,7 @@ use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
 use crate::domain::operation::OperationId;
 use crate::domain::sealed::SealedBytes;
 use crate::instance::metrics::ReservationResult;
+use crate::machine::fill_random;
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::request_codec;
@@ -33,7 +34,7 @@ impl GuardedRequest {
     fn enqueue_request(&self, permit: Option<&NewKeyPermit>) -> EnqueueRequest {
         let secret = self.secrets.current().expect("the configuration requires a secret for asynchronous routes");
         let mut salt = [0; 32];
-        getrandom::fill(&mut salt).expect("the operating system has random numbers");
+        fill_random(&mut salt).expect("the operating system has random numbers");
         let encoded = request_codec::encode(&self.head, &self.body, &self.origin);
         EnqueueRequest {
             reserve_request: permit
@@ -95,6 +96,7 @@ impl Gate {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
         let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
         let settled = tokio::select! {
+            biased;
             settled = self.instance.wait_groups.wait(&self.instance, id, Instant::now() + wait) => settled,
             () = self.instance.draining.cancelled() => None,
         };

@@ -93,6 +93,7 @@ impl Gate {
         let wait = prefer::wait_preference(&head.headers).unwrap_or(Duration::ZERO).min(routes[0].wait_timeout);
         // Waits until the key is settled or the time is up, and then shows the state of that time.
         tokio::select! {
+            biased;
             _ = self.instance.wait_groups.wait(&self.instance, id.record, Instant::now() + wait) => {}
             () = self.instance.draining.cancelled() => {}
         }

@@ -114,6 +114,7 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
         let pause_max = PAUSE_MAX.min(instance.instance_lease.expiry() / 2);
         loop {
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(pause) => {}
                 () = instance.drain_expired.cancelled() => {
                     tracing::error!(record = %settlement.id, "an attempt's outcome could not be stored; its key becomes unknown");

@@ -91,6 +91,7 @@ impl Gate {
     async fn join(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
         let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
         let settled = tokio::select! {
+            biased;
             settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, policy.deadline) => settled,
             () = self.instance.draining.cancelled() => None,
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::machine::boot_millis;
 
 /// A point in time on CLOCK_BOOTTIME, in whole milliseconds.
 ///
@@ -13,8 +13,7 @@ pub struct BootInstant(u64);
 impl BootInstant {
     /// Reads the clock.
     pub fn now() -> Self {
-        let now = clock_gettime(ClockId::Boottime);
-        Self(now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000)
+        Self(boot_millis())
     }
 
     /// Milliseconds since the machine started.

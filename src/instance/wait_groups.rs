@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, SetOnce};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Instance;
@@ -32,7 +32,8 @@ impl Default for WaitGroups {
 
 /// The duplicates that wait for one key.
 struct WaitGroup {
-    settled: watch::Sender<Option<SettledRecord>>,
+    /// Wakes the duplicates in the order in which they came.
+    settled: SetOnce<SettledRecord>,
     wake_up: Notify,
 }
 
@@ -47,9 +48,8 @@ impl WaitGroups {
             return None;
         }
         let group = self.join(instance, id);
-        let mut settled = group.settled.subscribe();
-        let found = timeout_at(deadline, settled.wait_for(Option::is_some)).await.ok()?.ok()?.clone();
-        found.flatten().map(|record| (*record).clone())
+        let settled = timeout_at(deadline, group.settled.wait()).await.ok()?;
+        settled.as_deref().cloned()
     }
 
     /// Wakes the key's group: this instance, or the service through it, has settled the attempt.
@@ -71,7 +71,7 @@ impl WaitGroups {
         if let Some(group) = groups.get(&id).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Arc::new(WaitGroup { settled: watch::Sender::new(None), wake_up: Notify::new() });
+        let group = Arc::new(WaitGroup { settled: SetOnce::new(), wake_up: Notify::new() });
         groups.insert(id, Arc::downgrade(&group));
         tokio::spawn(watch_key(Arc::clone(instance), id, Arc::downgrade(&group)));
         group
@@ -91,11 +91,12 @@ async fn watch_key(instance: Arc<Instance>, id: RecordId, group: Weak<WaitGroup>
         let woken = {
             let Some(group) = group.upgrade() else { break };
             tokio::select! {
+                biased;
+                () = group.wake_up.notified() => true,
                 () = sleep_until(wait_groups.next_look(pause)) => {
                     pause = (pause * 2).min(PAUSE_MAX);
                     false
                 }
-                () = group.wake_up.notified() => true,
             }
         };
         let found = match instance.in_flight.find(&id) {
@@ -118,7 +119,8 @@ async fn watch_key(instance: Arc<Instance>, id: RecordId, group: Weak<WaitGroup>
         // Remove the group before it gets its answer: a duplicate that comes now must start a new group.
         wait_groups.lock().remove(&id);
         if let Some(group) = group.upgrade() {
-            group.settled.send_replace(Some(found.map(Arc::new)));
+            let set = group.settled.set(found.map(Arc::new));
+            debug_assert!(set.is_ok(), "a group has one task, which ends here");
         }
         return;
     }

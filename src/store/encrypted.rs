@@ -17,6 +17,7 @@ use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::sealed_response;
 use crate::domain::state::{KeyState, StateKind};
+use crate::machine::fill_random;
 
 use super::admin::{
     AuditEntry, Cursor, DecisionResults, InstanceEntry, KeyCounts, KeyFilter, KeyPage, OperatorAction,
@@ -51,7 +52,7 @@ impl Encryption {
     fn seal(&self, id: &RecordId, token: &Token, response: &StoredResponse) -> Option<StoredResponse> {
         let secret = self.secrets.current().filter(|_| self.encrypts)?;
         let mut salt = [0; 32];
-        getrandom::fill(&mut salt).expect("the operating system has random numbers");
+        fill_random(&mut salt).expect("the operating system has random numbers");
         Some(sealed_response::seal(secret, id, token, salt, response))
     }
 

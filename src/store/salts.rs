@@ -7,6 +7,7 @@ use super::{Store, StoreError, StoreFuture};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::scope::Salt;
 use crate::domain::stored_salt::{SaltError, StoredSalt};
+use crate::machine::fill_random;
 
 /// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
 const ROUNDS_MAX: usize = 100;
@@ -111,6 +112,6 @@ fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
 
 fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+    fill_random(&mut bytes).expect("the operating system has random numbers");
     bytes
 }

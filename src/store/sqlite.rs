@@ -8,11 +8,12 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -46,15 +47,53 @@ mod statements;
 mod writer;
 
 /// The clock, in milliseconds since 1970. A test can open the store with its own.
-pub(super) type Clock = fn() -> i64;
+pub type Clock = fn() -> i64;
 
 /// The embedded store.
 pub(super) struct Sqlite {
     timeout: Duration,
-    inbox: WriterInbox,
+    executor: Executor,
     /// Cancelled after an error that ends the store.
     failed: CancellationToken,
-    writer: Option<JoinHandle<()>>,
+}
+
+/// More than there are statements.
+const STATEMENTS_MAX: usize = 64;
+
+/// The executor of the jobs.
+enum Executor {
+    /// A thread of its own.
+    Writer { inbox: WriterInbox, thread: Option<JoinHandle<()>> },
+    /// The calling thread, so that a simulation has no other.
+    Caller { database: InlineDatabase, clock: Clock },
+}
+
+/// The database in memory of an inline store, see [`open_inline`].
+#[derive(Clone)]
+pub struct InlineDatabase(Arc<Mutex<Connection>>);
+
+impl InlineDatabase {
+    /// Uses the connection between two calls of the store. An open savepoint undoes the calls after it when it is rolled back.
+    pub fn with_connection<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        work(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Opens a database in memory whose calls are executed on the calling thread, when they are first polled, by this clock: for
+/// simulations. Several instances may share it, as they share PostgreSQL.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Store>, InlineDatabase), OpenError> {
+    let mut db = file::memory()?;
+    schema::prepare(&mut db, None, true)?;
+    // A simulation executes few statements of each kind, and need not plan each anew for its values.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map_err(|source| OpenError::Missing(Box::new(source)))?;
+    db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    let database = InlineDatabase(Arc::new(Mutex::new(db)));
+    let executor = Executor::Caller { database: database.clone(), clock };
+    Ok((Arc::new(Sqlite { timeout, executor, failed: CancellationToken::new() }), database))
 }
 
 /// Opens the file, or a database in memory where there is no path.
@@ -79,8 +118,8 @@ async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) 
     .await?;
     let failed = CancellationToken::new();
     let started = writer::start(db, clock, failed.clone());
-    let (inbox, writer) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
-    Ok(Sqlite { timeout: settings.timeout, inbox, failed, writer: Some(writer) })
+    let (inbox, thread) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
+    Ok(Sqlite { timeout: settings.timeout, executor: Executor::Writer { inbox, thread: Some(thread) }, failed })
 }
 
 /// Runs work that blocks on files outside of the threads that serve requests.
@@ -251,7 +290,15 @@ impl Sqlite {
     ) -> StoreFuture<'_, T> {
         let deadline = Instant::now() + self.timeout;
         Box::pin(async move {
-            self.inbox.call(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
+            let inbox = match &self.executor {
+                Executor::Writer { inbox, .. } => inbox,
+                Executor::Caller { database, clock } => {
+                    // No transaction: the owner of the database may have a savepoint open.
+                    let done = database.with_connection(|db| statements::in_savepoint(db, |db| work(db, clock())));
+                    return done.map_err(StoreError::from);
+                }
+            };
+            inbox.call(urgency, bytes, work, deadline).await.unwrap_or_else(|none| {
                 Err(match none {
                     BatchCallError::Closed | BatchCallError::Dropped => {
                         StoreError::Unavailable("the store's writer has stopped".into())
@@ -266,9 +313,10 @@ impl Sqlite {
 /// Waits for the writer to finish its jobs: only then can somebody else open the file.
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        self.inbox.close();
-        if let Some(writer) = self.writer.take() {
-            drop(writer.join());
+        let Executor::Writer { inbox, thread } = &mut self.executor else { return };
+        inbox.close();
+        if let Some(thread) = thread.take() {
+            drop(thread.join());
         }
     }
 }

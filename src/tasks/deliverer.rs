@@ -19,6 +19,7 @@ use crate::gate::deliver::DeliveryProgress;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::ClockView;
+use crate::machine::{fill_random, random_u32};
 use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
@@ -86,6 +87,7 @@ impl Deliverer {
         }
         self.running.close();
         tokio::select! {
+            biased;
             () = self.running.wait() => {}
             () = self.instance.drain_expired.cancelled() => return,
         }
@@ -226,7 +228,7 @@ impl Deliverer {
         let mut policies: Vec<_> =
             included.flat_map(|route| route.names().map(move |name| (name, route))).map(policy).collect();
         if !policies.is_empty() {
-            let first = getrandom::u32().unwrap_or_default() as usize % policies.len();
+            let first = random_u32().unwrap_or_default() as usize % policies.len();
             policies.rotate_left(first);
         }
         policies
@@ -252,6 +254,6 @@ fn is_asynchronous(route: &Route) -> bool {
 
 fn fresh_token() -> Token {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+    fill_random(&mut bytes).expect("the operating system has random numbers");
     Token::from_random(bytes)
 }

@@ -96,6 +96,7 @@ impl Task for Reconciler {
         }
         // A drain does not wait for probes.
         tokio::select! {
+            biased;
             () = draining.cancelled() => return Ok(idle),
             () = async { while work.join_next().await.is_some() {} } => {}
         }

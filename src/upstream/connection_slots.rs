@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::connector::MemoryNetwork;
 use crate::config::UpstreamTarget;
 
 /// The slots of all upstreams.
@@ -16,6 +17,8 @@ pub struct UpstreamSlots {
     /// The connections to each.
     connections_max: usize,
     targets: Mutex<HashMap<Arc<UpstreamTarget>, Arc<ConnectionSlots>>>,
+    /// The simulated network; `None` for the machine's own.
+    network: Option<Arc<dyn MemoryNetwork>>,
 }
 
 /// The slots for connections to one upstream. The waiting requests are served in the order in which they came.
@@ -35,7 +38,16 @@ struct WaitingRequest<'a>(&'a AtomicUsize);
 impl UpstreamSlots {
     /// Slots for so many connections to each upstream.
     pub fn new(connections_max: usize) -> Self {
-        Self { connections_max, targets: Mutex::default() }
+        Self { connections_max, targets: Mutex::default(), network: None }
+    }
+
+    /// The same slots, for connections over HTTP/1.1 through a simulated network.
+    pub fn in_network(self, network: Arc<dyn MemoryNetwork>) -> Self {
+        Self { network: Some(network), ..self }
+    }
+
+    pub(super) fn network(&self) -> Option<Arc<dyn MemoryNetwork>> {
+        self.network.clone()
     }
 
     /// The slots of one upstream.

@@ -1,5 +1,6 @@
 //! Opens connections to the upstream: over TCP, with TLS or without, or through a Unix socket.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::path::Path;
@@ -9,12 +10,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Authority;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls::ProtocolVersion;
 use rustls::pki_types::ServerName;
-use tokio::io::AsyncBufRead;
+use tokio::io::{AsyncBufRead, DuplexStream};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -42,6 +44,14 @@ pub(super) enum ConnectorKind {
     Tls(HttpConnector, ServiceTls, ServerName<'static>),
     /// To this Unix socket, whatever the URI says.
     Unix(Arc<Path>),
+    /// To a host and port of a simulated network.
+    Memory(Arc<dyn MemoryNetwork>, Authority),
+}
+
+/// A network within this process, for simulations.
+pub trait MemoryNetwork: fmt::Debug + Send + Sync {
+    /// Opens a connection to a host and port.
+    fn connect(&self, authority: &Authority) -> Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>>;
 }
 
 /// The protocols that a TLS connection offers.
@@ -58,6 +68,7 @@ pub(super) enum UpstreamStream {
     Tcp(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
+    Memory(TokioIo<DuplexStream>),
 }
 
 /// The reason why a connection could not be made or broke.
@@ -87,6 +98,9 @@ impl Connector {
                 Ok(UpstreamStream::Tls(Box::new(TokioIo::new(stream))))
             }
             ConnectorKind::Unix(path) => Ok(UpstreamStream::Unix(TokioIo::new(UnixStream::connect(path).await?))),
+            ConnectorKind::Memory(network, authority) => {
+                Ok(UpstreamStream::Memory(TokioIo::new(network.connect(authority).await?)))
+            }
         }
     }
 }
@@ -123,7 +137,7 @@ impl UpstreamStream {
     pub(super) fn is_http2(&self) -> bool {
         match self {
             Self::Tls(stream) => stream.inner().get_ref().1.alpn_protocol() == Some(tls::HTTP2),
-            Self::Tcp(_) | Self::Unix(_) => false,
+            Self::Memory(_) | Self::Tcp(_) | Self::Unix(_) => false,
         }
     }
 }
@@ -135,6 +149,7 @@ macro_rules! on_stream {
             UpstreamStream::Tcp($stream) => $call,
             UpstreamStream::Tls($stream) => $call,
             UpstreamStream::Unix($stream) => $call,
+            UpstreamStream::Memory($stream) => $call,
         }
     };
 }

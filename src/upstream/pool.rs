@@ -230,6 +230,7 @@ impl UpstreamPool {
         let mut taken = pin!(self.slots.take());
         let slot = loop {
             tokio::select! {
+                biased;
                 slot = &mut taken => break slot,
                 () = self.returned.notified() => {
                     if let Some(connection) = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await {

@@ -12,8 +12,8 @@ mod settlements;
 mod takeovers;
 mod upkeep;
 
-/// Makes each function a test for each store, and one for PostgreSQL behind PgBouncer in transaction mode. The compiler
-/// reports a function that is missing here as unused.
+/// Makes each function a test for each store, one for PostgreSQL behind PgBouncer in transaction mode, and one for the store in
+/// memory of `tests/simulation`. The compiler reports a function that is missing here as unused.
 macro_rules! on_both {
     ($($chapter:ident { $($sentence:ident,)* })*) => {
         mod postgres {
@@ -27,6 +27,10 @@ macro_rules! on_both {
                     super::$chapter::$sentence(world).await
                 }
             })*)*
+        }
+        mod inline {
+            use crate::harness::store_fixture::StoreFixture;
+            $($(#[tokio::test] async fn $sentence() { super::$chapter::$sentence(StoreFixture::inline().await).await })*)*
         }
         mod sqlite {
             use crate::harness::store_fixture::StoreFixture;

@@ -11,6 +11,7 @@ use super::writer::SqliteFailure;
 use crate::domain::ids::RecordId;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::response::CorruptRow;
+use crate::machine::random_u32;
 use crate::store::row::{SubjectColumns, VerdictColumns, count, millis};
 
 const CLAIM_PROBES: &str = include_str!("sql/claim_probes.sql");
@@ -40,6 +41,7 @@ pub(super) fn claim_probes(
             ":limit": left,
             ":as_of": no_later_than(now, estimate),
             ":now": now,
+            ":spread": i64::from(random_u32().unwrap_or_default()),
         })?;
         while let Some(row) = rows.next()? {
             let (number, absences) = (count(row.get("probes")?)?, count(row.get("absences")?)?);

@@ -18,7 +18,9 @@ use oncegate::domain::sealed::SealedBytes;
 use oncegate::domain::space::SpaceHash;
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::salts;
-use oncegate::store::{self, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings};
+use oncegate::store::{
+    self, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
+};
 use tempfile::TempDir;
 
 use super::pgbouncer;
@@ -61,6 +63,7 @@ pub struct StoreFixture {
 enum Home {
     Postgres(Database),
     Sqlite(#[expect(dead_code, reason = "it goes away with the test")] TempDir),
+    Inline(InlineDatabase),
 }
 
 impl StoreFixture {
@@ -88,6 +91,17 @@ impl StoreFixture {
         Self { settings, store, home: Home::Sqlite(home) }
     }
 
+    /// In the database in memory that simulations use.
+    pub async fn inline() -> Self {
+        let timeout = Duration::from_secs(10);
+        let clock =
+            || i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
+        let (store, database) = store::open_inline(timeout, clock).unwrap();
+        let location = StoreLocation::Sqlite("in memory".into());
+        let settings = StoreSettings { location, max_connections: 8, timeout, migrate: true };
+        Self { settings, store: Some(store), home: Home::Inline(database) }
+    }
+
     pub fn store(&self) -> &Arc<dyn Store> {
         self.store.as_ref().unwrap()
     }
@@ -96,24 +110,29 @@ impl StoreFixture {
     pub fn database(&self) -> &Database {
         match &self.home {
             Home::Postgres(database) => database,
-            Home::Sqlite(_) => panic!("this test is about PostgreSQL"),
+            Home::Sqlite(_) | Home::Inline(_) => panic!("this test is about PostgreSQL"),
         }
     }
 
-    /// Closes the store.
+    /// Closes the store; one in memory stays open, because its database would go with it.
     pub fn close(&mut self) {
-        self.store = None;
+        if !matches!(self.home, Home::Inline(_)) {
+            self.store = None;
+        }
     }
 
     /// Closes the store and opens it again.
     pub async fn reopen(&mut self) {
+        if matches!(self.home, Home::Inline(_)) {
+            return;
+        }
         self.close();
         self.store = Some(store::open(&self.settings).await.unwrap());
     }
 
     /// Executes SQL in the tables. The embedded store is closed meanwhile, as it holds its file exclusively.
     pub async fn execute_sql(&mut self, sql: &str) -> Result<(), String> {
-        if matches!(self.home, Home::Postgres(_)) {
+        if matches!(self.home, Home::Postgres(_) | Home::Inline(_)) {
             return self.write(sql).await;
         }
         self.close();
@@ -135,10 +154,15 @@ impl StoreFixture {
                 client.batch_execute("set search_path = oncegate").await.unwrap();
                 client.batch_execute(sql).await.map_err(|error| error.as_db_error().unwrap().message().to_owned())
             }
-            (Home::Sqlite(_), StoreLocation::Sqlite(path)) => {
-                let db = rusqlite::Connection::open(path).unwrap();
-                db.execute_batch(sql).map_err(|error| error.to_string())
-            }
+            _ => self.with_sqlite(|db| db.execute_batch(sql).map_err(|error| error.to_string())),
+        }
+    }
+
+    /// Uses a connection to the SQLite database. A file must be closed.
+    fn with_sqlite<T>(&self, work: impl FnOnce(&rusqlite::Connection) -> T) -> T {
+        match (&self.home, &self.settings.location) {
+            (Home::Inline(database), _) => database.with_connection(work),
+            (_, StoreLocation::Sqlite(path)) => work(&rusqlite::Connection::open(path).unwrap()),
             _ => unreachable!("a file's location is its path"),
         }
     }
@@ -148,17 +172,15 @@ impl StoreFixture {
         let columns = ["service", "actor", "action", "id", "before", "after", "coalesce(note, '-')"];
         let Home::Postgres(database) = &self.home else {
             self.close();
-            let StoreLocation::Sqlite(path) = &self.settings.location else {
-                unreachable!("a file's location is its path")
-            };
-            let db = rusqlite::Connection::open(path).unwrap();
             let sql =
                 format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
-            let mut rows = db.prepare(&sql).unwrap();
             let line = |row: &rusqlite::Row<'_>| {
                 Ok((0..7).map(|column| row.get(column).unwrap()).collect::<Vec<String>>().join(" "))
             };
-            return rows.query_map([], line).unwrap().map(Result::unwrap).collect();
+            return self.with_sqlite(|db| {
+                let mut rows = db.prepare(&sql).unwrap();
+                rows.query_map([], line).unwrap().map(Result::unwrap).collect()
+            });
         };
         let sql = format!("select {} from oncegate.audit order by seq", columns.join(", "));
         let sql = sql.replace("id,", "encode(id, 'hex'),");
@@ -187,11 +209,8 @@ impl StoreFixture {
             return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
         }
         self.close();
-        let StoreLocation::Sqlite(path) = &self.settings.location else {
-            unreachable!("a file's location is its path")
-        };
         let sql = format!("select count(*) from {table}");
-        let count = rusqlite::Connection::open(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap();
+        let count = self.with_sqlite(|db| db.query_row(&sql, [], |row| row.get(0)).unwrap());
         self.reopen().await;
         count
     }
@@ -200,7 +219,7 @@ impl StoreFixture {
     pub fn new_id(&self) -> &'static str {
         match &self.home {
             Home::Postgres(_) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
-            Home::Sqlite(_) => "randomblob(32)",
+            Home::Sqlite(_) | Home::Inline(_) => "randomblob(32)",
         }
     }
 
@@ -208,7 +227,7 @@ impl StoreFixture {
     pub fn bytes(&self, hex: &str) -> String {
         match &self.home {
             Home::Postgres(_) => format!("'\\x{hex}'"),
-            Home::Sqlite(_) => format!("x'{hex}'"),
+            Home::Sqlite(_) | Home::Inline(_) => format!("x'{hex}'"),
         }
     }
 

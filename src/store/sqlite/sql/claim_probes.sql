@@ -5,7 +5,7 @@ update keys
        absences = coalesce(absences, 0),
        -- Doubled each time, and up to a quarter longer, so that keys that became unknown together are probed apart.
        probe_at = :now + min(:pause_first_ms * (1 << min(coalesce(probes, 0), 20)), :pause_cap_ms)
-                       * (1000 + abs(random() % 250)) / 1000
+                       * (1000 + (:spread + 101 * rowid) % 250) / 1000
  where id in (
          select id
            from keys

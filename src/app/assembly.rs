@@ -1,0 +1,166 @@
+//! Assembles an instance and starts its background tasks, as `run` does and the simulation in `tests/simulation`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::StartError;
+use crate::body::body_budget::BodyBudget;
+use crate::cache::Cache;
+use crate::cache::shared::{SharedCache, SharedCacheTask};
+use crate::config::Config;
+use crate::domain::ids::InstanceId;
+use crate::gate::Gate;
+use crate::instance::boot_time::BootInstant;
+use crate::instance::key_limits::NewKeyLimits;
+use crate::instance::latency::RouteLatencies;
+use crate::instance::lease::InstanceLease;
+use crate::instance::live_keys::LiveKeyLimits;
+use crate::instance::metrics::Metrics;
+use crate::instance::observability::Observability;
+use crate::instance::reload_state::ReloadState;
+use crate::instance::store_clock::{ClockReading, StoreClock};
+use crate::instance::token_verifier::TokenVerifiers;
+use crate::instance::{self, Instance};
+use crate::machine::fill_random;
+use crate::store::encrypted::EncryptedStore;
+use crate::store::{Breaker, LeaseRenewal, Store, salts};
+use crate::tasks;
+use crate::tasks::deferred_reports::DeferredReports;
+use crate::tasks::deliverer::Deliverer;
+use crate::tasks::gone_routes::GoneRoutes;
+use crate::tasks::heartbeat::Heartbeat;
+use crate::tasks::orphans::OrphanedAttempts;
+use crate::tasks::reaper::Reaper;
+use crate::tasks::reconciler::Reconciler;
+use crate::tasks::sweeper::Sweeper;
+use crate::telemetry::traces::{self, SpanReceiver};
+use crate::upstream::connection_slots::UpstreamSlots;
+
+/// An instance with its first lease, and what is still to be started for it.
+pub struct Assembly {
+    /// The instance.
+    pub instance: Arc<Instance>,
+    /// The spans of its requests; `None` where no collector is configured.
+    pub spans: Option<SpanReceiver>,
+    /// The task of its shared cache, if it has one.
+    pub shared_cache_task: Option<SharedCacheTask>,
+}
+
+/// Assembles an instance on a store: finds its salt, takes its lease, and reads the store's clock.
+///
+/// # Errors
+/// [`StartError`].
+pub async fn assemble(
+    config: &Arc<Config>,
+    store: &Arc<EncryptedStore>,
+    upstream_slots: UpstreamSlots,
+) -> Result<Assembly, StartError> {
+    let salt = salts::open(&**store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
+    let breaker = Breaker::new(Arc::<EncryptedStore>::clone(store));
+    let mut random = [0; 8];
+    fill_random(&mut random).map_err(|error| StartError::Machine(error.into()))?;
+    let instance_lease = InstanceLease::new(
+        InstanceId::from_random(u64::from_ne_bytes(random)),
+        config.store.heartbeat,
+        config.store.expiry,
+    );
+    let begun = BootInstant::now();
+    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
+    let renewal =
+        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
+    let renewed = breaker.renew_lease(renewal).await.map_err(StartError::Lease)?;
+    let metrics = Metrics::new(breaker.metrics());
+    let (tracer, spans) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
+    let observability = Arc::new(Observability::new(metrics, tracer));
+    let cache = Cache::new(config.cache_memory);
+    cache.observe_purge_count(renewed.purges);
+    let (shared_cache, shared_cache_task) = config
+        .cache_redis
+        .clone()
+        .map(|server| {
+            let metrics = observability.metrics.shared_cache.clone();
+            SharedCache::new(server, &config.service, &salt, config.secrets.clone(), &config.trust, metrics)
+        })
+        .unzip();
+    let reading = ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now };
+    let store_clock = Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading));
+    store_clock.note_stored_hold(renewed.ttls_held_until);
+    instance_lease.record_renewal(begun);
+    let instance = Arc::new(Instance {
+        salt,
+        instance_lease,
+        store_clock,
+        delivery_due: Notify::new(),
+        unsent_deliveries: Default::default(),
+        in_flight: Arc::default(),
+        wait_groups: Arc::default(),
+        cache,
+        shared_cache,
+        key_limits: NewKeyLimits::default(),
+        live_keys: LiveKeyLimits::default(),
+        replay_permissions: Arc::default(),
+        token_verifiers: TokenVerifiers::default(),
+        upstream_slots,
+        bodies: BodyBudget::new(config.limits.held_bodies),
+        tracker: TaskTracker::new(),
+        draining: CancellationToken::new(),
+        drain_expired: CancellationToken::new(),
+        latencies: RouteLatencies::default(),
+        config: Arc::clone(config),
+        store: breaker.clone(),
+        breaker,
+        observability,
+        reload_state: ReloadState::default(),
+        bypassed: AtomicU64::new(0),
+    });
+    Ok(Assembly { instance, spans, shared_cache_task })
+}
+
+/// Starts the background tasks. `stop` ends them, but for the heartbeat, which runs until `stop_last`.
+pub fn start_tasks(
+    instance: &Arc<Instance>,
+    live: &watch::Receiver<Arc<Config>>,
+    stop: &CancellationToken,
+    stop_last: &CancellationToken,
+) -> TaskTracker {
+    let store = &instance.config.store;
+    let background = TaskTracker::new();
+    background.spawn(tasks::run(
+        Heartbeat::new(Arc::clone(instance), live.clone()),
+        store.heartbeat,
+        stop_last.clone(),
+    ));
+    background.spawn(tasks::run(Sweeper(Arc::clone(instance)), store.sweep_every, stop.clone()));
+    background.spawn(tasks::run(DeferredReports(Arc::clone(instance)), store.sweep_every, stop.clone()));
+    background.spawn(tasks::run(OrphanedAttempts::new(Arc::clone(instance)), store.sweep_every, stop.clone()));
+    background.spawn(tasks::run(Reaper(Arc::clone(instance)), store.reap_every, stop.clone()));
+    let reconciler = Reconciler::new(Arc::clone(instance), live.clone());
+    let first = reconciler.period();
+    background.spawn(tasks::run(reconciler, first, stop.clone()));
+    let (gone_routes, reap_every, stop_gone) =
+        (GoneRoutes::new(Arc::clone(instance), live.clone()), store.reap_every, stop.clone());
+    background.spawn(async move {
+        if let Err(error) = gone_routes.warn().await {
+            tracing::warn!(%error, "the keys of routes that are not configured could not be counted");
+        }
+        tasks::run(gone_routes, reap_every, stop_gone).await;
+    });
+    let gate = Arc::new(Gate::new(Arc::clone(instance)));
+    background.spawn(reload_gate(live.clone(), Arc::clone(&gate)));
+    // Tracked with the attempts: a drain waits for the deliveries that it has begun.
+    let deliverer = Deliverer::new(Arc::clone(instance), gate, live.clone());
+    instance.tracker.spawn(deliverer.run(stop.clone()));
+    background
+}
+
+/// Passes each new configuration to one worker's gate.
+pub(super) async fn reload_gate(mut live: watch::Receiver<Arc<Config>>, gate: Arc<Gate>) {
+    while live.changed().await.is_ok() {
+        let config = Arc::clone(&live.borrow_and_update());
+        gate.reload(config);
+    }
+}
