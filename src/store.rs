@@ -102,8 +102,8 @@ pub trait Store: Send + Sync + 'static {
     /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
     fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>>;
 
-    /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago. The caller
-    /// compares them with its running attempts.
+    /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago, or before the clock
+    /// was set back. The caller compares them with its running attempts.
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>>;
 
     /// Moves the deadline of an attempt in flight to `time_limit` from now by the store's clock, unless it is later already.

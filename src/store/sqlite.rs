@@ -385,6 +385,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_attempt_from_before_the_clock_was_set_back_is_listed_whatever_its_age() {
+        static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
+        let settings = StoreSettings {
+            location: StoreLocation::Memory,
+            max_connections: 0,
+            timeout: Duration::from_secs(10),
+            migrate: true,
+        };
+        let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
+        let reserve_request = reserve_request();
+        store.reserve(reserve_request.clone()).await.unwrap();
+        let count =
+            async || store.list_in_flight(reserve_request.instance, Duration::from_secs(1)).await.unwrap().len();
+        assert_eq!(count().await, 0);
+        SET_BACK.fetch_sub(1, Ordering::SeqCst);
+        assert_eq!(count().await, 1);
+    }
+
+    #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
         let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };

@@ -172,6 +172,17 @@ async fn two_reservations_with_one_token_are_one_attempt() {
         reserve_request.token
     );
 }
+
+#[tokio::test]
+async fn an_attempt_from_before_the_clock_was_set_back_is_listed_whatever_its_age() {
+    let mut world = StoreFixture::postgres().await;
+    world.reserve(&new_reserve_request("k")).await;
+    let count = async |world: &StoreFixture| world.store().list_in_flight(own_instance(), DAY).await.unwrap().len();
+    assert_eq!(count(&world).await, 0);
+    world.execute_sql("update keys set reserved_at = reserved_at + interval '1 hour'").await.unwrap();
+    assert_eq!(count(&world).await, 1);
+}
+
 pub const CONNECTIONS: &str = "select count(*) from pg_stat_activity
   where datname = current_database() and application_name = 'oncegate'";
 

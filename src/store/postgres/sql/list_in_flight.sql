@@ -7,5 +7,6 @@ select k.id, k.token, k.route
   from oncegate.keys as k
  where k.state = 'in_flight'
    and k.instance = $1::bigint
-   and k.reserved_at <= clock_timestamp() - $2::bigint * interval '1 millisecond'
+   -- From later than now: reserved before the clock was set back, nobody knows how long ago.
+   and (k.reserved_at <= clock_timestamp() - $2::bigint * interval '1 millisecond' or k.reserved_at > clock_timestamp())
    and not exists (select from writable)
