@@ -1,0 +1,243 @@
+//! The simulated clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a different
+//! request under a used key.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use crate::history::{Answer, AnswerKind, Op, ScopedKey};
+use crate::hosts::elapsed;
+use crate::network::{Caller, Network, Place};
+use crate::seeded_random::SeededRandom;
+use crate::trace;
+
+/// The number of recent keys that clients reuse.
+const RECENT: usize = 6;
+/// The number of consecutive tries of one operation.
+const TRIES: usize = 6;
+/// The number of tries at the end, where each proxy may have to find its store again.
+const TRIES_AT_THE_END: usize = 3;
+/// Longer than any answer takes unless a request is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Per mille of clients that give up after an unknown outcome.
+const GIVE_UP_PER_MILLE: usize = 600;
+const CALLERS: [&str; 2] = ["ann", "bob"];
+
+/// The clients. Cheap to clone.
+#[derive(Clone)]
+pub struct Clients(Arc<ClientsState>);
+
+struct ClientsState {
+    network: Network,
+    proxies: usize,
+    ops: Mutex<Vec<Op>>,
+    number: AtomicU64,
+    stopped: AtomicBool,
+    running: AtomicUsize,
+    recent: Mutex<VecDeque<RememberedKey>>,
+}
+
+/// A key that a client remembers.
+#[derive(Clone)]
+struct RememberedKey {
+    name: ScopedKey,
+    acknowledged: bool,
+}
+
+impl Clients {
+    pub fn new(network: &Network, proxies: usize) -> Self {
+        Self(Arc::new(ClientsState {
+            network: network.clone(),
+            proxies,
+            ops: Mutex::default(),
+            number: AtomicU64::new(1),
+            stopped: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
+            recent: Mutex::default(),
+        }))
+    }
+
+    /// The task of one client, which runs until [`Self::stop`].
+    pub fn run(&self, mut random: SeededRandom) -> impl Future<Output = ()> + Send + use<> {
+        let clients = Arc::clone(&self.0);
+        clients.running.fetch_add(1, Ordering::SeqCst);
+        async move {
+            while !clients.stopped.load(Ordering::SeqCst) {
+                let known = clients.choose_key(&mut random);
+                if known.acknowledged && random.chance(60) {
+                    clients.send(known.name.clone(), wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
+                    continue;
+                }
+                clients.run_operation(known.name, &mut random).await;
+                sleep(random.millis(10, 150)).await;
+            }
+            clients.running.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Stops each client after its current request.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether all tasks have ended.
+    pub fn have_ended(&self) -> bool {
+        self.0.running.load(Ordering::SeqCst) == 0
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.0.ops.lock().unwrap().clone()
+    }
+
+    /// The task that sends every key once more, with the key's own request.
+    pub fn repeat_every_key(&self, mut random: SeededRandom) -> impl Future<Output = ()> + Send + use<> {
+        let clients = Arc::clone(&self.0);
+        clients.running.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let mut names: Vec<_> = clients.ops.lock().unwrap().iter().map(|op| op.name.clone()).collect();
+            names.sort();
+            names.dedup();
+            for name in names {
+                for _ in 0..TRIES_AT_THE_END {
+                    let kind = clients.send(name.clone(), right_body(&name), true, ANSWER_TIMEOUT, &mut random).await;
+                    if kind != Some(AnswerKind::Rejected) {
+                        break;
+                    }
+                }
+            }
+            clients.running.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl ClientsState {
+    /// Returns a key in use or a new one.
+    fn choose_key(&self, random: &mut SeededRandom) -> RememberedKey {
+        let mut recent = self.recent.lock().unwrap();
+        if !recent.is_empty() && random.chance(450) {
+            return recent[random.below(recent.len())].clone();
+        }
+        let key = format!("k-{}", self.number.fetch_add(1, Ordering::SeqCst));
+        // The same key of another caller is another key.
+        let reused = recent.back().filter(|_| random.chance(150)).map(|known| known.name.key.clone());
+        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key: reused.unwrap_or(key) };
+        let known = RememberedKey { name, acknowledged: false };
+        recent.push_back(known.clone());
+        if recent.len() > RECENT {
+            recent.pop_front();
+        }
+        known
+    }
+
+    /// Retries until the outcome is known, as a client library does.
+    async fn run_operation(&self, name: ScopedKey, random: &mut SeededRandom) {
+        for attempt in 1..=TRIES {
+            // Some clients do not wait for the answer, and ask again at another proxy.
+            let limit = match random.below(1_000) {
+                0..80 => random.millis(5, 200),
+                80..500 => random.millis(400, 1_200),
+                _ => ANSWER_TIMEOUT,
+            };
+            match self.send(name.clone(), right_body(&name), false, limit, random).await {
+                Some(AnswerKind::First | AnswerKind::Replay) => {
+                    let mut recent = self.recent.lock().unwrap();
+                    recent.iter_mut().filter(|known| known.name == name).for_each(|known| known.acknowledged = true);
+                    return;
+                }
+                Some(AnswerKind::Broken | AnswerKind::Unknown) if random.chance(GIVE_UP_PER_MILLE) => return,
+                _ if self.stopped.load(Ordering::SeqCst) => return,
+                _ => sleep(random.millis(50, 200) * u32::try_from(attempt).unwrap()).await,
+            }
+        }
+    }
+
+    /// Sends one request to a random proxy.
+    async fn send(
+        &self,
+        name: ScopedKey,
+        body: String,
+        last: bool,
+        limit: Duration,
+        random: &mut SeededRandom,
+    ) -> Option<AnswerKind> {
+        let id = self.number.fetch_add(1, Ordering::SeqCst);
+        let proxy = random.below(self.proxies);
+        let invoked = elapsed();
+        trace::record(format_args!("op {id} to proxy {proxy}: {name} {body}"));
+        let answer = timeout(limit, self.exchange(id, proxy, &name, &body)).await.ok().flatten();
+        let op = Op { id, name, body, proxy, invoked, returned: elapsed(), last, answer };
+        let kind = op.kind();
+        trace::record(format_args!("op {id}: {kind:?}, effect {:?}", op.effect()));
+        self.ops.lock().unwrap().push(op);
+        kind
+    }
+
+    /// Returns the whole answer; `None` without one.
+    async fn exchange(&self, id: u64, proxy: usize, name: &ScopedKey, body: &str) -> Option<Answer> {
+        let stream = self.network.connect(Caller::Client(id), Place::Proxy(proxy)).await.ok()?;
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.ok()?;
+        let request = Request::post("/pay")
+            .header("host", "shop.example")
+            .header("authorization", &name.caller)
+            .header("idempotency-key", &name.key)
+            .header("x-op", id)
+            .body(Full::<Bytes>::from(body.to_owned()))
+            .unwrap();
+        let exchange = async {
+            let (head, body) = sender.send_request(request).await.ok()?.into_parts();
+            let body = String::from_utf8(body.collect().await.ok()?.to_bytes().to_vec()).unwrap();
+            Some(read_answer(head.status.as_u16(), &head.headers, body))
+        };
+        // The client's connection ends with the exchange.
+        tokio::select! {
+            biased;
+            answer = exchange => answer,
+            _ = async { drop(connection.await); std::future::pending::<()>().await } => None,
+        }
+    }
+}
+
+/// The fields that differ between equal answers, or that the answer has as values of its own.
+const OWN_FIELDS: [&str; 5] =
+    ["connection", "date", "oncegate-original-date", "oncegate-status", "idempotent-replayed"];
+
+fn read_answer(status: u16, headers: &HeaderMap, body: String) -> Answer {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let is_ours = text("content-type").as_deref() == Some("application/problem+json");
+    let slug = match is_ours {
+        true => serde_json::from_str::<Value>(&body).unwrap()["code"].as_str().unwrap().to_owned(),
+        false => String::new(),
+    };
+    let fields = headers.iter().filter(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
+    let mut fields: Vec<_> =
+        fields.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+    fields.sort_by(|(left, _), (right, _)| left.cmp(right));
+    Answer {
+        status,
+        slug,
+        oncegate_status: text("oncegate-status").unwrap_or_default(),
+        replayed: headers.contains_key("idempotent-replayed"),
+        effect: body.strip_prefix("effect ").and_then(|id| id.trim().parse().ok()),
+        body,
+        fields,
+    }
+}
+
+/// The key's own request body.
+fn right_body(name: &ScopedKey) -> String {
+    format!("amount-of-{}", name.key)
+}
+
+/// A different request body.
+fn wrong_body(name: &ScopedKey) -> String {
+    format!("twice-{}", right_body(name))
+}

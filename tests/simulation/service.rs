@@ -1,0 +1,173 @@
+//! The simulated service: it fails as real services do, and logs each effect.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::history::{Attempt, Effect, ScopedKey};
+use crate::hosts::elapsed;
+use crate::network::{Network, Place};
+use crate::seeded_random::SeededRandom;
+use crate::trace;
+
+/// The service. Cheap to clone.
+#[derive(Clone)]
+pub struct Service(Arc<ServiceState>);
+
+struct ServiceState {
+    effects: Mutex<Vec<Effect>>,
+    /// The effect of each record's attempts, the first one.
+    known: Mutex<BTreeMap<String, u64>>,
+    random: Mutex<SeededRandom>,
+    /// Per mille of the requests with each kind of misbehaviour.
+    faults: usize,
+    is_reliable: watch::Sender<bool>,
+}
+
+/// The service's reaction to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behavior {
+    /// Answers 503 and does nothing.
+    Refuses,
+    /// Executes after the first time, and answers after the second, in milliseconds.
+    Executes(u64, u64),
+    /// Executes, and never answers.
+    FallsSilent,
+}
+
+impl Service {
+    /// The service and its task.
+    pub fn new(
+        network: &Network,
+        random: SeededRandom,
+        faults: usize,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let service = Self(Arc::new(ServiceState {
+            effects: Mutex::default(),
+            known: Mutex::default(),
+            random: Mutex::new(random),
+            faults,
+            is_reliable: watch::Sender::new(false),
+        }));
+        let (mut accepted, state) = (network.listen(Place::Service), Arc::clone(&service.0));
+        let task = async move {
+            while let Some(stream) = accepted.recv().await {
+                let state = Arc::clone(&state);
+                let answer = service_fn(move |request| answer(Arc::clone(&state), request));
+                tokio::spawn(async move {
+                    drop(
+                        http1::Builder::new()
+                            .auto_date_header(false)
+                            .serve_connection(TokioIo::new(stream), answer)
+                            .await,
+                    )
+                });
+            }
+        };
+        (service, task)
+    }
+
+    /// From now on the service works correctly and at once, also for requests that already wait.
+    pub fn stop_misbehaving(&self) {
+        self.0.is_reliable.send_replace(true);
+    }
+
+    pub fn effects(&self) -> Vec<Effect> {
+        self.0.effects.lock().unwrap().clone()
+    }
+}
+
+async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.method() == Method::GET {
+        return Ok(state.report_outcome(request.uri().path()));
+    }
+    let (head, body) = request.into_parts();
+    // A request whose body breaks off is not executed.
+    let Ok(body) = body.collect().await else { return Ok(respond(StatusCode::BAD_REQUEST, "broken")) };
+    let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+    let behavior = state.choose_behavior();
+    let (before, after) = match behavior {
+        Behavior::Refuses => return Ok(respond(StatusCode::SERVICE_UNAVAILABLE, "not now")),
+        Behavior::Executes(before, after) => (before, after),
+        Behavior::FallsSilent => (0, 60_000),
+    };
+    // A task of its own, because the service works on when its client has gone.
+    let executed = tokio::spawn(async move {
+        state.wait(before).await;
+        let id = state.execute(&head.headers, body);
+        state.wait(after).await;
+        executed_response(id)
+    });
+    Ok(executed.await.unwrap())
+}
+
+impl ServiceState {
+    /// Waits so long, or until the service is reliable.
+    async fn wait(&self, milliseconds: u64) {
+        let mut is_reliable = self.is_reliable.subscribe();
+        let limit = std::time::Duration::from_millis(milliseconds);
+        drop(timeout(limit, is_reliable.wait_for(|is_reliable| *is_reliable)).await);
+    }
+
+    fn choose_behavior(&self) -> Behavior {
+        let (mut random, faults) = (self.random.lock().unwrap(), self.faults);
+        if *self.is_reliable.borrow() {
+            return Behavior::Executes(0, 0);
+        }
+        let mut time = |limit| random.next_u64() % limit;
+        match time(1_000) as usize {
+            drawn if drawn < faults => Behavior::Refuses,
+            drawn if drawn < 2 * faults => Behavior::FallsSilent,
+            drawn if drawn < 4 * faults => Behavior::Executes(time(900), time(900)),
+            drawn if drawn < 6 * faults => Behavior::Executes(0, 2_000),
+            _ => Behavior::Executes(time(20), time(20)),
+        }
+    }
+
+    fn execute(&self, fields: &HeaderMap, body: String) -> u64 {
+        let field = |name| fields[name].to_str().unwrap().to_owned();
+        let mut effects = self.effects.lock().unwrap();
+        let id = effects.len() as u64 + 1;
+        let record = field("oncegate-reservation")[..64].to_owned();
+        let attempt = Attempt { record: record.clone(), number: field("oncegate-attempt").parse().unwrap() };
+        let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
+        trace::record(format_args!("EFFECT {id} of op {} for {name}, attempt {}", field("x-op"), attempt.number));
+        self.known.lock().unwrap().entry(record).or_insert(id);
+        effects.push(Effect { id, op: field("x-op").parse().unwrap(), name, body, at: elapsed(), attempt });
+        id
+    }
+
+    /// Answers a probe for the outcome of an attempt.
+    fn report_outcome(&self, path: &str) -> Response<Full<Bytes>> {
+        let known = self.known.lock().unwrap();
+        match known.get(path.strip_prefix("/outcomes/").unwrap()) {
+            Some(id) => executed_response(*id),
+            None => respond(StatusCode::NOT_FOUND, "unknown"),
+        }
+    }
+}
+
+fn executed_response(id: u64) -> Response<Full<Bytes>> {
+    let mut response = respond(StatusCode::CREATED, format!("effect {id}\n"));
+    for (name, value) in [("x-effect", id.to_string()), ("x-twice", "a".to_owned()), ("x-twice", id.to_string())] {
+        response.headers_mut().append(name, value.parse().unwrap());
+    }
+    response
+}
+
+fn respond(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+    response
+}

@@ -1,0 +1,531 @@
+//! The store that all processes share, and each process's way to it.
+//!
+//! The store is Oncegate's own SQL on a database in memory (`store::open_inline`), which passes the contract suite of all
+//! stores in `tests/it/store_contract`. As with PostgreSQL, several instances use it at once, a call that its caller has given
+//! up may still be executed, and a failover may lose the latest commits.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt;
+use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use oncegate::domain::ids::{InstanceId, RecordId, Token};
+use oncegate::domain::key_holder::KeyHolder;
+use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use oncegate::domain::record::Record;
+use oncegate::domain::service_report::{ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport};
+use oncegate::domain::state::StateKind;
+use oncegate::store::admin::{
+    AuditEntry, Cursor, DecisionResults, InstanceEntry, KeyCounts, KeyFilter, KeyPage, OperatorDecision, Target,
+};
+use oncegate::store::{
+    AdminStore, ExpectedRecord, InlineDatabase, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult,
+    ReservedAttempt, RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
+    open_inline,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::history::Attempt;
+use crate::hosts::{Millis, now};
+use crate::leases::Leases;
+use crate::seeded_random::SeededRandom;
+use crate::trace;
+
+/// The store's time at the beginning of a simulation, in milliseconds since 1970.
+const EPOCH: i64 = 1_700_000_000_000;
+
+thread_local! {
+    static CLOCK_AHEAD: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+}
+
+fn store_clock() -> i64 {
+    EPOCH + now().cast_signed() + CLOCK_AHEAD.get()
+}
+
+/// Empty databases of earlier runs: a new one takes longer than many a run.
+static SPARE_DATABASES: Mutex<Vec<(Arc<dyn Store>, InlineDatabase)>> = Mutex::new(Vec::new());
+
+/// The server of the store. Cheap to clone.
+#[derive(Clone)]
+pub struct StoreServer(Arc<ServerState>);
+
+struct ServerState {
+    store: Arc<dyn Store>,
+    database: InlineDatabase,
+    calls: mpsc::UnboundedSender<ServerCall>,
+    timeout: Duration,
+    /// Per mille of the calls with each kind of fault; 0 once the faults are over.
+    faults: AtomicUsize,
+    /// The server takes no call before this time.
+    silent_until: AtomicU64,
+    /// Failovers after which the processes know that the primary is another one.
+    announced_failovers: AtomicUsize,
+    /// The attempts that the store called unknown.
+    unknown: Mutex<Vec<Attempt>>,
+    leases: Arc<Leases>,
+}
+
+/// A record, as far as two of a key differ.
+#[derive(PartialEq, Eq)]
+struct StoredRecord {
+    key: String,
+    id: Vec<u8>,
+    token: Vec<u8>,
+    state: String,
+}
+
+/// A call on its way to the server.
+struct ServerCall {
+    arrives_in: Duration,
+    execute: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Answered,
+    /// It is executed, and its answer is lost.
+    AnswerLost,
+    /// It is executed long after its caller has given up.
+    Late,
+    /// It is never executed, and nobody is told.
+    Lost,
+    /// It is refused.
+    Refused,
+}
+
+impl StoreServer {
+    /// The server and its task.
+    pub fn new(timeout: Duration, faults: usize, leases: Arc<Leases>) -> (Self, impl Future<Output = ()> + Send) {
+        CLOCK_AHEAD.set(0);
+        let spare = SPARE_DATABASES.lock().unwrap().pop();
+        let (store, database) = spare.unwrap_or_else(|| open_inline(timeout, store_clock).unwrap());
+        database.with_connection(|db| db.execute_batch("savepoint run").unwrap());
+        let (calls, mut arriving) = mpsc::unbounded_channel::<ServerCall>();
+        let server = Self(Arc::new(ServerState {
+            store,
+            database,
+            calls,
+            timeout,
+            faults: AtomicUsize::new(faults),
+            silent_until: AtomicU64::new(0),
+            announced_failovers: AtomicUsize::new(0),
+            unknown: Mutex::default(),
+            leases,
+        }));
+        let task = async move {
+            while let Some(call) = arriving.recv().await {
+                tokio::spawn(async move {
+                    sleep(call.arrives_in).await;
+                    call.execute.await;
+                });
+            }
+        };
+        (server, task)
+    }
+
+    /// A process's way to the store.
+    pub fn link(&self, process: usize, random: SeededRandom) -> Arc<dyn Store> {
+        let known_failovers = AtomicUsize::new(self.0.announced_failovers.load(Ordering::SeqCst));
+        Arc::new(StoreLink { server: Arc::clone(&self.0), process, random: Mutex::new(random), known_failovers })
+    }
+
+    /// Takes no call before that time.
+    pub fn silence(&self, until: Millis) {
+        self.0.silent_until.store(until, Ordering::SeqCst);
+    }
+
+    /// Sets the store's clock.
+    pub fn step_clock(&self, by: i64) {
+        CLOCK_AHEAD.set(CLOCK_AHEAD.get() + by);
+    }
+
+    /// Begins the lag of the replica: a failover loses what is committed from now on.
+    pub fn begin_lag(&self) {
+        self.0.database.with_connection(|db| db.execute_batch("savepoint replica").unwrap());
+    }
+
+    /// Fails over to the replica. Returns the keys whose records are lost or older now.
+    pub fn fail_over(&self, is_announced: bool) -> Vec<String> {
+        let before = self.records();
+        self.0.database.with_connection(|db| db.execute_batch("rollback to replica; release replica").unwrap());
+        if is_announced {
+            self.0.announced_failovers.fetch_add(1, Ordering::SeqCst);
+        }
+        let after = self.records();
+        before.into_iter().filter(|record| !after.contains(record)).map(|record| record.key).collect()
+    }
+
+    fn records(&self) -> Vec<StoredRecord> {
+        self.0.database.with_connection(|db| {
+            let mut statement = db.prepare("select cast(key as text), id, token, state from keys order by id").unwrap();
+            let read = |row: &rusqlite::Row<'_>| {
+                Ok(StoredRecord { key: row.get(0)?, id: row.get(1)?, token: row.get(2)?, state: row.get(3)? })
+            };
+            statement.query_map([], read).unwrap().map(Result::unwrap).collect()
+        })
+    }
+
+    /// The number of keys that are in flight.
+    pub fn in_flight(&self) -> i64 {
+        let sql = "select count(*) from keys where state = 'in_flight'";
+        self.0.database.with_connection(|db| db.query_row(sql, [], |row| row.get(0)).unwrap())
+    }
+
+    /// From now on calls have no faults.
+    pub fn stop_misbehaving(&self) {
+        self.0.faults.store(0, Ordering::SeqCst);
+    }
+
+    /// The attempts that were unknown at any time.
+    pub fn unknown(&self) -> Vec<Attempt> {
+        self.0.unknown.lock().unwrap().clone()
+    }
+}
+
+/// Undoes the run, so that the next one has an empty database.
+impl Drop for ServerState {
+    fn drop(&mut self) {
+        self.database.with_connection(|db| db.execute_batch("rollback to run; release run").unwrap());
+        SPARE_DATABASES.lock().unwrap().push((Arc::clone(&self.store), self.database.clone()));
+    }
+}
+
+impl ServerState {
+    /// Notes the key's attempt, if it is unknown now.
+    fn note_unknown(&self, id: RecordId) {
+        let sql = "select attempt from keys where id = ?1 and state = 'unknown'";
+        let found = self.database.with_connection(|db| db.query_row(sql, [id.as_bytes()], |row| row.get::<_, i64>(0)));
+        if let Ok(number) = found {
+            self.unknown.lock().unwrap().push(Attempt { record: id.to_string(), number: number.cast_unsigned() });
+        }
+    }
+}
+
+struct StoreLink {
+    server: Arc<ServerState>,
+    process: usize,
+    random: Mutex<SeededRandom>,
+    known_failovers: AtomicUsize,
+}
+
+impl StoreLink {
+    /// Sends a call to the server, and waits for its answer until the store's timeout.
+    fn call<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(Arc<ServerState>) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        Box::pin(async move {
+            let (server, process) = (Arc::clone(&self.server), self.process);
+            let (fate, arrives_in, takes) = self.draw();
+            if fate == Fate::Refused {
+                trace::record(format_args!("process {process} {name}: refused"));
+                return Err(StoreError::Unavailable("the connection was closed".into()));
+            }
+            let (reply, answer) = oneshot::channel();
+            let execute = Box::pin(async move {
+                let silent_until = server.silent_until.load(Ordering::SeqCst);
+                if let Some(left) = silent_until.checked_sub(now()).filter(|left| *left > 0) {
+                    // The server's own timeout ends what the server has received and not begun.
+                    if Duration::from_millis(left) > server.timeout {
+                        return;
+                    }
+                    sleep(Duration::from_millis(left)).await;
+                }
+                if fate == Fate::Lost {
+                    trace::record(format_args!("process {process} {name}: lost"));
+                    return;
+                }
+                let done = call(server).now_or_never().expect("an inline store waits for nothing");
+                let shown = done.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
+                trace::record(format_args!("process {process} {name}: {shown}, {fate:?}"));
+                if fate == Fate::Answered {
+                    sleep(takes).await;
+                    let _ = reply.send(done);
+                }
+            });
+            // The server outlives every process.
+            let _ = self.server.calls.send(ServerCall { arrives_in, execute });
+            let answered = async {
+                match answer.await {
+                    Ok(answer) => answer,
+                    // Nobody tells the caller that no answer will come.
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            timeout(self.server.timeout, answered).await.unwrap_or(Err(StoreError::TimedOut))
+        })
+    }
+
+    fn draw(&self) -> (Fate, Duration, Duration) {
+        let mut random = self.random.lock().unwrap();
+        let faults = self.server.faults.load(Ordering::SeqCst);
+        let fate = match random.below(1_000) {
+            drawn if drawn < faults => Fate::AnswerLost,
+            drawn if drawn < 2 * faults => Fate::Late,
+            drawn if drawn < 3 * faults => Fate::Lost,
+            drawn if drawn < 4 * faults => Fate::Refused,
+            _ => Fate::Answered,
+        };
+        let arrives_in = if fate == Fate::Late { random.millis(250, 1_200) } else { random.millis(0, 6) };
+        (fate, arrives_in, random.millis(0, 6))
+    }
+}
+
+/// Forwards a call to the server's store.
+macro_rules! forward {
+    ($self:ident, $name:ident($($argument:ident),*)) => {
+        $self.call(stringify!($name), move |server| Box::pin(async move { server.store.$name($($argument),*).await }))
+    };
+}
+
+impl Store for StoreLink {
+    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        forward!(self, reserve(reserve_request))
+    }
+
+    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
+        forward!(self, take_over(reserve_request, from))
+    }
+
+    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
+        let name = match settlement.outcome {
+            AttemptOutcome::Completed { .. } => "settle completed",
+            AttemptOutcome::Retryable { .. } => "settle retryable",
+            AttemptOutcome::Unknown(_) => "settle unknown",
+        };
+        self.call(name, move |server| {
+            Box::pin(async move {
+                let id = settlement.id;
+                let settled = server.store.settle(settlement).await;
+                server.note_unknown(id);
+                settled
+            })
+        })
+    }
+
+    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
+        forward!(self, find(id))
+    }
+
+    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+        forward!(self, count_live_keys(holder, limit))
+    }
+
+    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
+        let (process, expiry) = (self.process, u64::try_from(renewal.expiry.as_millis()).unwrap());
+        self.call("renew_lease", move |server| {
+            Box::pin(async move {
+                let renewed = server.store.renew_lease(renewal).await;
+                server.leases.renew(process, now() + expiry);
+                renewed
+            })
+        })
+    }
+
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        let announced = self.server.announced_failovers.load(Ordering::SeqCst);
+        let has_changed = self.known_failovers.swap(announced, Ordering::SeqCst) != announced;
+        Box::pin(std::future::ready(PrimaryCheck { primaries: 1, has_changed }))
+    }
+
+    fn has_changed_primary(&self) -> bool {
+        self.known_failovers.load(Ordering::SeqCst) != self.server.announced_failovers.load(Ordering::SeqCst)
+    }
+
+    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
+        forward!(self, release_lease(instance))
+    }
+
+    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.call("sweep", move |server| {
+            Box::pin(async move {
+                let swept = server.store.sweep(expiry, limit, as_of).await;
+                swept.iter().flatten().for_each(|key| server.note_unknown(key.id));
+                swept
+            })
+        })
+    }
+
+    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
+        forward!(self, list_in_flight(instance, older_than))
+    }
+
+    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
+        forward!(self, extend_deadline(id, token, time_limit))
+    }
+
+    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
+        forward!(self, reap(limit, scope))
+    }
+
+    fn claim_probes(
+        &self,
+        service: &Arc<str>,
+        schedules: Vec<ProbeSchedule>,
+        limit: u32,
+        as_of: SystemTime,
+    ) -> StoreFuture<'_, Vec<Probe>> {
+        let service = Arc::clone(service);
+        self.call("claim_probes", move |server| {
+            Box::pin(async move { server.store.claim_probes(&service, schedules, limit, as_of).await })
+        })
+    }
+
+    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
+        forward!(self, apply_probe_finding(finding))
+    }
+
+    fn list_settled_keys(
+        &self,
+        service: &Arc<str>,
+        routes: Vec<Arc<str>>,
+        since: Duration,
+        after: Option<RecordId>,
+        limit: u32,
+    ) -> StoreFuture<'_, SettledKeyPage> {
+        let service = Arc::clone(service);
+        self.call("list_settled_keys", move |server| {
+            Box::pin(async move { server.store.list_settled_keys(&service, routes, since, after, limit).await })
+        })
+    }
+
+    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
+        forward!(self, enqueue(order, from))
+    }
+
+    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
+        forward!(self, pick_up(order))
+    }
+
+    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
+        forward!(self, give_up(id, token, states, note))
+    }
+
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        forward!(self, ping())
+    }
+
+    fn remember_route_identities(
+        &self,
+        service: Arc<str>,
+        rules: Vec<RouteIdentity>,
+    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
+        forward!(self, remember_route_identities(service, rules))
+    }
+
+    fn salts(&self) -> &dyn SaltStore {
+        self
+    }
+
+    fn service_reports(&self) -> &dyn ServiceReports {
+        self
+    }
+
+    fn admin(&self) -> &dyn AdminStore {
+        self
+    }
+}
+
+impl SaltStore for StoreLink {
+    fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>> {
+        self.call("find_salt", move |server| Box::pin(async move { server.store.salts().find_salt(service).await }))
+    }
+
+    fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool> {
+        self.call("replace_salt", move |server| {
+            Box::pin(async move { server.store.salts().replace_salt(service, from, to).await })
+        })
+    }
+}
+
+impl ServiceReports for StoreLink {
+    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
+        self.call("find_reservation", move |server| {
+            Box::pin(async move { server.store.service_reports().find_reservation(service, handle).await })
+        })
+    }
+
+    fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
+        self.call("record_report", move |server| {
+            Box::pin(async move { server.store.service_reports().record_report(report).await })
+        })
+    }
+
+    fn apply_deferred(&self, limit: u32) -> StoreFuture<'_, Vec<RecordId>> {
+        self.call("apply_deferred", move |server| {
+            Box::pin(async move { server.store.service_reports().apply_deferred(limit).await })
+        })
+    }
+
+    fn store_route_retention(&self, service: Arc<str>, terms: Vec<RouteRetention>) -> StoreFuture<'_, ()> {
+        self.call("store_route_retention", move |server| {
+            Box::pin(async move { server.store.service_reports().store_route_retention(service, terms).await })
+        })
+    }
+}
+
+impl AdminStore for StoreLink {
+    fn list_keys(
+        &self,
+        service: Arc<str>,
+        filter: KeyFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> StoreFuture<'_, KeyPage> {
+        self.call("list_keys", move |server| {
+            Box::pin(async move { server.store.admin().list_keys(service, filter, after, limit).await })
+        })
+    }
+
+    fn apply_operator_decision(
+        &self,
+        service: Arc<str>,
+        decision: Arc<OperatorDecision>,
+        targets: Vec<Target>,
+        as_of: Option<SystemTime>,
+    ) -> StoreFuture<'_, DecisionResults> {
+        self.call("apply_operator_decision", move |server| {
+            Box::pin(
+                async move { server.store.admin().apply_operator_decision(service, decision, targets, as_of).await },
+            )
+        })
+    }
+
+    fn list_audit_entries(
+        &self,
+        service: Arc<str>,
+        of: Option<RecordId>,
+        before: Option<i64>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
+        self.call("list_audit_entries", move |server| {
+            Box::pin(async move { server.store.admin().list_audit_entries(service, of, before, limit).await })
+        })
+    }
+
+    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts> {
+        self.call("count_keys", move |server| Box::pin(async move { server.store.admin().count_keys(service).await }))
+    }
+
+    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
+        self.call("count_instances_behind", move |server| {
+            Box::pin(async move { server.store.admin().count_instances_behind(service, purges).await })
+        })
+    }
+
+    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
+        self.call("list_instances", move |server| {
+            Box::pin(async move { server.store.admin().list_instances(service, limit).await })
+        })
+    }
+}
