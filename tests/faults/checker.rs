@@ -296,6 +296,8 @@ impl HistoryIndex<'_> {
             let definite = match op.kind() {
                 Some(AnswerKind::First | AnswerKind::Replay) => true,
                 Some(AnswerKind::Unknown) => self.rules.policy != Policy::Retry,
+                // A different request has the key.
+                Some(AnswerKind::Misuse) => key.ops.iter().any(|other| other.body != op.body),
                 _ => false,
             };
             if !definite {

@@ -104,6 +104,13 @@ fn a_correct_history_breaks_no_rule() {
         vec![op(6, "k", refusal(503, "released", "")), op(7, "k", first), other, last(9, "k", carries("replayed", 2))],
         vec![effect(2, 7, "k", 2)],
     );
+    // A different request came first and was executed, so this one is refused.
+    let different = |op: Op| Op { body: "eleven".to_owned(), ..op };
+    let of_different = Effect { body: "eleven".to_owned(), ..effect(1, 1, "k", 1) };
+    keeps(
+        vec![different(op(1, "k", carries("executed", 1))), last(2, "k", refusal(422, "key-reused", "key-reused"))],
+        vec![of_different],
+    );
     // The request was never executed, and its outcome is unknown.
     keeps(vec![op(1, "k", None), last(2, "k", refusal(409, "unknown", "outcome-unknown"))], vec![]);
 }

@@ -23,6 +23,8 @@ const TRIES: usize = 8;
 const TRIES_AT_THE_END: usize = 3;
 /// Longer than any answer takes unless a request is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
+/// Per mille of operations that another request with the key accompanies while they run.
+const ACCOMPANIED_PER_MILLE: usize = 250;
 /// Per mille of clients that give up after an unknown outcome; the others ask again.
 const GIVE_UP_PER_MILLE: usize = 750;
 const CALLERS: [&str; 3] = ["ann", "bob", "cem"];
@@ -110,7 +112,10 @@ impl ClientPool {
                 self.send(known.name.clone(), wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
                 continue;
             }
-            self.run_operation(known.name, &mut random).await;
+            match random.chance(ACCOMPANIED_PER_MILLE) {
+                true => self.run_accompanied(known.name, &mut random).await,
+                false => self.run_operation(known.name, &mut random).await,
+            }
             sleep(random.millis(1, 30)).await;
         }
     }
@@ -133,6 +138,17 @@ impl ClientPool {
         known
     }
 
+    /// Runs the operation, and meanwhile sends its request once more, or a different one under its key.
+    async fn run_accompanied(&self, name: ScopedKey, random: &mut SeededRandom) {
+        let mut beside = random.split();
+        let body = if beside.chance(100) { wrong_body(&name) } else { right_body(&name) };
+        let accompany = async {
+            sleep(beside.millis(3, 60)).await;
+            self.send(name.clone(), body, false, ANSWER_TIMEOUT, &mut beside).await
+        };
+        tokio::join!(self.run_operation(name.clone(), random), accompany);
+    }
+
     /// Retries until the outcome is known, as a client library does.
     async fn run_operation(&self, name: ScopedKey, random: &mut SeededRandom) {
         for attempt in 1..=TRIES {
@@ -153,6 +169,8 @@ impl ClientPool {
                     self.recent.lock().unwrap().retain(|known| known.name != name || known.acknowledged);
                     return;
                 }
+                // The different request came first.
+                Some(AnswerKind::Misuse) => return self.recent.lock().unwrap().retain(|known| known.name != name),
                 // Another client's request is running.
                 Some(AnswerKind::InFlight) if random.chance(500) => return,
                 _ if self.stopped.load(Ordering::SeqCst) => return,

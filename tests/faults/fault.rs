@@ -28,6 +28,8 @@ pub enum Fault {
     CutStore,
     /// That link carries nothing, and no side is notified. Bytes in transit arrive late or never.
     SilenceStore,
+    /// Each connection between a proxy and PostgreSQL is late by a time of its own, so that statements overtake each other.
+    DelayStore,
     /// The network link between a proxy and the service is cut.
     CutService,
     /// That link carries nothing, and no side is notified.
@@ -65,6 +67,7 @@ impl Fault {
             }
             Self::CutStore => cut_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
             Self::SilenceStore => silence_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
+            Self::DelayStore => delay_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
             Self::CutService => cut_for_a_while(&*slot.to_service.lock().await, random).await,
             Self::SilenceService => silence_for_a_while(&*slot.to_service.lock().await, random).await,
         }
@@ -74,6 +77,12 @@ impl Fault {
 async fn cut_for_a_while(wire: &Relay, random: &mut SeededRandom) {
     wire.cut();
     sleep(random.millis(20, 1_200)).await;
+    wire.restore();
+}
+
+async fn delay_for_a_while(wire: &Relay, random: &mut SeededRandom) {
+    wire.make_uneven();
+    sleep(random.millis(2_000, 4_000)).await;
     wire.restore();
 }
 

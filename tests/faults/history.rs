@@ -89,7 +89,7 @@ pub enum AnswerKind {
     Unstored,
     /// The service reported that it did not act, or was never called.
     Released,
-    /// The request was sent, and no answer came.
+    /// The request was sent, and no answer came, or one that leaves the outcome open.
     Broken,
     /// Not executed: an earlier attempt's outcome is unknown.
     Unknown,
@@ -112,9 +112,9 @@ impl Answer {
             (503, "released" | "unstored", "", false) | (502, "released", "upstream-unreachable", false) => {
                 AnswerKind::Released
             }
-            (502, "unknown", "upstream-broken", false) | (504, "unknown", "upstream-timeout", false) => {
-                AnswerKind::Broken
-            }
+            (502, "unknown" | "unstored", "", false)
+            | (502, "unknown", "upstream-broken", false)
+            | (504, "unknown", "upstream-timeout", false) => AnswerKind::Broken,
             (409, "unknown", "outcome-unknown", false) => AnswerKind::Unknown,
             (409, "in-flight", "in-flight", false) => AnswerKind::InFlight,
             (422, "key-reused", "key-reused", false) => AnswerKind::Misuse,

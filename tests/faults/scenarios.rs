@@ -59,6 +59,12 @@ async fn a_faulty_network_to_postgres_loses_nothing_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_that_overtake_each_other_execute_nothing_twice() {
+    let plan = FaultPlan::new(StoreKind::Postgres, 8).with_fault(Fault::DelayStore, 3).concurrent_faults(6);
+    plan.seconds_from("ONCEGATE_TORTURE_SECONDS").run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_faulty_network_to_the_service_executes_nothing_twice() {
     let plan =
         FaultPlan::new(StoreKind::Postgres, 4).with_fault(Fault::CutService, 1).with_fault(Fault::SilenceService, 1);
@@ -75,6 +81,7 @@ async fn all_faults_combined_on_postgres_execute_nothing_twice_and_lose_nothing(
         Fault::ExhaustStore,
         Fault::CutStore,
         Fault::SilenceStore,
+        Fault::DelayStore,
         Fault::CutService,
         Fault::SilenceService,
     ];

@@ -44,6 +44,8 @@ enum Behavior {
     Refuses,
     /// Executes, and answers after this time.
     Answers(Duration),
+    /// Executes, and a gateway answers that it has lost the answer.
+    LosesAnswerAtGateway,
     /// Executes, and closes the connection without an answer.
     ClosesWithoutAnswer,
     /// Executes, and closes the connection in the middle of the answer.
@@ -90,9 +92,10 @@ impl Inner {
             0..15 => Behavior::Refuses,
             15..20 => Behavior::ClosesWithoutAnswer,
             20..25 => Behavior::ClosesMidAnswer,
-            25..27 => Behavior::Answers(TOO_LONG),
+            25..31 => Behavior::Answers(TOO_LONG),
             // Long enough for faults to happen meanwhile.
-            27..120 => Behavior::Answers(random.millis(150, 1_300)),
+            31..37 => Behavior::LosesAnswerAtGateway,
+            37..130 => Behavior::Answers(random.millis(150, 1_300)),
             _ => Behavior::Answers(random.millis(0, 20)),
         }
     }
@@ -153,6 +156,10 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
         body.len()
     );
     match behavior {
+        Behavior::LosesAnswerAtGateway => {
+            wire.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\nlost").await?;
+            Ok(Some(()))
+        }
         Behavior::ClosesWithoutAnswer => Ok(None),
         Behavior::ClosesMidAnswer => {
             wire.write(&answer.as_bytes()[..answer.len() - 3]).await?;

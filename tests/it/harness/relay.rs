@@ -2,10 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::{Setup, Store, World};
 
@@ -23,8 +25,13 @@ enum State {
     Cut,
     /// No byte is forwarded, and no side is notified.
     Silent,
+    /// Each connection delays the bytes to the target by a time of its own: one that is used later may be faster.
+    Uneven,
     Whole,
 }
+
+/// The delays of uneven connections, in turn.
+const DELAYS_MS: [u64; 6] = [0, 100, 5, 150, 20, 60];
 
 /// A proxy whose PostgreSQL is behind a relay and has half a second to answer.
 pub async fn remote(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
@@ -45,9 +52,9 @@ impl Relay {
         let (address, kept) = (listener.local_addr().unwrap(), Arc::clone(&forgets));
         let relay = Self { address, state: Arc::clone(&state), forgets };
         tokio::spawn(async move {
-            loop {
+            for delay in DELAYS_MS.map(Duration::from_millis).into_iter().cycle() {
                 let (near, _) = listener.accept().await.unwrap();
-                tokio::spawn(connect(near, target, Arc::clone(&state), kept.subscribe()));
+                tokio::spawn(connect(near, target, delay, Arc::clone(&state), kept.subscribe()));
             }
         });
         relay
@@ -61,6 +68,11 @@ impl Relay {
         self.state.send_replace(State::Silent);
     }
 
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn make_uneven(&self) {
+        self.state.send_replace(State::Uneven);
+    }
+
     /// Reads from the existing connections and forwards nothing, without notifying a side. New connections work.
     pub fn drop_existing(&self) {
         self.forgets.send_replace(());
@@ -71,7 +83,13 @@ impl Relay {
     }
 }
 
-async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<State>>, kept: watch::Receiver<()>) {
+async fn connect(
+    near: TcpStream,
+    target: SocketAddr,
+    delay: Duration,
+    state: Arc<watch::Sender<State>>,
+    kept: watch::Receiver<()>,
+) {
     let mut cut = state.subscribe();
     let both = async {
         // An unreachable target is unreachable through the relay too.
@@ -79,8 +97,8 @@ async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<S
         let (near_read, near_write) = near.into_split();
         let (far_read, far_write) = far.into_split();
         tokio::join!(
-            forward(near_read, far_write, state.subscribe(), kept.clone()),
-            forward(far_read, near_write, state.subscribe(), kept)
+            forward(near_read, far_write, delay, state.subscribe(), kept.clone()),
+            forward(far_read, near_write, Duration::ZERO, state.subscribe(), kept)
         );
     };
     tokio::select! {
@@ -92,6 +110,7 @@ async fn connect(near: TcpStream, target: SocketAddr, state: Arc<watch::Sender<S
 async fn forward(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
+    delay: Duration,
     mut state: watch::Receiver<State>,
     kept: watch::Receiver<()>,
 ) {
@@ -99,6 +118,9 @@ async fn forward(
     while let Ok(read @ 1..) = from.read(&mut piece).await {
         if kept.has_changed().unwrap_or(true) {
             continue;
+        }
+        if *state.borrow() == State::Uneven {
+            sleep(delay).await;
         }
         if state.wait_for(|state| *state != State::Silent).await.is_err() || to.write_all(&piece[..read]).await.is_err()
         {
