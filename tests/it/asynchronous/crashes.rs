@@ -98,6 +98,25 @@ async fn two_instances_share_deliveries_and_never_deliver_the_same_one() {
     }
 }
 
+#[tokio::test]
+async fn a_running_delivery_is_not_picked_up_by_another_instance() {
+    let world = world(Store::postgres().await, "").await;
+    let beside = world.setup.start().await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let running = world.accepts("k-0").await;
+    world.upstream.wait_for_executed(1).await;
+    // Each completed delivery is a pass of one of them over all that is due.
+    for number in 1..=6 {
+        let proxy = if number % 2 == 0 { &world.proxy } else { &beside };
+        let accepted = proxy.post("/pay").key(&format!("k-{number}")).json("{}").send().await;
+        operation_when(proxy, &operation_path(&accepted), "completed").await;
+    }
+    hold.release();
+    world.operation_when(&running, "completed").await;
+    assert!((0..=6).all(|number| world.upstream.executed_for(&format!("k-{number}")) == 1));
+}
+
 on_both_stores!(accepted_requests_are_delivered_after_their_route_became_synchronous);
 async fn accepted_requests_are_delivered_after_their_route_became_synchronous(store: Store) {
     let mut world = world(store, "retry = { base = \"1s\", cap = \"1s\" }").await;

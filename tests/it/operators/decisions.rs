@@ -302,6 +302,32 @@ async fn an_old_attempts_late_answer_is_dropped_after_a_new_attempt() {
 }
 
 #[tokio::test]
+async fn an_old_attempts_late_answer_settles_nothing_while_the_new_attempt_runs() {
+    let (upstream, one, other, _store) = pair().await;
+    let operator = Operator::of(&other);
+    let (old, new) = (Hold::new(), Hold::new());
+    upstream.then(Answer::status(201).hold(&old));
+    upstream.then(Answer::status(201).hold(&new));
+    let first = one.post("/pay").key("k").body("x").spawn();
+    upstream.wait_for_executed(1).await;
+    one.signal(Signal::STOP);
+    let id = operator.id_when("k", "unknown").await;
+    assert_eq!(operator.resolve(&id, not_executed(true)).await.0, 200);
+    let second = other.post("/pay").key("k").body("x").spawn();
+    upstream.wait_for_executed(2).await;
+    old.release();
+    one.signal(Signal::CONT);
+    let first = first.await.unwrap().unwrap();
+    assert_eq!(first.oncegate_status(), Some("unstored"), "the key belongs to the new attempt");
+    assert_eq!(other.post("/pay").key("k").body("x").send().await.oncegate_status(), Some("in-flight"));
+    new.release();
+    let second = second.await.unwrap().unwrap();
+    assert_eq!(second.oncegate_status(), Some("executed"));
+    assert_ne!(second.text(), first.text());
+    assert_eq!(one.post("/pay").key("k").body("x").send().await.text(), second.text());
+}
+
+#[tokio::test]
 async fn a_late_answer_after_a_purge_never_gets_the_response_of_the_new_request() {
     let (upstream, one, other, _store) = pair().await;
     let operator = Operator::of(&other);
