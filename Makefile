@@ -1,10 +1,10 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture ha bench dist demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture seeded-bugs ha bench dist demo clean
 
 help: ## Lists these targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 check: fmt lint doc tidy dependencies validate ## Everything that needs no running service: format, lints, docs, structure, dependencies, validators
 
@@ -79,6 +79,10 @@ torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORT
 	scripts/need postgresql
 	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
 	    cargo test --locked --test faults -- all_faults_combined --nocapture --test-threads=1
+
+seeded-bugs: ## The tests' tests: each bug of RELIABILITY.md must be noticed, in about a quarter of an hour; ONCEGATE_SEEDED_BUGS for some
+	scripts/need postgresql rabbitmq-server strace faketime
+	cargo test --locked --features seeded-bugs --test seeded_bugs -- --nocapture
 
 ha: ## Failovers of a Patroni cluster, with and without synchronous replication: ten minutes, then a table; HA=killed-agent for one event
 	scripts/need postgresql patroni python3-etcd etcd-server haproxy

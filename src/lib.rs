@@ -2,8 +2,8 @@
 //!
 //! The modules, roughly in the order in which a request meets them. Each uses only the modules to its right:
 //! `cli → app → admin · consumers · downstream · tasks → gate → instance → cache · store · upstream → protocol →
-//! body · telemetry → config → jitter · jwt · tls · write_coalesced → machine → domain`, which `tests/tidy.rs` holds. Start at [`domain`] for the
-//! terms and at [`gate`] for the journey of a request.
+//! body · telemetry → config → jitter · jwt · tls · write_coalesced → machine → domain → seeded_bug`, which `tests/tidy.rs`
+//! holds. Start at [`domain`] for the terms and at [`gate`] for the journey of a request.
 
 pub mod admin;
 pub mod app;
@@ -20,6 +20,7 @@ pub mod jitter;
 pub mod jwt;
 pub mod machine;
 pub mod protocol;
+pub mod seeded_bug;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;

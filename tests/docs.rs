@@ -285,17 +285,36 @@ fn every_link_in_the_documents_has_a_target() {
 #[test]
 fn every_threat_has_a_test_that_exists_or_says_that_there_is_no_defence() {
     let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
-    let place = Regex::new(r"`([\w./-]+\.rs)::(\w+)`").unwrap();
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| threat ")).collect();
     assert!(rows.len() > 40, "the threats are not found");
     for row in rows {
-        let tests: Vec<_> = place.captures_iter(row).collect();
-        assert!(!tests.is_empty() || row.contains("**Not defended**"), "no test: {row}");
-        for test in tests {
-            let file =
-                fs::read_to_string(root().join(&test[1])).unwrap_or_else(|error| panic!("{}: {error}", &test[1]));
-            assert!(file.contains(&format!("fn {}(", &test[2])), "{} has no {}", &test[1], &test[2]);
-        }
+        assert!(count_existing_tests(row) > 0 || row.contains("**Not defended**"), "no test: {row}");
+    }
+}
+
+/// The number of tests that a text names as `file.rs::name`. All of them exist.
+fn count_existing_tests(text: &str) -> usize {
+    let place = Regex::new(r"`([\w./-]+\.rs)::(\w+)`").unwrap();
+    let check = |test: regex::Captures<'_>| {
+        let file = fs::read_to_string(root().join(&test[1])).unwrap_or_else(|error| panic!("{}: {error}", &test[1]));
+        assert!(file.contains(&format!("fn {}(", &test[2])), "{} has no {}", &test[1], &test[2]);
+    };
+    place.captures_iter(text).map(check).count()
+}
+
+#[test]
+fn every_seeded_bug_is_in_the_table_with_tests_that_exist() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (table, bugs, model) = (read("RELIABILITY.md"), read("src/seeded_bug.rs"), read("tests/model/breaches.rs"));
+    let bugs = bugs.split_once("pub enum SeededBug {\n").unwrap().1.split_once("\n}").unwrap().0;
+    let bugs: BTreeSet<_> = bugs.lines().filter_map(|line| line.strip_prefix("    ")?.strip_suffix(',')).collect();
+    let row = Regex::new(r"(?m)^\| `([A-Z]\w+)` \| (M?) ?\|.*$").unwrap();
+    let rows: Vec<_> = row.captures_iter(&table).collect();
+    assert_eq!(rows.iter().map(|row| row.get(1).unwrap().as_str()).collect::<BTreeSet<_>>(), bugs);
+    for row in rows {
+        assert!(count_existing_tests(&row[0]) > 0, "no test: {}", &row[0]);
+        let is_in_model = model.contains(&format!("\n    {},\n", &row[1]));
+        assert_eq!(&row[2] == "M", is_in_model, "the model and the table differ: {}", &row[0]);
     }
 }
 

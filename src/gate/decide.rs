@@ -7,6 +7,7 @@ use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::{CompletedResponse, KeyState};
 use crate::instance::metrics::ReservationResult;
 use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::seeded_bug::SeededBug;
 use crate::store::ExpectedRecord;
 
 /// The next step of a request whose key has a record.
@@ -49,7 +50,8 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
         return Decision::Refuse(Refusal::KeyExpired);
     }
     // This comes before the state: a reused key is a client's bug in every state.
-    if !is_same {
+    let joins = SeededBug::MismatchJoins.is_active() && matches!(record.state, KeyState::InFlight);
+    if !is_same && !joins {
         return Decision::Refuse(Refusal::KeyReused);
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
@@ -68,7 +70,7 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
         KeyState::Retryable => Decision::TakeOver(expected),
         KeyState::Unknown => {
             let may_retry = match rules.on_unknown {
-                OnUnknown::Hold => false,
+                OnUnknown::Hold => SeededBug::TakeOverUnknown.is_active(),
                 OnUnknown::Retry => true,
                 OnUnknown::RetryWhenQuiet => is_quiet(&record, rules.quiet_after),
             };
@@ -121,7 +123,7 @@ fn until_known(record: &Record, rules: &DecisionRules) -> RetryAfter {
 
 /// Whether the attempt cannot be running any more, whatever happened to its instance.
 fn is_quiet(record: &Record, quiet_after: Duration) -> bool {
-    until_quiet(record, quiet_after).is_zero()
+    until_quiet(record, quiet_after).is_zero() || SeededBug::RetryBeforeQuiet.is_active()
 }
 
 fn until_quiet(record: &Record, quiet_after: Duration) -> Duration {

@@ -33,6 +33,7 @@ use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::protocol::{grpc, stored_response};
+use crate::seeded_bug::SeededBug;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, SendCheck, UpstreamClient};
 
@@ -70,9 +71,10 @@ impl Gate {
         let instance = Arc::clone(&self.instance);
         let may_send = move || {
             // The heartbeat suspends the lease after a change of the primary; until then the store itself says so.
-            instance.instance_lease.has_held_since(reserving_since)
-                && !instance.store.has_changed_primary()
-                && reserving_since.elapsed() <= instance.first_byte_within()
+            SeededBug::NoLeaseCheck.is_active()
+                || instance.instance_lease.has_held_since(reserving_since)
+                    && !instance.store.has_changed_primary()
+                    && reserving_since.elapsed() <= instance.first_byte_within()
         };
         self.send(guarded, lease, entry, context, &may_send).await
     }
@@ -109,7 +111,10 @@ impl Gate {
         context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, sent, took));
         match outcome {
             UpstreamOutcome::Answered { response, status, directives } => {
-                let (verdict, ttl) = directives.apply(&route, status, &response.headers);
+                let (mut verdict, ttl) = directives.apply(&route, status, &response.headers);
+                if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
+                    verdict = ResponseVerdict::Release;
+                }
                 if route.limits_new_keys() && status.is_success() {
                     self.instance.key_limits.note_accepted(&reserve_request.scope);
                 }
@@ -132,10 +137,16 @@ impl Gate {
                         deliver::unknown(lease, &route, cause)
                     }
                 };
+                if SeededBug::AnswerBeforeStored.is_active() && verdict == ResponseVerdict::Store {
+                    let instance = Arc::clone(&self.instance);
+                    tokio::spawn(async move { persist(&instance, settlement, entry).await });
+                    return Outcome::Executed { response, expires_at: None };
+                }
                 let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
                 let expires_at = match settled {
                     SettleOutcome::Done { expires_at } => expires_at,
                     SettleOutcome::Bypassed => None,
+                    SettleOutcome::Fenced(_) if SeededBug::LoserAnswersItsOwn.is_active() => None,
                     SettleOutcome::Fenced(record) => {
                         let stored = stored_outcome(record, &reserve_request);
                         return stored.unwrap_or(Outcome::Unstored(response));
@@ -245,6 +256,7 @@ async fn call(
     // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
     let needs_http2 = is_call && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
+        Err(_) if SeededBug::TimeoutIsReleased.is_active() => return UpstreamOutcome::NeverSent(String::new()),
         Err(_) => return UpstreamOutcome::TimedOut,
         Ok(Err(error)) => {
             if needs_http2 {
@@ -254,6 +266,9 @@ async fn call(
             tracing::warn!(route = %route.name, cause, "{error}");
             return match error {
                 CallError::NeverSent(_) | CallError::Unprocessed(_) => {
+                    UpstreamOutcome::NeverSent(error.unreachable_reason())
+                }
+                CallError::Broken(_) if SeededBug::BrokenIsReleased.is_active() => {
                     UpstreamOutcome::NeverSent(error.unreachable_reason())
                 }
                 CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
@@ -274,6 +289,7 @@ async fn call(
         let frame = match timeout_at(deadline, body.frame()).await {
             Err(_) => return UpstreamOutcome::TimedOut,
             Ok(None) => break,
+            Ok(Some(Err(_))) if SeededBug::PartialResponseStored.is_active() => break,
             // A response that breaks off must never pass for a whole one.
             Ok(Some(Err(_))) => return UpstreamOutcome::Broken,
             Ok(Some(Ok(frame))) => frame,

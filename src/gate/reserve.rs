@@ -1,13 +1,15 @@
 //! Reserves the key of a request, or finds its record where the request may start no attempt.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use super::Gate;
 use super::admit::GuardedRequest;
 use super::bypass::ReserveFailure;
 use super::response_context::ResponseContext;
-use crate::domain::attempt::ReserveResult;
+use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use crate::instance::request_trace::TraceStage;
+use crate::seeded_bug::SeededBug;
 
 impl Gate {
     /// Reserves the key. Without a lease (`may_start`) this instance starts no attempt, and a caller over its route's limit uses no
@@ -19,6 +21,11 @@ impl Gate {
         context: &ResponseContext,
     ) -> Result<ReserveResult, ReserveFailure> {
         let store = &self.instance.store;
+        if SeededBug::SendBeforeReserved.is_active()
+            && let Ok(None) = store.find(guarded.reserve_request.id).await
+        {
+            return Ok(self.reserve_in_background(guarded.reserve_request.clone()));
+        }
         let hindrance = match may_start {
             true => match guarded.use_new_key(&self.instance).await {
                 Ok(permit) => {
@@ -38,5 +45,14 @@ impl Gate {
             Ok(None) => Err(hindrance),
             Err(error) => Err(ReserveFailure::NoLease(Some(error))),
         }
+    }
+
+    /// The reservation of [`SeededBug::SendBeforeReserved`]: the attempt does not wait for it.
+    fn reserve_in_background(&self, request: ReserveRequest) -> ReserveResult {
+        let (store, reserve_request) = (Arc::clone(&self.instance.store), Arc::new(request.clone()));
+        tokio::spawn(async move { store.reserve(request).await });
+        let first =
+            AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
+        ReserveResult::Fresh(first)
     }
 }

@@ -14,6 +14,7 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
+use crate::seeded_bug::SeededBug;
 use crate::store::{SettleResult, StoreError};
 use crate::telemetry::logs::error_causes;
 
@@ -40,11 +41,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Stores an attempt's outcome, before the client gets its response.
 pub(super) async fn persist(
     instance: &Arc<Instance>,
-    settlement: Settlement,
+    mut settlement: Settlement,
     mut entry: InFlightEntry,
 ) -> SettleOutcome {
     count_unknown(instance, &settlement);
+    if SeededBug::SettleWithoutToken.is_active()
+        && let Ok(Some(newest)) = instance.store.find(settlement.id).await
+    {
+        settlement.token = newest.token;
+    }
     if entry.reserve_status() == ReserveStatus::InDoubt {
+        if SeededBug::BypassForgets.is_active() {
+            entry.withdraw();
+        }
         persist_in_background(instance, settlement, entry);
         return SettleOutcome::Bypassed;
     }
@@ -73,7 +82,9 @@ pub(super) async fn persist(
         Err(error) => {
             let cause = error_causes(&error);
             tracing::warn!(record = %settlement.id, cause, "{error}; the attempt's outcome is stored as soon as the store takes it");
-            persist_in_background(instance, settlement, entry);
+            if !SeededBug::ForgottenBeforeStored.is_active() {
+                persist_in_background(instance, settlement, entry);
+            }
             SettleOutcome::Unstored
         }
     }

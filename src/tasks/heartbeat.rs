@@ -1,6 +1,7 @@
 //! Renews this instance's lease, and compares the store's clock with boot time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -9,6 +10,7 @@ use crate::config::Config;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::{ClockJump, ClockReading};
 use crate::instance::{Instance, clock_limits};
+use crate::seeded_bug::SeededBug;
 use crate::store::{LeaseRenewal, StoreError};
 use crate::telemetry::metrics::Label;
 
@@ -35,7 +37,7 @@ impl Task for Heartbeat {
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),
             service: Arc::clone(&config.service),
-            expiry: instance_lease.expiry(),
+            expiry: if SeededBug::LivingLeaseSwept.is_active() { Duration::ZERO } else { instance_lease.expiry() },
             purges_seen: Some(cache.purge_count()),
             hold_ttls_until: store_clock.hold_to_store(),
         };

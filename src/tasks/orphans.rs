@@ -12,6 +12,7 @@ use crate::domain::ids::Token;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
+use crate::seeded_bug::SeededBug;
 use crate::store::{ReservedAttempt, SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
@@ -76,7 +77,9 @@ impl Task for OrphanedAttempts {
         // had ended before is no longer in flight in the store. In the other order, an attempt that has just become unknown
         // would be taken for one that was never sent.
         let running = in_flight.registered_tokens();
-        let reserved = store.list_in_flight(instance_lease.id(), config.store.timeout).await?;
+        let has_no_age = SeededBug::OrphansWithoutAge.is_active();
+        let age_min = if has_no_age { Duration::ZERO } else { config.store.timeout };
+        let reserved = store.list_in_flight(instance_lease.id(), age_min).await?;
         // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
         // registry, so if it is not registered, its attempt never started.
         let found_before =
@@ -84,13 +87,13 @@ impl Task for OrphanedAttempts {
         let orphans: Vec<_> = reserved.into_iter().filter(|attempt| !running.contains(&attempt.token)).collect();
         let executed = in_flight.recently_executed(orphans.iter().map(|attempt| attempt.token));
         // Never started, or executed with a lost outcome. Others may still be about to be registered.
-        let settlements =
-            orphans.into_iter().filter_map(|ReservedAttempt { id, token, route }| match executed.contains(&token) {
+        let settlements = orphans.into_iter().filter_map(|ReservedAttempt { id, token, route }| {
+            match executed.contains(&token) && !SeededBug::LostSettlementIsOrphan.is_active() {
                 true => Some(self.settle(Settlement::for_lost_outcome(id, token), route)),
-                false => {
-                    found_before.contains(&token).then(|| self.settle(Settlement::for_orphan(id, token, TTL), route))
-                }
-            });
+                false => (found_before.contains(&token) || has_no_age)
+                    .then(|| self.settle(Settlement::for_orphan(id, token, TTL), route)),
+            }
+        });
         // The store commits together what is settled at the same time. A row that another transaction has locked fails alone,
         // after the store's timeout; the others do not wait for it.
         let mut settled = stream::iter(settlements).buffer_unordered(BATCH);

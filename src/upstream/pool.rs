@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::UPGRADE;
 use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
@@ -25,6 +26,7 @@ use super::http2::{self, SharedConnection};
 use super::{CallError, SendCheck, check_response, shape_for_http1};
 use crate::body::Body;
 use crate::body::pooled::{PooledBody, PooledConnection, ReturnToPool};
+use crate::seeded_bug::SeededBug;
 
 /// The interval of looks at the idle connections: without them, only the next request would find that an upstream has
 /// closed its side.
@@ -127,6 +129,7 @@ impl UpstreamPool {
         let offer = if requests_upgrade { AlpnOffer::Http1 } else { AlpnOffer::Both };
         let upload = request.body_mut().track_end();
         let deadline = Instant::now() + self.connector.limit;
+        let mut copy = SeededBug::ResendBroken.is_active().then(|| copy_of(request));
         loop {
             let open = poll_fn(|cx| Poll::Ready(self.take_open(offer, cx))).await;
             let (connection, was_open) = match open {
@@ -173,7 +176,10 @@ impl UpstreamPool {
             match failed.take_message() {
                 Some(unsent) if was_open => *request = unsent,
                 Some(_) => return Err(CallError::NeverSent(failed.into_error().into())),
-                None => return Err(http2::classify_failure(failed.into_error())),
+                None => match copy.take() {
+                    Some(copy) => *request = copy,
+                    None => return Err(http2::classify_failure(failed.into_error())),
+                },
             }
         }
     }
@@ -368,4 +374,17 @@ async fn check_idle(pool: Weak<UpstreamPool>) {
             return;
         }
     }
+}
+
+/// The second request of [`SeededBug::ResendBroken`].
+fn copy_of(request: &Request<Body>) -> Request<Body> {
+    let body = match request.body() {
+        Body::Whole { data, .. } => data.clone(),
+        _ => Bytes::new(),
+    };
+    let mut copy = Request::new(Body::whole(body));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
 }

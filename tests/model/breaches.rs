@@ -86,6 +86,8 @@ pub enum Weakness {
     SettleOverCompleted,
     /// A takeover does not compare the record with the expected one.
     TakeOverUnchecked,
+    /// A request takes over a key of unknown outcome under `hold`.
+    TakeOverUnknown,
     /// A takeover applies to an attempt in flight under a lapsed lease.
     TakeOverLapsed,
     /// The sweeper marks attempts retryable instead of unknown.

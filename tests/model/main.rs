@@ -288,6 +288,7 @@ fn a_takeover_needs_an_unchanged_record_that_is_not_in_flight() {
     assert_found(Weakness::TakeOverUnchecked, Breach::SecondEffect, hold(3, 2, NO_FAULTS));
     let twice = retry_when_quiet(2, 2, Bounds { crashes: 0, ..ONE_OF_EACH });
     assert_found(Weakness::TokenTwice, Breach::IllegalStep, twice);
+    assert_found(Weakness::TakeOverUnknown, Breach::SecondEffect, hold(2, 2, LAPSE));
     assert_found(Weakness::TakeOverLapsed, Breach::SecondEffect, hold(2, 2, LAPSE));
     assert_found(Weakness::SweepFrees, Breach::SecondEffect, hold(2, 2, LAPSE));
     assert_found(Weakness::TtlOnOpen, Breach::Superseded, hold(2, 2, Bounds { ttls: 1, ..NO_FAULTS }));

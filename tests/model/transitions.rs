@@ -232,7 +232,11 @@ impl Oncegate {
                 State::Completed(_) | State::Dead => false,
                 State::InFlight => lapsed && self.is(Weakness::TakeOverLapsed),
                 State::Retryable => true,
-                State::Unknown => self.may_retry(self.believes_quiet(world, at, record)) || self.retries_too_soon(),
+                State::Unknown => {
+                    self.may_retry(self.believes_quiet(world, at, record))
+                        || self.retries_too_soon()
+                        || self.is(Weakness::TakeOverUnknown)
+                }
             };
         if takes && record.token == token && !self.is(Weakness::TokenTwice) {
             // Its own reservation, executed late and marked unknown meanwhile. One token is one attempt, so no second

@@ -13,6 +13,7 @@ use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
 use crate::domain::space::SpaceHash;
 use crate::protocol::refusal::Refusal;
+use crate::seeded_bug::SeededBug;
 
 /// All that a request's identity depends on.
 #[derive(Clone, Copy)]
@@ -98,7 +99,10 @@ pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> 
 impl RequestIdentity {
     /// The id of the record.
     pub(super) fn record_id(&self) -> RecordId {
-        RecordId::derive(&self.service, &self.scope, &self.space, &self.key)
+        match Scope::from_stored(&[0; 32]).filter(|_| SeededBug::KeyWithoutScope.is_active()) {
+            Some(shared) => RecordId::derive(&self.service, &shared, &self.space, &self.key),
+            None => RecordId::derive(&self.service, &self.scope, &self.space, &self.key),
+        }
     }
 }
 
@@ -115,7 +119,8 @@ pub(super) fn key_space_text(route: &Route, method: &Method, path: &str) -> Stri
         // Another host's route may have the same path.
         KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
-            format!("{method} {host}{}", key_path(path))
+            let path = if SeededBug::SpellingsApart.is_active() { path.to_owned() } else { key_path(path) };
+            format!("{method} {host}{path}")
         }
         KeySpace::Route => format!("route {}", route.space_name()),
         KeySpace::Service => "service".to_owned(),

@@ -1,5 +1,6 @@
 //! The schema in PostgreSQL: its migrations, and applying them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -11,6 +12,7 @@ use super::connect::{self, PgServer};
 use super::failure::without_detail;
 use super::indexes;
 use crate::jitter::jittered;
+use crate::seeded_bug::SeededBug;
 use crate::store::migrate::{AppliedMigration, Index, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::store::{OpenError, StoreSettings};
 
@@ -234,7 +236,11 @@ async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResul
         return Ok(StepResult::AppliedElsewhere);
     }
     transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
-    match transaction.batch_execute(step.sql).await {
+    let sql = match SeededBug::CommitNotDurable.is_active() {
+        true => step.sql.replace("when 'off' then 'on'", "when 'on' then 'off'").into(),
+        false => Cow::Borrowed(step.sql),
+    };
+    match transaction.batch_execute(&sql).await {
         Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             transaction.rollback().await.map_err(failed)?;
             return Ok(StepResult::Locked(error));

@@ -12,6 +12,7 @@ use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
+use crate::seeded_bug::SeededBug;
 use crate::store::row;
 use crate::store::{LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SweptKey};
 
@@ -103,6 +104,9 @@ pub(super) async fn reap(
         (/* as_of_ms */ &row::since_1970_ms(scope.as_of), Type::INT8),
         (/* settled_since_ms */ &row::since_1970_ms(scope.settled_since), Type::INT8),
     ];
+    if SeededBug::TtlOnOpen.is_active() {
+        execute(pool, deadline, "delete from oncegate.keys where state = 'unknown'", &[]).await?;
+    }
     let rows = query(pool, deadline, REAP, &parameters).await?;
     let Some(row) = rows.first() else {
         return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no count"))));

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::open_error::open_error;
 use super::{run_blocking, schema};
+use crate::seeded_bug::SeededBug;
 use crate::store::{Migration, OpenError};
 
 /// `application_id` of our files, see the first migration.
@@ -97,7 +98,7 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
 
 fn configure(db: &Connection) -> rusqlite::Result<()> {
     // An answer means that the data is on the disk.
-    db.pragma_update(None, "synchronous", "full")?;
+    db.pragma_update(None, "synchronous", if SeededBug::CommitNotDurable.is_active() { "off" } else { "full" })?;
     db.query_row(&format!("pragma journal_size_limit = {LOG_BYTES_KEPT}"), [], |_| Ok(()))?;
     // Detect damage when it is read, instead of returning it.
     db.pragma_update(None, "cell_size_check", "on")?;

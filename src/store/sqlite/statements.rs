@@ -11,6 +11,7 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
+use crate::seeded_bug::SeededBug;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
 use crate::store::{
     ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult,
@@ -345,6 +346,9 @@ pub(super) fn no_later_than(now: i64, estimate: SystemTime) -> i64 {
 pub(super) fn reap(db: &Connection, now: i64, limit: u32, scope: ReapScope) -> Result<ReapedRows, SqliteFailure> {
     let (as_of, settled_since) = (no_later_than(now, scope.as_of), since_1970_ms(scope.settled_since));
     let lapsed = named_params! { ":limit": limit, ":as_of": as_of, ":settled_since": settled_since };
+    if SeededBug::TtlOnOpen.is_active() {
+        db.execute("delete from keys where state = 'unknown'", [])?;
+    }
     db.prepare_cached(DELETE_EXPIRED_REQUESTS)?.execute(lapsed)?;
     db.prepare_cached(DELETE_ORPHANED_REQUESTS)?.execute(named_params! { ":limit": limit })?;
     Ok(ReapedRows {
