@@ -68,17 +68,14 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
     let text = match (explain(&config, &head, &body, caller), arguments.json) {
         (Ok(explained), false) => render_text(&explained),
         (Ok(explained), true) => render_json(&explained),
-        (Err(refusal), false) => {
-            format!(
-                "refused         {} {}\n                {}\n",
-                refusal.status().as_u16(),
-                refusal.slug(),
-                refusal.detail()
-            )
-        }
-        (Err(refusal), true) => {
-            let document = serde_json::json!({ "status": refusal.status().as_u16(), "code": refusal.slug(), "detail": refusal.detail() });
-            format!("{document:#}\n")
+        (Err(refused), json) => {
+            let (status, code) = (refused.answer_shape.status(&refused.refusal).as_u16(), refused.refusal.slug());
+            let detail = refused.refusal.detail();
+            if json {
+                format!("{:#}\n", serde_json::json!({ "status": status, "code": code, "detail": detail }))
+            } else {
+                format!("refused         {status} {code}\n                {detail}\n")
+            }
         }
     };
     write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))

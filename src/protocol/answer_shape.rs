@@ -129,6 +129,17 @@ struct ErrorObject<'a> {
 }
 
 impl AnswerShape {
+    /// The status of the answer to a refused request.
+    pub fn status(self, refusal: &Refusal) -> StatusCode {
+        let status = match self {
+            Self::Acp => acp_error(refusal).status,
+            Self::Problem => return refusal.status(),
+            Self::Repeatability => repeatability_error(refusal).status,
+            Self::Stripe => stripe_error(refusal).status,
+        };
+        StatusCode::from_u16(status).expect("the tables have valid statuses only")
+    }
+
     /// Builds the answer to a refused request. The type of a problem document is `problem_base`, followed by the slug.
     pub fn render(self, refusal: &Refusal, problem_base: &str) -> Response<Body> {
         let detail = refusal.detail();

@@ -21,6 +21,7 @@ use crate::gate::first_sent;
 use crate::gate::routing::Router;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::metrics::{MethodLabel, Metrics};
+use crate::protocol::answer_shape::AnswerShape;
 use crate::protocol::refusal::Refusal;
 use crate::store::metrics::StoreMetrics;
 use crate::tls::CertificateName;
@@ -46,6 +47,27 @@ pub struct Explained {
     pub fingerprint: Option<Fingerprint>,
 }
 
+/// The refusal of an explained request.
+pub struct ExplainedRefusal {
+    /// Why the request is refused.
+    pub refusal: Refusal,
+    /// The form of the answer: the route's own, where one was found.
+    pub answer_shape: AnswerShape,
+}
+
+impl From<Refusal> for ExplainedRefusal {
+    /// The refusal of a request without a route.
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, answer_shape: AnswerShape::default() }
+    }
+}
+
+impl ExplainedRefusal {
+    fn of_route(refusal: Refusal, route: &Route) -> Self {
+        Self { refusal, answer_shape: route.dialect.into() }
+    }
+}
+
 /// The proofs of the caller's identity, which the command line gives.
 pub struct ExplainedCaller {
     /// The request's token, verified, or the refusal of a request whose scope reads it.
@@ -63,7 +85,7 @@ pub fn explain(
     head: &request::Parts,
     body: &[u8],
     caller: ExplainedCaller,
-) -> Result<Explained, Refusal> {
+) -> Result<Explained, ExplainedRefusal> {
     let router = Router::new(
         config,
         &RouteLatencies::default(),
@@ -78,17 +100,19 @@ pub fn explain(
         config,
     );
     super::check_path(head.uri.path())?;
-    if method_override::find_evaded_route(head, origin.host_name(), &router).is_some() {
-        return Err(super::OVERRIDDEN_METHOD);
+    if let Some(evaded) = method_override::find_evaded_route(head, origin.host_name(), &router) {
+        return Err(ExplainedRefusal::of_route(super::OVERRIDDEN_METHOD, &evaded.route));
     }
     let active = match router.find(&head.method, origin.host_name(), head.uri.path()) {
         RouteMatch::Route(active) => Some(active),
-        RouteMatch::Ambiguous(active) => return Err(super::path_ambiguous(&active.route)),
+        RouteMatch::Ambiguous(active) => {
+            return Err(ExplainedRefusal::of_route(super::path_ambiguous(&active.route), &active.route));
+        }
         RouteMatch::NoRoute => None,
     };
     let Some(active) = active else {
         if config.refuse_unguarded && MethodLabel::from_method(&head.method).changes_state() {
-            return Err(Refusal::Unguarded);
+            return Err(Refusal::Unguarded.into());
         }
         return Ok(Explained {
             route: None,
@@ -105,7 +129,8 @@ pub fn explain(
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
-        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)?,
+        RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)
+            .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
     let path = fingerprint_path(route, head);
     let input = fingerprint_input(head, &path, body);

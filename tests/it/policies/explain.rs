@@ -135,6 +135,19 @@ fn explain_names_unguarded_and_refused_requests() {
 }
 
 #[test]
+fn explain_prints_the_status_that_a_routes_dialect_gives_a_refusal() {
+    let setup = crate::harness::Proxy::on("memory:")
+        .top("upstream = \"http://localhost:1\"")
+        .route(&route("stripe", "dialect = \"stripe\"\nmax_request_body = \"8B\""))
+        .route(&route("pay", "max_request_body = \"8B\""));
+    let status = |path: &str| {
+        let arguments = [&["POST", path, "-H", "Idempotency-Key: k", "-d", "123456789"], &CALLER[..]].concat();
+        json(&setup, &arguments)["status"].clone()
+    };
+    assert_eq!((status("/stripe"), status("/pay")), (400.into(), 413.into()));
+}
+
+#[test]
 fn explain_compares_equivalent_requests_as_equal() {
     let of = |target: &str, body: &str| {
         let arguments = [&["POST", target, "-d", body], &ASKED[..]].concat();
