@@ -8,6 +8,7 @@ create function oncegate.reserve_one_1(
 ) returns boolean
 language plpgsql volatile
 as $function$
+#variable_conflict use_column
 declare
   moment constant timestamptz := clock_timestamp();
 begin
@@ -21,7 +22,7 @@ begin
           state, attempt, created_at, reserved_at, deadline)
   values ($1, $2, $3, $4, $5, $12, $6, $7, $8, $9, $10, $13,
           'in_flight', 1, moment, moment, moment + $11 * interval '1 millisecond')
-      on conflict on constraint keys_pkey do nothing;
+      on conflict (id) do nothing;
   return found;
 end
 $function$;

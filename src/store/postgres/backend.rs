@@ -1,9 +1,10 @@
 //! Whether a connection leads to the server itself, or to a pooler.
 //!
 //! At connecting, each side that may be asked to cancel statements gives its client a key: PostgreSQL, section "Canceling
-//! Requests in Progress". The server's has the number of the process that serves the connection. A pooler has to give out
-//! keys of its own, as it does not know yet which process will serve a statement. So the number in the key equals
-//! `pg_backend_pid()` only where nothing stands between that shares sessions.
+//! Requests in Progress". The server's has the number of the process that serves the connection. A pooler that shares sessions
+//! does not know yet which process will serve a statement, and most give out keys of their own: PgBouncer, Odyssey and pgcat
+//! random ones. Some pass on the server's (pgagroal) or number their sessions (PgDog, Supavisor), and can look direct.
+//! So this is no proof, and `client` treats it as none.
 //!
 //! The driver shows the key to nobody. It is read from the request to cancel, which is written into memory and never sent.
 

@@ -102,7 +102,7 @@ impl Manager for PgManager {
 
     async fn create(&self) -> Result<PgClient, BoxError> {
         let (client, driver) = self.server.connect(self.timeout).await?;
-        Ok(PgClient::new(client, driver).await)
+        Ok(PgClient::new(client, driver))
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
