@@ -13,6 +13,7 @@ fmt:
 
 lint:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --features seeded-bugs --test seeded_bugs -- -D warnings
 
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --quiet

@@ -9,7 +9,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use oncegate::seeded_bug::{ALL, VARIABLE};
@@ -77,7 +78,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, test: &TestName, bug: &str) -> Test
     command.args([&*test.name, "--test-threads=2"]).env(VARIABLE, bug).env("RUST_BACKTRACE", "0");
     command.env("ONCEGATE_TORTURE_SECONDS", TORTURE_SECONDS).env("ONCEGATE_SOAK_SECONDS", TORTURE_SECONDS);
     command.stdout(log.reopen().unwrap()).stderr(log.reopen().unwrap()).stdin(Stdio::null()).process_group(0);
-    let ended = wait(&mut command.spawn().unwrap());
+    let ended = wait(command.spawn().unwrap());
     let text = fs::read_to_string(log.path()).unwrap();
     assert!(!text.contains("running 0 tests"), "there is no test {test:?}");
     assert!(!text.contains("SKIPPED"), "{test:?} needs what is not here:\n{text}");
@@ -89,19 +90,15 @@ fn run(programs: &BTreeMap<String, PathBuf>, test: &TestName, bug: &str) -> Test
 }
 
 /// Waits for the end, and returns whether it is a success; `None` if that takes too long.
-fn wait(child: &mut Child) -> Option<bool> {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status.success());
-        }
-        if started.elapsed() > LIMIT {
-            kill_process_group(Pid::from_child(child), Signal::KILL).unwrap();
-            child.wait().unwrap();
-            return None;
-        }
-        sleep(Duration::from_millis(50));
+fn wait(mut child: Child) -> Option<bool> {
+    let (group, (sender, ended)) = (Pid::from_child(&child), mpsc::channel());
+    let waiting = thread::spawn(move || sender.send(child.wait().unwrap().success()));
+    let is_success = ended.recv_timeout(LIMIT).ok();
+    if is_success.is_none() {
+        kill_process_group(group, Signal::KILL).unwrap();
     }
+    let _ = waiting.join().unwrap();
+    is_success
 }
 
 /// The message of the first test that failed, in one short line.
