@@ -74,6 +74,24 @@ async fn statements_are_prepared_where_no_pooler_shares_the_session() {
     }
 }
 
+#[tokio::test]
+async fn a_call_whose_prepared_statement_is_gone_is_executed_unprepared() {
+    let database = postgres::database().await;
+    let settings = StoreSettings { max_connections: 6, ..postgres::settings(&database.url) };
+    let store = store::open(&settings).await.unwrap();
+    // As if the next statement met another session.
+    let forget = "create function forget() returns trigger language plpgsql as
+                  'begin execute ''deallocate all''; return null; end';
+                  create trigger forget after insert or update on oncegate.keys for each row execute function forget()";
+    database.client().await.batch_execute(forget).await.unwrap();
+    for key in ["k-1", "k-2", "k-3"] {
+        let reserve_request = new_reserve_request(key);
+        unwrap_lease(store.reserve(reserve_request.clone()).await.unwrap());
+        let settled = store.settle(completion(&reserve_request, b"paid")).await.unwrap();
+        assert!(matches!(settled, SettleResult::Done { .. }), "{settled:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_without_its_server_fails_calls_in_time_and_works_when_it_is_back() {
     let cluster = tokio::task::block_in_place(|| Cluster::start(""));
