@@ -537,6 +537,8 @@ pub async fn queued_deliveries_do_not_starve_older_unknown_ones(world: StoreFixt
     world.accept(&open).await;
     let job = world.pick_one(terms()).await;
     world.settle(settlement_of(&job, UNKNOWN, Some(Duration::ZERO))).await;
+    // Stored times have milliseconds, and keys of one millisecond are equally old.
+    tokio::time::sleep(Duration::from_millis(2)).await;
     for number in 0..5 {
         world.accept(&new_reserve_request(&format!("queued-{number}"))).await;
     }
