@@ -3,7 +3,7 @@
 //! Only a build with the feature `seeded-bugs` has them, and no release is built with it. There, the environment variable
 //! `ONCEGATE_SEEDED_BUG` activates one of them. In every other build [`SeededBug::is_active`] is a constant.
 
-/// A bug that breaks one of the promises. Where `tests/model` leaves the same rule out, its `Weakness` has the same name.
+/// A bug that breaks one of the promises. Where `crates/model` leaves the same rule out, its `Weakness` has the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeededBug {
     /// A message is acknowledged before it is executed.

@@ -36,7 +36,7 @@
 //! Not found by 700 to 2,000 seeds: a settlement that ignores the token alone (a late response must meet a running second attempt),
 //! an attempt that lost and answers with its own response (the failover must lose its takeover), orphans that are
 //! released after one pass (the store's clock must jump within the same milliseconds), and a 404 that counts before the attempt
-//! is quiet (the service here is never that late). `tests/model` finds all four.
+//! is quiet (the service here is never that late). `crates/model` finds all four.
 //!
 //! A failing test prints its seed. `ONCEGATE_SIMULATION_SEED=0x2a cargo test --test simulation -- --nocapture` prints the trace
 //! of that seed. `ONCEGATE_SIMULATION_SEEDS` sets the number of seeds; `make simulation` runs 100,000.

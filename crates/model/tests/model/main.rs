@@ -3,7 +3,7 @@
 //! The model has one key, two or three proxies, and a client that retries. Every possible event may happen in any
 //! order; the store's statements, `decide` and the end of an attempt are written as in the code. The number of requests
 //! and of each fault is bounded ([`Bounds`]); within the bounds, only steps that can make no difference are left out.
-//! Each test prints the number of its states: `cargo test --test model -- --nocapture`.
+//! Each test prints the number of its states: `cargo test --package model -- --nocapture`.
 //!
 //! Three of the weaknesses were bugs of the code until the model found them: `Weakness::LeaseAloneBeforeSending`,
 //! `Weakness::DoubtTrustsState` and `Weakness::TokenTwice`.
