@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::BatchStatement;
-use super::client::Parameter;
-use super::client::PgClient;
+use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column, holder_bytes, path_bytes};
@@ -49,7 +48,7 @@ impl BatchStatement for EnqueueStatement {
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<bool>, Error> {
         let recipes = column(requests, |q| q.0.reserve_request.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 14] = [
+        let parameters: [Parameter<'_>; 14] = [
             (/* id */ &column(requests, |q| q.0.reserve_request.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(requests, |q| &*q.0.reserve_request.service), Type::TEXT_ARRAY),
             (

@@ -13,8 +13,7 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
 use super::bounded;
-use super::client::Parameter;
-use super::client::PgClient;
+use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column};

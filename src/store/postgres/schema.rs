@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
+use super::client::Parameter;
 use super::connect::{self, PgServer};
 use super::failure::without_detail;
 use super::indexes;
@@ -247,7 +248,7 @@ async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResul
         }
         done => done.map_err(failed)?,
     }
-    let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+    let parameters: [Parameter<'_>; 3] = [
         (/* version */ &step.version, Type::INT4),
         (/* name */ &step.name, Type::TEXT),
         (/* sha256 */ &step.sha256().to_vec(), Type::BYTEA),

@@ -10,8 +10,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
-use super::client::Parameter;
-use super::client::PgClient;
+use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::retry::{RetryBudget, retry_until_known};

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::BatchStatement;
-use super::client::PgClient;
+use super::client::{Parameter, PgClient};
 use crate::domain::attempt::{ReserveRequest, Settlement};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
@@ -76,7 +76,7 @@ impl BatchStatement for ReserveStatement {
             return Ok(vec![alone.run_alone(client).await?]);
         }
         let recipes = column(requests, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 13] = [
+        let parameters: [Parameter<'_>; 13] = [
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* service */ &column(requests, |q| &*q.0.service), Type::TEXT_ARRAY),
             (/* scope */ &column(requests, |q| q.0.scope.as_bytes().as_slice()), Type::BYTEA_ARRAY),
@@ -149,7 +149,7 @@ impl BatchStatement for TakeOverStatement {
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
         let recipes = column(requests, |q| q.0.recipe.to_stored());
-        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
+        let parameters: [Parameter<'_>; 11] = [
             (/* id */ &column(requests, |q| q.0.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* route */ &column(requests, |q| &*q.0.route), Type::TEXT_ARRAY),
             (/* recipe */ &recipes, Type::TEXT_ARRAY),
@@ -212,7 +212,7 @@ impl BatchStatement for SettleStatement {
             }
         }
         let terms = column(requests, |q| OutcomeColumns::from_outcome(&q.settlement.outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 10] = [
+        let parameters: [Parameter<'_>; 10] = [
             (/* id */ &column(requests, |q| q.settlement.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.settlement.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* state */ &column(requests, |q| state_after(&q.settlement.outcome)), Type::TEXT_ARRAY),
@@ -296,7 +296,7 @@ impl BatchStatement for RestoreStatement {
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
         let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
-        let parameters: [(&(dyn ToSql + Sync), Type); 23] = [
+        let parameters: [Parameter<'_>; 23] = [
             (
                 /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
@@ -404,7 +404,7 @@ impl BatchStatement for ExtendStatement {
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+        let parameters: [Parameter<'_>; 3] = [
             (/* id */ &column(requests, |q| q.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* token */ &column(requests, |q| q.token.as_bytes().as_slice()), Type::BYTEA_ARRAY),
             (/* time_limit_ms */ &column(requests, |q| millis(q.time_limit)), Type::INT8_ARRAY),
