@@ -26,6 +26,13 @@ async fn reached(world: &World, limit: &str) -> u64 {
     scrape.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
 }
 
+/// The bytes of bodies in the proxy's memory.
+async fn held_bytes(world: &World) -> u64 {
+    let scrape = admin(world).get("/metrics").send().await.text();
+    let name = "oncegate_held_body_bytes ";
+    scrape.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
+}
+
 /// Sends all of a request but its last byte.
 async fn open_unfinished(world: &World, request: &Request) -> Exchange {
     let bytes = request.bytes();
@@ -99,13 +106,7 @@ async fn bodies_that_fill_the_memory_are_refused_and_small_requests_are_served()
     for number in 0..3 {
         unfinished.push(open_unfinished(&world, &large(&format!("held-{number}"))).await);
     }
-    let scrape = || async { admin(&world).get("/metrics").send().await.text() };
-    eventually(TEST_TIMEOUT, async || {
-        let held = "oncegate_held_body_bytes ";
-        let held: f64 = scrape().await.lines().find_map(|line| line.strip_prefix(held)?.parse().ok())?;
-        (held >= 3.0 * 1_048_575.0).then_some(())
-    })
-    .await;
+    eventually(TEST_TIMEOUT, async || (held_bytes(&world).await >= 3 * 1_048_575).then_some(())).await;
     let refusal = large("k-large").send().await;
     assert!(is_overloaded(&refusal), "{refusal:?}");
     assert_eq!(reached(&world, "held_bodies").await, 1);
@@ -117,6 +118,28 @@ async fn bodies_that_fill_the_memory_are_refused_and_small_requests_are_served()
         assert_eq!(exchange.response().await.oncegate_status(), Some("executed"));
     }
     assert_eq!(large("k-large").send().await.oncegate_status(), Some("executed"));
+}
+
+#[tokio::test]
+async fn bodies_that_have_begun_leave_room_for_one_that_is_nearly_complete() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let large = |key: &str| world.post("/pay").key(key).body("x".repeat(1 << 20));
+    let begin = |request: Request| {
+        let client = world.proxy.client();
+        async move { client.raw(&request.bytes()[..request.head().len() + (200 << 10)]).await }
+    };
+    let mut exchange = begin(large("k-1")).await;
+    eventually(TEST_TIMEOUT, async || (held_bytes(&world).await >= 200 << 10).then_some(())).await;
+    let mut begun = Vec::new();
+    for number in 0..20 {
+        begun.push(begin(large(&format!("begun-{number}"))).await);
+    }
+    eventually(TEST_TIMEOUT, async || {
+        (reached(&world, "held_bodies").await >= 7 && held_bytes(&world).await >= 3 << 19).then_some(())
+    })
+    .await;
+    exchange.write(&"x".repeat((1 << 20) - (200 << 10)).into_bytes()).await;
+    assert_eq!(exchange.response().await.oncegate_status(), Some("executed"));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
 
-use crate::body::body_budget::{BudgetExhausted, BudgetShare};
+use crate::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
 use crate::body::request_body::{RequestBody, RequestBodyError};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 
@@ -25,7 +25,7 @@ pub(super) async fn read_body(
     if announced.is_some_and(|length| length > bytes_max as u64) {
         return Err(Refusal::RequestTooLarge(bytes_max));
     }
-    let length_max = announced.map_or(bytes_max, |length| usize::try_from(length).unwrap_or(bytes_max));
+    let announced = announced.and_then(|length| usize::try_from(length).ok());
     let mut first: Option<Bytes> = None;
     let mut all = Vec::new();
     let mut length = 0;
@@ -44,30 +44,37 @@ pub(super) async fn read_body(
         if length > bytes_max {
             return Err(Refusal::RequestTooLarge(bytes_max));
         }
+        let arrived = Arrived::of(length, announced.unwrap_or(bytes_max));
         // A body in one piece, as most are, is never copied.
         if length == data.len() {
-            count(share, data.len())?;
+            count(share, data.len(), arrived)?;
             first = Some(data);
             continue;
         }
-        let capacity = grown_capacity(all.capacity(), length, length_max);
-        let counted = first.as_ref().map_or(all.capacity(), Bytes::len);
-        count(share, capacity - counted)?;
-        all.reserve_exact(capacity - all.len());
+        if length > all.capacity() {
+            let capacity = grown_capacity(length, arrived, announced, bytes_max);
+            let counted = first.as_ref().map_or(all.capacity(), Bytes::len);
+            count(share, capacity - counted, arrived)?;
+            all.reserve_exact(capacity - all.len());
+        }
         all.extend_from_slice(&first.take().unwrap_or_default());
         all.extend_from_slice(&data);
     }
     Ok(first.unwrap_or_else(|| all.into()))
 }
 
-fn count(share: &mut BudgetShare, bytes: usize) -> Result<(), Refusal> {
-    share.try_add(bytes).map_err(|BudgetExhausted| Refusal::Overloaded(ReachedLimit::HeldBodies))
+fn count(share: &mut BudgetShare, bytes: usize, arrived: Arrived) -> Result<(), Refusal> {
+    share.try_add(bytes, arrived).map_err(|BudgetExhausted| Refusal::Overloaded(ReachedLimit::HeldBodies))
 }
 
-/// The capacity of a buffer that has to hold `length` bytes and at most `length_max`: doubled, so that a byte is copied twice on
-/// average, and never what is only announced, which costs a client nothing.
-fn grown_capacity(capacity: usize, length: usize, length_max: usize) -> usize {
-    if length <= capacity { capacity } else { (2 * length).min(length_max).max(length) }
+/// The capacity of a buffer that has to hold `length` bytes and is too small. It doubles with what arrives. What is only announced
+/// takes no memory before a quarter of it is there, because an announcement costs a client nothing.
+fn grown_capacity(length: usize, arrived: Arrived, announced: Option<usize>, bytes_max: usize) -> usize {
+    let capacity = match (arrived, announced) {
+        (Arrived::Much, Some(announced)) => announced,
+        _ => (2 * length).min(bytes_max),
+    };
+    capacity.max(length)
 }
 
 #[cfg(test)]
@@ -75,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_grows_with_what_has_arrived_and_not_beyond_what_is_announced() {
-        assert_eq!(grown_capacity(0, 100, 1_000), 200);
-        assert_eq!(grown_capacity(200, 200, 1_000), 200);
-        assert_eq!(grown_capacity(200, 201, 1_000), 402);
-        assert_eq!(grown_capacity(402, 600, 1_000), 1_000);
+    fn a_buffer_doubles_and_takes_its_announced_length_when_a_quarter_has_arrived() {
+        assert_eq!(grown_capacity(100, Arrived::Little, Some(1_000), 2_000), 200);
+        assert_eq!(grown_capacity(250, Arrived::Much, Some(1_000), 2_000), 1_000);
+        assert_eq!(grown_capacity(600, Arrived::Much, None, 2_000), 1_200);
+        assert_eq!(grown_capacity(1_200, Arrived::Much, None, 2_000), 2_000);
         // More than was announced: the framing refuses it elsewhere.
-        assert_eq!(grown_capacity(1_000, 1_001, 1_000), 1_001);
+        assert_eq!(grown_capacity(1_001, Arrived::Much, Some(1_000), 2_000), 1_001);
     }
 }
