@@ -64,7 +64,7 @@ clients: ## Stripe's SDKs and eight HTTP clients over a link that loses response
 
 simulation: ## 100,000 seeds of the simulation, some 80 minutes on two cores; ONCEGATE_SIMULATION_SEED=0x2a prints one seed's trace
 	ONCEGATE_SIMULATION_SEEDS=$${ONCEGATE_SIMULATION_SEEDS:-100000} \
-	    cargo test --locked --test simulation -- no_seed_breaks_a_rule --nocapture
+	    cargo test --locked --profile simulation --test simulation -- no_seed_breaks_a_rule --nocapture
 
 # Both print their seed and what happened, and end with an error on a breach. ONCEGATE_SEED=0x… has the same faults again.
 soak: ## Proxies killed at random on both stores, one minute each, and under 10,000 messages and deliveries; ONCEGATE_SOAK_SECONDS for longer

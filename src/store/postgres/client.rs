@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use deadpool_postgres::ClientWrapper;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::backend;
+use super::failure::ends_the_session;
 
 /// A statement's parameter with its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -69,9 +70,8 @@ impl Deref for PgClient {
 /// statement's: the wrong number of parameters, or values of other types. The session goes on, so nothing was committed.
 fn may_mean_another_session(error: &Error) -> bool {
     let Some(refusal) = error.as_db_error() else { return false };
-    let goes_on = refusal.parsed_severity() == Some(Severity::Error);
     let code = refusal.code();
-    goes_on
+    !ends_the_session(refusal)
         && (code.code().starts_with("22")
             || [
                 SqlState::DUPLICATE_PSTATEMENT,

@@ -163,7 +163,7 @@ impl PgConnection {
         self.object.as_ref().expect("the object is taken out only when the guard is dropped")
     }
 
-    /// Waits for the statement's answer, and returns or discards the connection. Past the deadline nothing is sent:
+    /// Waits for the statement's answer, and returns or discards the connection. Past the deadline no statement is begun:
     /// connecting may have taken all the time, and a timeout alone would let the first bytes out.
     pub async fn finish<T>(
         mut self,

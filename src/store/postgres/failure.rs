@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use tokio_postgres::error::Severity;
+use tokio_postgres::error::{DbError, Severity};
 
 use crate::domain::response::CorruptRow;
 use crate::store::StoreError;
@@ -111,19 +111,23 @@ impl From<tokio_postgres::Error> for PgFailure {
             // Not an error of the server: the connection is gone, or its data was not understood.
             return Self::Unanswered(Arc::new(error));
         };
-        let ends_the_session = match server.parsed_severity() {
-            Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
-            // PgBouncer may leave out the untranslated field.
-            None => matches!(server.severity(), "FATAL" | "PANIC"),
-        };
         let refusal = Arc::new(ServerError::from(server));
-        match FailureClass::from_sqlstate(server.code().code(), ends_the_session) {
+        match FailureClass::from_sqlstate(server.code().code(), ends_the_session(server)) {
             FailureClass::Conflict => Self::Conflict(refusal),
             FailureClass::InDoubt => Self::Unanswered(refusal),
             FailureClass::Refused => Self::Refused(refusal),
             FailureClass::Row => Self::Row(refusal),
             FailureClass::Stale => Self::Stale(refusal),
         }
+    }
+}
+
+/// Whether an error of the server ends the session, so that nobody knows what became of the statement.
+pub(super) fn ends_the_session(error: &DbError) -> bool {
+    match error.parsed_severity() {
+        Some(severity) => matches!(severity, Severity::Fatal | Severity::Panic),
+        // PgBouncer may leave out the untranslated field.
+        None => matches!(error.severity(), "FATAL" | "PANIC"),
     }
 }
 
