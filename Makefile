@@ -90,7 +90,7 @@ ha: ## Failovers of a Patroni cluster, with and without synchronous replication:
 	scripts/need postgresql patroni python3-etcd etcd-server haproxy
 	ONCEGATE_HA=$(HA) cargo test --locked --test ha -- --ignored --nocapture
 
-bench: ## The side-by-side benchmark: some minutes, a table on the terminal; BENCH=--quick, --full or --help
+bench: ## The side-by-side benchmark: ten minutes, a table on the terminal; BENCH=--quick, --full (an hour at most) or --help
 	scripts/need postgresql
 	@scripts/need haproxy nginx || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release

@@ -1,6 +1,5 @@
 //! Two instances on one PostgreSQL: they must not be slower than one, and must cause no deadlocks.
 
-use crate::load;
 use crate::programs::start_oncegate;
 use crate::report::Target::{AtLeast, AtMost};
 use crate::report::{BenchmarkReport, Column};
@@ -15,19 +14,19 @@ const SAME: &str = "the same keys at two instances";
 pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
     let database = create_database(&testbed.cluster).await;
     let two = [(); 2].map(|()| start_oncegate(testbed.upstream, |_| database.url.clone()));
-    let both = two.each_ref().map(|process| process.addresses[0]);
+    let both = two.each_ref().map(|process| process.endpoint(0));
     for round in 0..testbed.options.rounds() {
         eprintln!("instances: round {} of {}", round + 1, testbed.options.rounds());
         testbed.run_first_attempts(&both[..1], CONNECTIONS, report, ONE)?;
         testbed.run_first_attempts(&both, CONNECTIONS, report, TWO)?;
-        let same = load::run_closed(&both, Load::Contended, CONNECTIONS, testbed.options.length())?;
-        report.add_round(SAME, CONNECTIONS, &same);
+        testbed.run_load(&both, Load::Contended, CONNECTIONS, report, SAME)?;
     }
-    report.compare((TWO, ONE), CONNECTIONS, Column::Rate, AtLeast(1.0));
+    report.compare((TWO, ONE), CONNECTIONS, Column::Rate, AtLeast(1.0), "Whether a second instance costs throughput.");
     report.add_check(
         "deadlocks, in all parts".to_owned(),
         vec![count_deadlocks(testbed, &database).await],
         AtMost(0.0),
+        "Transactions that PostgreSQL ended because two waited for each other.",
     );
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use crate::load;
 use crate::report::Target::AtMost;
-use crate::report::{BenchmarkReport, Column, median};
+use crate::report::{BenchmarkReport, Column, summarize};
 use crate::request::Load;
 use crate::testbed::Testbed;
 use crate::throughput::{FIRST, PAIR, PASS};
@@ -16,6 +16,30 @@ const CONNECTIONS: usize = 128;
 /// The requests and the pairs per second that measure the floor under load.
 const PROBES: u32 = 50;
 
+const MEANING: &str =
+    "The time that a first attempt takes, in units of its floor: the same request passed through, and two commits.";
+
+/// The load beside which a latency is measured.
+#[derive(Clone, Copy)]
+enum Setting {
+    Alone,
+    Quarter,
+}
+
+impl Setting {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Quarter => "at a quarter of the load",
+        }
+    }
+
+    /// Returns the name of the row that measures `name` in this setting.
+    fn row(self, name: &str) -> String {
+        format!("{name}, {}", self.name())
+    }
+}
+
 pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
     let rate_max = measure_rate_max(testbed, report)?;
     for round in 0..testbed.options.rounds() {
@@ -23,32 +47,26 @@ pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String
         measure_alone(testbed, report)?;
         measure_at_quarter(testbed, report, rate_max / 4.0)?;
     }
-    compare_with_floor(report, "alone", [FIRST, PASS, PAIR], [1, 1]);
-    let names = [FIRST, PASS, PAIR].map(quarter_name);
-    compare_with_floor(
-        report,
-        "at a quarter of the load",
-        names.each_ref().map(|name| name.as_str()),
-        [CONNECTIONS, 1],
-    );
+    compare_with_floor(report, Setting::Alone, 1);
+    compare_with_floor(report, Setting::Quarter, CONNECTIONS);
     Ok(())
 }
 
 /// Returns the first attempts per second at full load.
 fn measure_rate_max(testbed: &Testbed, report: &BenchmarkReport) -> Result<f64, String> {
-    let rates = [64, 256].iter().filter_map(|connections| median(&report.rounds(FIRST, *connections, Column::Rate)));
-    match rates.max_by(f64::total_cmp) {
+    let rates = [64, 256].iter().filter_map(|connections| summarize(&report.rounds(FIRST, *connections, Column::Rate)));
+    match rates.map(|rate| rate.median).max_by(f64::total_cmp) {
         Some(rate) => Ok(rate),
         None => Ok(load::run_closed(&testbed.shared.addresses, Load::First, 256, testbed.options.length())?.rate),
     }
 }
 
 fn measure_alone(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
-    let length = testbed.options.length();
-    report.add_round(PASS, 1, &load::run_closed(&testbed.shared.addresses, Load::PassThrough, 1, length)?);
-    testbed.run_first_attempts(&testbed.shared.addresses, 1, report, FIRST)?;
+    let proxy = [testbed.shared.endpoint(0)];
+    testbed.run_load(&proxy, Load::PassThrough, 1, report, &Setting::Alone.row(PASS))?;
+    testbed.run_first_attempts(&proxy, 1, report, &Setting::Alone.row(FIRST))?;
     if let Some(pair) = &testbed.pair {
-        report.add(PAIR, 1, &quantiles(pair.latencies(None, length)?));
+        report.add(&Setting::Alone.row(PAIR), 1, &quantiles(pair.latencies(None, testbed.options.length())?));
     }
     Ok(())
 }
@@ -64,16 +82,12 @@ fn measure_at_quarter(testbed: &Testbed, report: &mut BenchmarkReport, rate: f64
         let pair = testbed.pair.as_ref().map(|pair| scope.spawn(|| pair.latencies(Some(PROBES), length)));
         (first.join().unwrap(), pass.join().unwrap(), pair.map(|pair| pair.join().unwrap()))
     });
-    report.add_round(&quarter_name(FIRST), CONNECTIONS, &first?);
-    report.add_round(&quarter_name(PASS), 1, &pass?);
+    report.add_round(&Setting::Quarter.row(FIRST), CONNECTIONS, &first?);
+    report.add_round(&Setting::Quarter.row(PASS), 1, &pass?);
     if let Some(pair) = pair {
-        report.add(&quarter_name(PAIR), 1, &quantiles(pair?));
+        report.add(&Setting::Quarter.row(PAIR), 1, &quantiles(pair?));
     }
     Ok(())
-}
-
-fn quarter_name(name: &str) -> String {
-    format!("{name}, at a quarter")
 }
 
 fn quantiles(mut latencies: Vec<f64>) -> [(Column, f64); 2] {
@@ -82,11 +96,11 @@ fn quantiles(mut latencies: Vec<f64>) -> [(Column, f64); 2] {
     [(Column::P50, quantile(0.5)), (Column::P99, quantile(0.99))]
 }
 
-fn compare_with_floor(report: &mut BenchmarkReport, when: &str, names: [&str; 3], [ours, probes]: [usize; 2]) {
-    let [first, pass, pair] = names;
-    let first = report.rounds(first, ours, Column::P50);
-    let [pass, pair] = [pass, pair].map(|name| report.rounds(name, probes, Column::P50));
+fn compare_with_floor(report: &mut BenchmarkReport, setting: Setting, connections: usize) {
+    let first = report.rounds(&setting.row(FIRST), connections, Column::P50);
+    let [pass, pair] = [PASS, PAIR].map(|name| report.rounds(&setting.row(name), 1, Column::P50));
     let floors = pass.iter().zip(&pair).map(|(pass, pair)| pass + pair);
     let ratios = first.iter().zip(floors).map(|(first, floor)| first / floor).collect();
-    report.add_check(format!("p50 of a first attempt / (pass-through + two commits), {when}"), ratios, AtMost(1.1));
+    let name = format!("p50 of a first attempt / (pass-through + two commits), {}", setting.name());
+    report.add_check(name, ratios, AtMost(1.1), MEANING);
 }

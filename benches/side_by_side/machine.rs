@@ -58,11 +58,19 @@ fn pss(pid: u32) -> u64 {
 }
 
 /// Returns the processor time of a process and its children so far in seconds, including children that have ended.
-pub fn processor_time(pid: u32) -> f64 {
+fn processor_time(pid: u32) -> f64 {
     /// The unit of Linux's counters for programs, on every architecture.
     const TICKS_PER_SECOND: f64 = 100.0;
     let family = processes().into_iter().filter(|process| process.pid == pid || process.parent == pid);
     family.map(|process| process.ticks as f64 / TICKS_PER_SECOND).sum()
+}
+
+/// Runs `work`. Returns its result, and the processor time of these processes and their children meanwhile in seconds.
+pub fn measure_processor_time<T>(pids: &[u32], work: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
+    let now = || pids.iter().map(|pid| processor_time(*pid)).sum::<f64>();
+    let before = now();
+    let done = work()?;
+    Ok((done, now() - before))
 }
 
 struct Process {

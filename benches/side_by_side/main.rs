@@ -1,19 +1,21 @@
 //! `make bench`: the cost of Oncegate compared with HAProxy, nginx and pgbench on this machine.
 //!
 //! Every row is measured in short rounds, in turn with the others of its part, and the result is the median: a machine that is
-//! busy for some seconds then disturbs all rows alike. Ratios carry over to other machines, figures do not. Any wrong answer
-//! ends the run.
+//! busy for some seconds then disturbs all rows alike. Ratios carry over to other machines, figures do not. A wrong answer
+//! ends its part and fails the run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod canonical;
 mod growth;
+mod http_client;
 mod instances;
 mod latency;
 mod load;
 mod machine;
 mod options;
 mod outbox;
+mod output;
 mod pgbench;
 #[path = "../../tests/it/harness/postgres.rs"]
 #[allow(dead_code)]
@@ -27,6 +29,7 @@ mod testbed;
 mod throughput;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use options::{Options, Part};
 use report::BenchmarkReport;
@@ -45,37 +48,37 @@ fn main() -> ExitCode {
 }
 
 async fn bench(options: Options) -> Result<(), String> {
+    let started = Instant::now();
     let (mut report, load) = (BenchmarkReport::default(), machine::load_average());
     let testbed = Testbed::start(options, &mut report).await;
     let (options, report) = (&testbed.options, &mut report);
     if let Some(load) = options.held_load() {
         return throughput::hold_load(&testbed, load);
     }
-    if options.includes(Part::Throughput) {
-        throughput::run(&testbed, report)?;
-    }
-    if options.includes(Part::Latency) {
-        latency::run(&testbed, report)?;
-    }
-    if options.includes(Part::Throughput) {
-        throughput::add_memory(&testbed, report);
-    }
-    if options.includes(Part::Growth) {
-        growth::run(&testbed, report).await?;
-    }
-    if options.includes(Part::Outbox) {
-        outbox::run(&testbed, report).await?;
-    }
-    // Last, because it counts the deadlocks of all parts.
-    if options.includes(Part::Instances) {
-        instances::run(&testbed, report).await?;
-    }
-    if options.includes(Part::Canonical) {
-        canonical::run(options, report);
+    let mut failures = Vec::new();
+    for part in options.parts() {
+        if let Err(failure) = run_part(part, &testbed, report).await {
+            failures.push(failure);
+        }
     }
     let machine = machine::describe(&testbed.version, &load);
-    let (rounds, seconds) = (options.rounds(), options.length().as_secs());
-    println!("{machine:#}\n{rounds} rounds of {seconds} s each, in turn; medians\n\n{}", report.to_table());
-    println!("{}", report::save(&report.to_json(machine, rounds, seconds)).display());
-    Ok(())
+    let (rounds, seconds, minutes) = (options.rounds(), options.length().as_secs(), started.elapsed().as_secs() / 60);
+    println!("{machine:#}\n{rounds} rounds of {seconds} s each, in turn; medians; {minutes} minutes in all\n");
+    println!("{}\n{}\n{}", output::row_table(report), output::notes(report), output::summary_table(report));
+    println!("{}", output::save(&output::to_json(report, machine, rounds, seconds)).display());
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+async fn run_part(part: Part, testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
+    match part {
+        Part::Throughput => throughput::run(testbed, report),
+        Part::Latency => latency::run(testbed, report),
+        Part::Growth => growth::run(testbed, report).await,
+        Part::Outbox => outbox::run(testbed, report).await,
+        Part::Instances => instances::run(testbed, report).await,
+        Part::Canonical => {
+            canonical::run(&testbed.options, report);
+            Ok(())
+        }
+    }
 }

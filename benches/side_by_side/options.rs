@@ -13,7 +13,7 @@ pub struct Options {
     /// About a minute: whether it runs, not what it says
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Also with ten million rows in the table: some minutes and 20 GB more
+    /// Also ten million rows in the table: at most an hour, and 20 GB
     #[arg(long)]
     full: bool,
     /// The number of measurements of each row
@@ -33,7 +33,8 @@ pub struct Options {
     bench: bool,
 }
 
-/// The parts that can be measured separately.
+/// The parts that can be measured separately, in the order in which they run: instances come after all parts that use
+/// PostgreSQL, because they count the deadlocks of all.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Requests per second, PostgreSQL's processor time, memory
@@ -65,8 +66,12 @@ impl Options {
         options.bench.then_some(options)
     }
 
-    /// Whether this part is to be measured.
-    pub fn includes(&self, part: Part) -> bool {
+    /// Returns the parts to be measured, in their order.
+    pub fn parts(&self) -> impl Iterator<Item = Part> {
+        Part::value_variants().iter().copied().filter(|part| self.includes(*part))
+    }
+
+    fn includes(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
 

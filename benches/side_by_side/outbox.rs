@@ -1,17 +1,15 @@
 //! Asynchronous delivery: the rates at which requests are accepted and delivered.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::load;
 use crate::process::Process;
 use crate::programs::start_async_oncegate;
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::testbed::{Testbed, create_database};
+use crate::{http_client, load};
 
 const CONNECTIONS: usize = 64;
 
@@ -20,9 +18,6 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The interval of looks at the counters: short for the length of a round, and long enough not to disturb the measurement.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The time limit for an answer of the admin listener.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An instance, and the names of its two rows.
 struct OutboxSubject {
@@ -106,19 +101,6 @@ impl OutboxSubject {
 
     /// Sends a GET to the admin listener.
     fn get(&self, path: &str) -> Result<String, String> {
-        let address = self.proxy.addresses[1];
-        fetch(address, path).map_err(|error| format!("{address}{path}: {error}"))
-    }
-}
-
-fn fetch(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(ADMIN_TIMEOUT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
-        _ => Err(std::io::Error::other(format!("not the right answer: {answer:?}"))),
+        http_client::request(self.proxy.addresses[1], "GET", path, &[], "")
     }
 }

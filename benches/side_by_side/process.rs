@@ -37,22 +37,39 @@ pub struct Process {
     guardian: Child,
 }
 
+/// An address at which a measured program accepts connections.
+#[derive(Clone, Copy)]
+pub struct Endpoint {
+    pub pid: u32,
+    pub address: SocketAddr,
+}
+
 impl Process {
+    /// Returns the endpoint at one of the program's addresses.
+    pub fn endpoint(&self, number: usize) -> Endpoint {
+        Endpoint { pid: self.pid, address: self.addresses[number] }
+    }
+
     /// Starts a program in a folder of its own on this many free ports, and waits until it accepts connections on each.
-    /// `command` builds the command line from the folder and the addresses.
+    /// `command` builds the command line from the folder and the addresses. It panics if the program does not start.
     pub fn start(ports: usize, command: impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Self {
+        Self::try_start(ports, command).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Does the same, and returns an error if the program does not start.
+    pub fn try_start(ports: usize, command: impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
         let mut last_log = String::new();
         // Another process may take a port between finding and using it.
         for _ in 0..3 {
-            match Self::try_start(ports, &command) {
-                Ok(process) => return process,
+            match Self::start_once(ports, &command) {
+                Ok(process) => return Ok(process),
                 Err(log) => last_log = log,
             }
         }
-        panic!("a program does not start: {last_log}");
+        Err(format!("a program does not start: {last_log}"))
     }
 
-    fn try_start(ports: usize, command: &impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
+    fn start_once(ports: usize, command: &impl Fn(&Path, &[SocketAddr]) -> Vec<String>) -> Result<Self, String> {
         let home = tempfile::Builder::new().prefix("oncegate-bench-").tempdir().unwrap().keep();
         let listeners: Vec<_> = (0..ports).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();

@@ -7,7 +7,7 @@ use crate::load::{self, Round};
 use crate::options::Options;
 use crate::pgbench::PgbenchPair;
 use crate::postgres::{Cluster, Database, settings};
-use crate::process::Process;
+use crate::process::{Endpoint, Process};
 use crate::programs::{start_haproxy, start_nginx, start_oncegate};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
@@ -95,24 +95,39 @@ impl Testbed {
 
     /// Runs `work`. Returns its result, and PostgreSQL's processor time meanwhile in seconds.
     pub fn measure_server<T>(&self, work: impl FnOnce() -> Result<T, String>) -> Result<(T, f64), String> {
-        let before = machine::processor_time(self.server);
-        let done = work()?;
-        Ok((done, machine::processor_time(self.server) - before))
+        machine::measure_processor_time(&[self.server], work)
     }
 
-    /// Runs a round of first attempts and measures PostgreSQL's processor time for each.
-    pub fn run_first_attempts(
+    /// Runs a round of a load, and measures the processor time of the endpoints' programs for each answer.
+    pub fn run_load(
         &self,
-        targets: &[SocketAddr],
+        endpoints: &[Endpoint],
+        load: Load,
         connections: usize,
         report: &mut BenchmarkReport,
         name: &str,
     ) -> Result<Round, String> {
+        let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+        let pids: Vec<_> = endpoints.iter().map(|endpoint| endpoint.pid).collect();
         let length = self.options.length();
-        let (round, server) = self.measure_server(|| load::run_closed(targets, Load::First, connections, length))?;
+        let (round, proxy) =
+            machine::measure_processor_time(&pids, || load::run_closed(&addresses, load, connections, length))?;
         report.add_round(name, connections, &round);
-        report.add(name, connections, &[(Column::Server, server / round.answers as f64)]);
+        report.add(name, connections, &[(Column::Program, proxy / round.answers as f64)]);
         Ok(round)
+    }
+
+    /// Runs a round of first attempts, and measures PostgreSQL's processor time for each as well.
+    pub fn run_first_attempts(
+        &self,
+        proxies: &[Endpoint],
+        connections: usize,
+        report: &mut BenchmarkReport,
+        name: &str,
+    ) -> Result<(), String> {
+        let (round, server) = self.measure_server(|| self.run_load(proxies, Load::First, connections, report, name))?;
+        report.add(name, connections, &[(Column::Server, server / round.answers as f64)]);
+        Ok(())
     }
 }
 

@@ -1,15 +1,18 @@
-//! Requests per second: pass-through, first attempts, replays; PostgreSQL's processor time; memory.
-
-use std::net::SocketAddr;
+//! Requests per second: pass-through, first attempts, replays; processor time for each; memory.
 
 use crate::load;
 use crate::pgbench::PgbenchPair;
-use crate::report::Target::{AtLeast, AtMost};
-use crate::report::{BenchmarkReport, Column, Target};
+use crate::process::Endpoint;
+use crate::report::Target::{self, AtLeast, AtMost};
+use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::testbed::Testbed;
 
+/// The connections of every row.
 const CONNECTIONS: [usize; 2] = [64, 256];
+
+/// The connections of the rows whose cost is the commits, which few connections cannot share.
+const FEW_CONNECTIONS: [usize; 2] = [1, 16];
 
 pub const ALONE: &str = "the service alone";
 pub const PASS: &str = "pass-through";
@@ -26,25 +29,53 @@ const CACHE_HITS_AS_IT_COMES: &str = "cache hits, nginx as it comes";
 
 /// The way in which a row is measured.
 enum Measurement<'s> {
-    Requests(SocketAddr, Load),
+    /// Requests to the benchmark's own service.
+    Service,
+    Requests(Endpoint, Load),
     /// First attempts, with PostgreSQL's processor time.
-    FirstAttempts(SocketAddr),
+    FirstAttempts(Endpoint),
     Pairs(&'s PgbenchPair),
 }
 
+impl Measurement<'_> {
+    /// Whether the row makes two commits for each request.
+    fn commits(&self) -> bool {
+        matches!(self, Self::FirstAttempts(_) | Self::Pairs(_) | Self::Requests(_, Load::First))
+    }
+}
+
 pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String> {
-    let (shared, embedded) = (testbed.shared.addresses[0], testbed.embedded.addresses[0]);
-    load::seed_known_keys(shared)?;
-    load::seed_known_keys(embedded)?;
-    let mut subjects = vec![
-        (ALONE, Measurement::Requests(testbed.upstream, Load::PassThrough)),
-        (PASS, Measurement::Requests(shared, Load::PassThrough)),
-    ];
+    let subjects = subjects(testbed)?;
+    // The table is sorted by rows, but the measurement goes round by round.
+    for round in 0..testbed.options.rounds() {
+        eprintln!("throughput: round {} of {}", round + 1, testbed.options.rounds());
+        for connections in FEW_CONNECTIONS {
+            for (name, how) in subjects.iter().filter(|(_, how)| how.commits()) {
+                measure(testbed, report, name, how, connections)?;
+            }
+        }
+        for connections in CONNECTIONS {
+            for (name, how) in &subjects {
+                measure(testbed, report, name, how, connections)?;
+            }
+        }
+    }
+    compare(report);
+    add_memory(testbed, report);
+    Ok(())
+}
+
+/// Returns all rows. The keys that replays and cache hits ask for are known afterwards.
+fn subjects(testbed: &Testbed) -> Result<Vec<(&'static str, Measurement<'_>)>, String> {
+    let (shared, embedded) = (testbed.shared.endpoint(0), testbed.embedded.endpoint(0));
+    load::seed_known_keys(shared.address)?;
+    load::seed_known_keys(embedded.address)?;
+    let mut subjects = vec![(ALONE, Measurement::Service), (PASS, Measurement::Requests(shared, Load::PassThrough))];
     if let Some(haproxy) = &testbed.haproxy {
-        subjects.push((PASS_HAPROXY, Measurement::Requests(haproxy.addresses[0], Load::PassThrough)));
+        subjects.push((PASS_HAPROXY, Measurement::Requests(haproxy.endpoint(0), Load::PassThrough)));
     }
     if let Some(nginx) = &testbed.nginx {
-        subjects.push((PASS_NGINX, Measurement::Requests(nginx.addresses[0], Load::PassThrough)));
+        subjects.push((PASS_NGINX, Measurement::Requests(nginx.endpoint(0), Load::PassThrough)));
     }
     subjects.push((FIRST, Measurement::FirstAttempts(shared)));
     if let Some(pair) = &testbed.pair {
@@ -55,33 +86,41 @@ pub fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), String
     subjects.push((REPLAYS_SQLITE, Measurement::Requests(embedded, Load::Replay)));
     if let Some(nginx) = &testbed.nginx {
         load::seed_known_keys(nginx.addresses[1])?;
-        subjects.push((CACHE_HITS, Measurement::Requests(nginx.addresses[1], Load::CacheHit)));
+        subjects.push((CACHE_HITS, Measurement::Requests(nginx.endpoint(1), Load::CacheHit)));
         // Both use the same cache, so it is filled already.
-        subjects.push((CACHE_HITS_AS_IT_COMES, Measurement::Requests(nginx.addresses[2], Load::CacheHit)));
+        subjects.push((CACHE_HITS_AS_IT_COMES, Measurement::Requests(nginx.endpoint(2), Load::CacheHit)));
     }
-    // The table is sorted by rows, but the measurement goes round by round.
-    for round in 0..testbed.options.rounds() {
-        eprintln!("throughput: round {} of {}", round + 1, testbed.options.rounds());
-        for connections in CONNECTIONS {
-            for (name, how) in &subjects {
-                measure(testbed, report, name, how, connections)?;
-            }
-        }
+    Ok(subjects)
+}
+
+fn compare(report: &mut BenchmarkReport) {
+    for connections in CONNECTIONS {
+        let meaning = "Requests without a key a second, beside a proxy that only forwards.";
+        report.compare((PASS, PASS_HAPROXY), connections, Column::Rate, AtLeast(1.0), meaning);
+        report.compare((PASS, PASS_NGINX), connections, Column::Rate, Target::None, meaning);
+        let meaning = "The processor time that the other proxy takes to forward a request, in units of Oncegate's.";
+        report.compare((PASS_HAPROXY, PASS), connections, Column::Program, AtLeast(1.0), meaning);
+        report.compare((PASS_NGINX, PASS), connections, Column::Program, Target::None, meaning);
+    }
+    let targets = [(1, Target::None), (16, Target::None), (64, AtLeast(2.0)), (256, AtLeast(3.0))];
+    for (connections, target) in targets {
+        let meaning = "First attempts a second, beside the same two commits written by the service itself.";
+        report.compare((FIRST, PAIR), connections, Column::Rate, target, meaning);
+    }
+    let targets = [(1, Target::None), (16, Target::None), (64, AtMost(0.2)), (256, AtMost(0.2))];
+    for (connections, target) in targets {
+        let meaning =
+            "The processor time that a first attempt costs the database, in units of the two statements' own.";
+        report.compare((FIRST, PAIR), connections, Column::Server, target, meaning);
     }
     for connections in CONNECTIONS {
-        report.compare((PASS, PASS_HAPROXY), connections, Column::Rate, AtLeast(1.0));
-        report.compare((PASS, PASS_NGINX), connections, Column::Rate, Target::None);
+        let meaning = "Stored responses a second, beside a cache that answers the same requests.";
+        report.compare((REPLAYS, CACHE_HITS), connections, Column::Rate, AtLeast(1.3), meaning);
+        report.compare((REPLAYS, CACHE_HITS_AS_IT_COMES), connections, Column::Rate, Target::None, meaning);
+        let meaning = "The processor time of a cache hit in nginx, in units of Oncegate's for a replay.";
+        report.compare((CACHE_HITS, REPLAYS), connections, Column::Program, AtLeast(1.0), meaning);
+        report.compare((CACHE_HITS_AS_IT_COMES, REPLAYS), connections, Column::Program, Target::None, meaning);
     }
-    report.compare((FIRST, PAIR), 64, Column::Rate, AtLeast(2.0));
-    report.compare((FIRST, PAIR), 256, Column::Rate, AtLeast(3.0));
-    for connections in CONNECTIONS {
-        report.compare((FIRST, PAIR), connections, Column::Server, AtMost(0.2));
-    }
-    for connections in CONNECTIONS {
-        report.compare((REPLAYS, CACHE_HITS), connections, Column::Rate, AtLeast(1.3));
-        report.compare((REPLAYS, CACHE_HITS_AS_IT_COMES), connections, Column::Rate, Target::None);
-    }
-    Ok(())
 }
 
 /// Runs one load for a while, and prints the processes to profile.
@@ -102,12 +141,15 @@ fn measure(
 ) -> Result<(), String> {
     let length = testbed.options.length();
     match how {
-        Measurement::Requests(target, load) => {
-            let round = load::run_closed(&[*target], *load, connections, length)?;
+        Measurement::Service => {
+            let round = load::run_closed(&[testbed.upstream], Load::PassThrough, connections, length)?;
             report.add_round(name, connections, &round);
         }
-        Measurement::FirstAttempts(target) => {
-            testbed.run_first_attempts(&[*target], connections, report, name)?;
+        Measurement::Requests(endpoint, load) => {
+            testbed.run_load(&[*endpoint], *load, connections, report, name)?;
+        }
+        Measurement::FirstAttempts(endpoint) => {
+            testbed.run_first_attempts(&[*endpoint], connections, report, name)?;
         }
         Measurement::Pairs(pair) => {
             let (took, connecting) = testbed.measure_server(|| pair.connect(connections))?;
@@ -120,15 +162,16 @@ fn measure(
     Ok(())
 }
 
-/// Adds the programs' memory before and after all measurements so far.
-pub fn add_memory(testbed: &Testbed, report: &mut BenchmarkReport) {
+/// Adds the programs' memory before and after the measurements.
+fn add_memory(testbed: &Testbed, report: &mut BenchmarkReport) {
     let mebi = |bytes: u64| vec![bytes as f64 / f64::from(1 << 20)];
     let all = testbed.idle.iter().zip(testbed.memory()).map(|((name, idle), (_, after))| (*name, *idle, after));
     for (name, idle, after) in all.collect::<Vec<_>>() {
-        report.add_memory(name, idle, after);
+        report.memory.push((name, idle, after));
         if name.starts_with("Oncegate") {
-            report.add_check(format!("{name}: MiB idle"), mebi(idle), AtMost(15.0));
-            report.add_check(format!("{name}: MiB after load"), mebi(after), AtMost(100.0));
+            let meaning = "Memory of its own and its share of what it shares with others (PSS).";
+            report.add_check(format!("{name}: MiB idle"), mebi(idle), AtMost(15.0), meaning);
+            report.add_check(format!("{name}: MiB after load"), mebi(after), AtMost(100.0), meaning);
         }
     }
 }
