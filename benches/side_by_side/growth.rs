@@ -41,7 +41,10 @@ pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), 
         let started = Instant::now();
         match create_table(testbed, format!("first attempts, {label}"), *rows).await {
             Ok(table) => tables.push(table),
-            Err(failure) => report.missing.push(format!("{label}: {failure}")),
+            Err(failure) => {
+                let reason = failure.as_db_error().map_or_else(|| failure.to_string(), ToString::to_string);
+                report.missing.push(format!("{label}: {reason}"));
+            }
         }
         eprintln!("growth: inserting {label} took {} s", started.elapsed().as_secs());
     }

@@ -32,6 +32,7 @@ upstream = \"http://{upstream}\"
 secret = \"the secret of a benchmark\"
 [admin]
 listen = \"{admin}\"
+open = true
 [store]
 url = \"{store}\"
 [[routes]]
