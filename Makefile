@@ -92,7 +92,7 @@ ha: ## Failovers of a Patroni cluster, with and without synchronous replication:
 
 bench: ## The side-by-side benchmark: ten minutes, a table on the terminal; BENCH=--quick, --full (an hour at most) or --help
 	scripts/need postgresql
-	@scripts/need haproxy nginx || echo "the rows of what is not there are left out" >&2
+	@scripts/need haproxy nginx redis-server || echo "the rows of what is not there are left out" >&2
 	cargo build --locked --release
 	@mkdir -p target/bench && cp target/release/oncegate target/bench/
 	ONCEGATE_BENCH_BINARY=$${ONCEGATE_BENCH_BINARY:-$(CURDIR)/target/bench/oncegate} cargo bench --locked --bench side_by_side -- $(BENCH)

@@ -1,4 +1,4 @@
-//! `make bench`: the cost of Oncegate compared with HAProxy, nginx and pgbench on this machine.
+//! `make bench`: the cost of Oncegate compared with HAProxy, nginx, pgbench, and peers from npm on this machine.
 //!
 //! Every row is measured in short rounds, in turn with the others of its part, and the result is the median: a machine that is
 //! busy for some seconds then disturbs all rows alike. Ratios carry over to other machines, figures do not. A wrong answer
@@ -13,9 +13,11 @@ mod instances;
 mod latency;
 mod load;
 mod machine;
+mod middleware;
 mod options;
 mod outbox;
 mod output;
+mod peers;
 mod pgbench;
 #[path = "../../tests/it/harness/postgres.rs"]
 #[allow(dead_code)]
@@ -24,6 +26,7 @@ mod process;
 mod programs;
 mod report;
 mod request;
+mod restate;
 mod service;
 mod testbed;
 mod throughput;
@@ -75,6 +78,8 @@ async fn run_part(part: Part, testbed: &Testbed, report: &mut BenchmarkReport) -
         Part::Latency => latency::run(testbed, report),
         Part::Growth => growth::run(testbed, report).await,
         Part::Outbox => outbox::run(testbed, report).await,
+        Part::Restate => restate::run(testbed, report).await,
+        Part::Middleware => middleware::run(testbed, report).await,
         Part::Instances => instances::run(testbed, report).await,
         Part::Canonical => {
             canonical::run(&testbed.options, report);

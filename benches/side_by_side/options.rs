@@ -6,14 +6,14 @@ use clap::{Parser, ValueEnum};
 
 use crate::request::Load;
 
-/// Oncegate side by side with HAProxy, nginx and pgbench on this machine
+/// Oncegate side by side with HAProxy, nginx, pgbench, Restate and middleware in the service on this machine
 #[derive(Parser)]
 #[command(name = "make bench BENCH=...")]
 pub struct Options {
     /// About a minute: whether it runs, not what it says
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Also ten million rows in the table: at most an hour, and 20 GB
+    /// Also the peers from npm, and ten million rows in the table: at most an hour, and 20 GB
     #[arg(long)]
     full: bool,
     /// The number of measurements of each row
@@ -45,6 +45,10 @@ pub enum Part {
     Growth,
     /// Requests that are accepted now and delivered later
     Outbox,
+    /// Restate's invocations with an idempotency key, with --full or by its name
+    Restate,
+    /// Middleware in the service with Redis, with --full or by its name
+    Middleware,
     /// Two instances on one PostgreSQL against one
     Instances,
     /// Canonical JSON and its hash
@@ -72,7 +76,11 @@ impl Options {
     }
 
     fn includes(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        match part {
+            _ if !self.only.is_empty() => self.only.contains(&part),
+            Part::Restate | Part::Middleware => self.full,
+            _ => true,
+        }
     }
 
     /// Returns the load to hold for a profiler, if there is one.

@@ -1,4 +1,4 @@
-//! The compared programs: Oncegate, HAProxy and nginx, each configured for speed.
+//! The compared programs: Oncegate, HAProxy and nginx, each configured for speed, and the peers, as they come.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -139,6 +139,55 @@ http {{
         let arguments = [&program, "-e", "stderr", "-p", &home.to_string_lossy(), "-c", &file];
         arguments.map(str::to_owned).to_vec()
     }))
+}
+
+/// Starts a Redis that syncs every write before it answers.
+pub fn start_redis() -> Result<Process, String> {
+    let program = find("redis-server").or_else(|| find("valkey-server")).ok_or("Redis is not installed")?;
+    Process::try_start(1, |home, addresses| {
+        let (port, folder) = (addresses[0].port().to_string(), home.to_string_lossy());
+        let listen = ["--bind", "127.0.0.1", "--port", &port, "--dir", &folder];
+        let durability = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+        let arguments = listen.into_iter().chain(durability).map(str::to_owned);
+        [program.display().to_string()].into_iter().chain(arguments).collect()
+    })
+}
+
+/// Starts a program in Node.js. It gets its port and then the other arguments, and logs no requests.
+pub fn start_node(script: &Path, arguments: &[&str]) -> Result<Process, String> {
+    let node = find("node").ok_or("Node.js is not installed")?;
+    Process::try_start(1, |_, addresses| {
+        let command = ["env", "NODE_ENV=production", "RESTATE_LOGGING=WARN"].map(str::to_owned);
+        let program = [node.display().to_string(), script.display().to_string(), addresses[0].port().to_string()];
+        command.into_iter().chain(program).chain(arguments.iter().map(|&argument| argument.to_owned())).collect()
+    })
+}
+
+/// Starts a Restate server of one node. The first address is the ingress, the second the admin API, the third its own port for
+/// other nodes.
+pub fn start_restate(program: &Path) -> Result<Process, String> {
+    Process::try_start(3, |home, addresses| {
+        let configuration = format!(
+            "node-name = \"bench\"
+base-dir = \"{folder}/data\"
+listen-mode = \"tcp\"
+bind-ip = \"127.0.0.1\"
+bind-port = {port}
+log-filter = \"warn\"
+disable-telemetry = true
+[ingress]
+bind-address = \"{ingress}\"
+[admin]
+bind-address = \"{admin}\"
+",
+            folder = home.display(),
+            port = addresses[2].port(),
+            ingress = addresses[0],
+            admin = addresses[1]
+        );
+        let file = write_file(home, "restate.toml", &configuration);
+        [&program.to_string_lossy(), "--no-logo", "--config-file", &file].map(str::to_owned).to_vec()
+    })
 }
 
 fn cores() -> usize {

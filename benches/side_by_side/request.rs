@@ -7,6 +7,12 @@ use memchr::memmem;
 /// The body of every request and of every answer of the service.
 pub const BODY: &str = r#"{"amount":1000,"currency":"EUR","customer":"cus_9s6XKzkNRiz8i3","description":"order 1001"}"#;
 
+/// The path of a request to the service.
+pub const SERVICE_PATH: &str = "/v1/payments";
+
+/// The path of a request to Restate's ingress: its service and handler.
+pub const INVOCATION_PATH: &str = "/payments/create";
+
 /// The number of keys that are replayed: enough that not a single row or file is measured.
 pub const KNOWN_KEYS: u64 = 1000;
 
@@ -27,16 +33,27 @@ pub enum Load {
     Accepted,
     /// From two connections that send the same keys at the same time.
     Contended,
+    /// Each with a key of its own, to a service with middleware.
+    PeerFirst,
+    /// Each with a key of its own, to Restate's ingress.
+    Invocation,
 }
 
 impl Load {
     fn prefix(self) -> Option<&'static str> {
         match self {
             Self::PassThrough => None,
-            Self::First => Some("first"),
+            Self::First | Self::PeerFirst | Self::Invocation => Some("first"),
             Self::Seed | Self::Replay | Self::CacheHit => Some("known"),
             Self::Accepted => Some("later"),
             Self::Contended => Some("twice"),
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Invocation => INVOCATION_PATH,
+            _ => SERVICE_PATH,
         }
     }
 
@@ -44,7 +61,7 @@ impl Load {
     fn accepts(self, status: u16, head: &[u8]) -> bool {
         let has = |field: &str| memmem::find(head, field.as_bytes()).is_some();
         match self {
-            Self::PassThrough | Self::Seed => status == 201,
+            Self::PassThrough | Self::Seed | Self::PeerFirst => status == 201,
             Self::First => status == 201 && has("\r\noncegate-status: executed\r\n"),
             Self::Replay => status == 201 && has("\r\noncegate-status: replayed\r\n"),
             Self::CacheHit => status == 201 && has("\r\nX-Cache: HIT\r\n"),
@@ -54,6 +71,8 @@ impl Load {
                 409 => has("\r\noncegate-status: in-flight\r\n"),
                 _ => false,
             },
+            // Only a duplicate is told when the key expires.
+            Self::Invocation => status == 200 && has("\r\nx-restate-id: ") && !has("\r\nidempotency-expires: "),
         }
     }
 }
@@ -75,7 +94,8 @@ pub struct RequestSequence {
 
 impl RequestSequence {
     pub fn new(load: Load, number: usize, round: u64) -> Self {
-        let mut request = b"POST /v1/payments HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n".to_vec();
+        let head = format!("POST {} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer bench\r\n", load.path());
+        let mut request = head.into_bytes();
         let digits = load.prefix().map(|prefix| {
             request.extend_from_slice(format!("Idempotency-Key: {prefix}-").as_bytes());
             let digits = request.len();
@@ -92,7 +112,9 @@ impl RequestSequence {
         static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
         let key = match self.load {
             Load::PassThrough => 0,
-            Load::First | Load::Accepted => NEXT_KEY.fetch_add(1, Ordering::Relaxed),
+            Load::First | Load::Accepted | Load::PeerFirst | Load::Invocation => {
+                NEXT_KEY.fetch_add(1, Ordering::Relaxed)
+            }
             Load::Seed => self.sent,
             // Each connection begins at another key.
             Load::Replay | Load::CacheHit => (self.number * 7919 + self.sent) % KNOWN_KEYS,
