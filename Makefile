@@ -77,10 +77,12 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 	ONCEGATE_QUEUE_REQUESTS=$${ONCEGATE_QUEUE_REQUESTS:-10000} \
 	    cargo test --locked --test it -- accepted_requests_killed_at_random --nocapture
 
-torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS for longer
+torture: ## All faults at random on both stores, two minutes each; ONCEGATE_TORTURE_SECONDS=1800 for half an hour; prints a table
 	scripts/need postgresql
-	ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
-	    cargo test --locked --test faults -- all_faults_combined --nocapture --test-threads=1
+	histories=$(CURDIR)/target/torture/$$(date +%Y%m%dT%H%M%S) && \
+	    ONCEGATE_TORTURE_HISTORY=$$histories ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
+	    cargo test --locked --test faults -- all_faults_combined --nocapture --test-threads=1 && \
+	    tests/faults/check_history.py $$histories/*.jsonl
 
 seeded-bugs: ## The tests' tests: each bug of RELIABILITY.md must be noticed, in about a quarter of an hour; ONCEGATE_SEEDED_BUGS for some
 	scripts/need postgresql rabbitmq-server strace faketime

@@ -4,7 +4,7 @@
 //! Keys are independent of each other, so each is checked by itself, in one pass over its requests and effects.
 //! `checker_can_fail` proves for each rule that the checker can find a breach.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -25,12 +25,15 @@ pub enum Policy {
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub policy: Policy,
-    /// The minimum number of injections of each fault, below which the run proves nothing.
+    /// The minimum counts of faults, and of all else that a run needs, below which it proves nothing.
     pub quotas: Vec<(String, usize)>,
 }
 
 /// The percentage of requests that must succeed; below it, the run proves nothing.
 pub const SUCCESS_MIN: usize = 60;
+
+/// A proxy no longer waits for the reply to a settlement after this time: it is above the `store.timeout` of all runs.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The rules, in the order in which the README states the promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,6 +126,12 @@ pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
     breaches
 }
 
+/// The keys of which one of these rules is broken.
+pub fn keys_of<'a>(breaches: &'a [Breach], rules: &[Rule]) -> BTreeSet<&'a ScopedKey> {
+    let of_rules = breaches.iter().filter(|breach| rules.contains(&breach.rule));
+    of_rules.filter_map(|breach| breach.name.as_ref()).collect()
+}
+
 /// One key's requests and effects.
 #[derive(Default)]
 struct KeyHistory<'a> {
@@ -132,7 +141,7 @@ struct KeyHistory<'a> {
 
 struct HistoryIndex<'a> {
     rules: &'a Rules,
-    unknown: std::collections::BTreeSet<&'a Attempt>,
+    unknown: BTreeSet<&'a Attempt>,
     ops: HashMap<u64, &'a Op>,
     effects: HashMap<u64, &'a Effect>,
 }
@@ -279,6 +288,12 @@ impl HistoryIndex<'_> {
                 // A proxy that misses the reply to its own commit knows the answer, but not that others can read it
                 // already.
                 AnswerKind::Unstored => op.effect() == acknowledged.effect(),
+                // Until it no longer waits for that reply, the attempt is in flight there.
+                AnswerKind::InFlight => {
+                    let cause = acknowledged.effect().and_then(|id| self.effects.get(&id));
+                    let executed_at = cause.and_then(|effect| self.ops.get(&effect.op)).map(|op| op.proxy);
+                    executed_at == Some(op.proxy) && op.invoked < acknowledged.returned + REPLY_TIMEOUT
+                }
                 _ => false,
             };
             if !remembered {
@@ -328,10 +343,10 @@ fn check_coverage(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) 
     if succeeded * 100 < during.len() * SUCCESS_MIN || succeeded == 0 {
         breach(format!("{succeeded} of {} requests have succeeded", during.len()));
     }
-    for (fault, quota) in &rules.quotas {
-        let struck = history.faults.get(fault).copied().unwrap_or(0);
-        if struck < *quota {
-            breach(format!("{fault} struck {struck} times, and {quota} were wanted"));
+    for (name, quota) in &rules.quotas {
+        let count = history.faults.get(name).copied().unwrap_or(0);
+        if count < *quota {
+            breach(format!("{name}: {count}, and {quota} were wanted"));
         }
     }
 }

@@ -9,7 +9,7 @@ fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn name(key: &str) -> ScopedKey {
+pub fn name(key: &str) -> ScopedKey {
     ScopedKey { caller: "ann".to_owned(), key: key.to_owned() }
 }
 
@@ -22,7 +22,7 @@ fn with(policy: Policy) -> Rules {
 }
 
 /// An answer that carries an effect.
-fn carries(oncegate_status: &str, effect: u64) -> Answer {
+pub fn carries(oncegate_status: &str, effect: u64) -> Answer {
     Answer {
         status: 201,
         oncegate_status: oncegate_status.to_owned(),
@@ -34,30 +34,30 @@ fn carries(oncegate_status: &str, effect: u64) -> Answer {
     }
 }
 
-fn refusal(status: u16, oncegate_status: &str, slug: &str) -> Option<Answer> {
+pub fn refusal(status: u16, oncegate_status: &str, slug: &str) -> Option<Answer> {
     let (oncegate_status, slug, body) = (oncegate_status.to_owned(), slug.to_owned(), String::new());
     Some(Answer { status, oncegate_status, slug, replayed: false, effect: None, body, fields: Vec::new() })
 }
 
 /// A request sent at its number times ten milliseconds and answered five milliseconds later.
-fn op(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
+pub fn op(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
     let (invoked, returned) = (at(id * 10), at(id * 10 + 5));
     let (name, body, answer) = (name(key), "ten".to_owned(), answer.into());
     Op { id, name, body, proxy: 0, invoked, returned, last: false, answer }
 }
 
-fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
+pub fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
     Op { last: true, ..op(id, key, answer) }
 }
 
 /// An effect caused by the request of that number, while it waited.
-fn effect(id: u64, op: u64, key: &str, number: u64) -> Effect {
+pub fn effect(id: u64, op: u64, key: &str, number: u64) -> Effect {
     let attempt = Attempt { record: format!("record of {key}"), number };
     Effect { id, op, name: name(key), body: "ten".to_owned(), at: at(op * 10 + 2), attempt }
 }
 
 /// A key that is executed once and replayed again and again, plus these requests and effects.
-fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
+pub fn history(ops: Vec<Op>, effects: Vec<Effect>) -> History {
     let mut history = History { ops, effects, ..History::default() };
     history.faults.insert("kill".to_owned(), 1);
     history.ops.push(op(900, "good", carries("executed", 900)));
@@ -184,6 +184,20 @@ fn an_unstored_answer_after_the_stored_one_must_be_the_same() {
 }
 
 #[test]
+fn only_the_executing_proxy_may_call_an_acknowledged_key_in_flight_and_not_for_long() {
+    let ops = |id, proxy| {
+        let in_flight = Op { proxy, ..op(id, "k", refusal(409, "in-flight", "in-flight")) };
+        vec![op(1, "k", None), Op { proxy: 1, ..op(2, "k", carries("replayed", 1)) }, in_flight, kept()]
+    };
+    fn kept() -> Op {
+        last(400, "k", carries("replayed", 1))
+    }
+    keeps(ops(3, 0), vec![effect(1, 1, "k", 1)]);
+    breaks(ops(3, 1), vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+    breaks(ops(310, 0), vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
 fn an_answer_without_its_effect_or_before_it_is_found() {
     let ops = || vec![op(1, "k", carries("executed", 1)), last(2, "k", carries("replayed", 1))];
     breaks(ops(), vec![], Rule::AnAnswerHasItsEffect);
@@ -277,7 +291,7 @@ fn a_lost_acknowledged_answer_is_found() {
             let ops = vec![
                 op(1, "k", None),
                 op(2, "k", carries(told_before, 1)),
-                op(3, "k", refusal(status, oncegate_status, slug)),
+                Op { proxy: 1, ..op(3, "k", refusal(status, oncegate_status, slug)) },
                 last(4, "k", carries("replayed", 1)),
             ];
             breaks(ops, vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);

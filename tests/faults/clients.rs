@@ -74,8 +74,9 @@ impl ClientPool {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    pub fn ops(&self) -> Vec<Op> {
-        self.ops.lock().unwrap().clone()
+    /// All requests, which the pool keeps no longer.
+    pub fn take_ops(&self) -> Vec<Op> {
+        std::mem::take(&mut *self.ops.lock().unwrap())
     }
 
     /// Sends every key once more, with the key's own request.

@@ -35,6 +35,15 @@ pub enum StoreKind {
     OwnPostgres,
 }
 
+impl StoreKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SQLite",
+            Self::Postgres | Self::OwnPostgres => "PostgreSQL",
+        }
+    }
+}
+
 pub struct Deployment {
     pub slots: Vec<ProxySlot>,
     /// Each proxy's current address.
@@ -42,8 +51,8 @@ pub struct Deployment {
     /// The PostgreSQL cluster, if the run has its own.
     pub cluster: Option<Mutex<Cluster>>,
     pub store: Store,
-    /// The log lines of ended proxies.
-    logged_lines: Mutex<Vec<Value>>,
+    /// The attempts that killed proxies had logged as unknown.
+    unknown: Mutex<Vec<Attempt>>,
 }
 
 /// A proxy's place in the deployment: when the proxy dies, the next one takes it.
@@ -72,14 +81,14 @@ impl Deployment {
             addresses.push(slot.proxy.lock().await.listen);
         }
         let (addresses, cluster) = (Arc::new(RwLock::new(addresses)), cluster.map(Mutex::new));
-        Self { slots, addresses, cluster, store, logged_lines: Mutex::default() }
+        Self { slots, addresses, cluster, store, unknown: Mutex::default() }
     }
 
     /// Kills a proxy as a power cut does, and starts the next one as soon as the store accepts it.
     pub async fn kill(&self, slot: usize) {
         let mut proxy = self.slots[slot].proxy.lock().await;
         proxy.kill9().await;
-        self.logged_lines.lock().await.extend(proxy.logged());
+        self.unknown.lock().await.extend(unknown_attempts(&proxy));
         *proxy = loop {
             match self.slots[slot].setup.try_start().await {
                 Ok(next) => break next,
@@ -92,13 +101,25 @@ impl Deployment {
 
     /// Drains every proxy, and returns the attempts that the proxies logged as unknown.
     pub async fn close(&self) -> Vec<Attempt> {
-        let mut logged_lines = self.logged_lines.lock().await.clone();
+        let mut unknown = self.unknown.lock().await.clone();
         for slot in &self.slots {
             let proxy = slot.proxy.lock().await;
             assert_eq!(proxy.stop().await, Some(0), "a proxy that has been through all that ends as it should");
-            logged_lines.extend(proxy.logged());
+            unknown.extend(unknown_attempts(&proxy));
         }
-        logged_lines.iter().filter_map(unknown).collect()
+        unknown
+    }
+
+    /// The number of connections that faults of the links have struck, as [`Relay::connections_struck`] counts them.
+    pub async fn connections_struck(&self) -> usize {
+        let mut struck = 0;
+        for slot in &self.slots {
+            struck += slot.to_service.lock().await.connections_struck();
+            if let Some(to_store) = &slot.to_store {
+                struck += to_store.lock().await.connections_struck();
+            }
+        }
+        struck
     }
 }
 
@@ -133,8 +154,12 @@ impl ProxySlot {
     }
 }
 
-/// The attempt that a log line calls unknown.
-fn unknown(line: &Value) -> Option<Attempt> {
+/// The attempts that a proxy has logged as unknown.
+fn unknown_attempts(proxy: &Proxy) -> Vec<Attempt> {
+    proxy.logged().iter().filter_map(unknown_attempt).collect()
+}
+
+fn unknown_attempt(line: &Value) -> Option<Attempt> {
     let message = line["message"].as_str()?;
     let is_unknown = ["outcome is unknown", "leaves the outcome unknown"].iter().any(|words| message.contains(words));
     let attempt = || Some(Attempt { record: line["record"].as_str()?.to_owned(), number: line["attempt"].as_u64()? });

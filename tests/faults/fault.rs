@@ -36,9 +36,19 @@ pub enum Fault {
     SilenceService,
 }
 
+/// An injection of a fault. Its times are since the start of the run.
+#[derive(Clone, Debug)]
+pub struct Injection {
+    pub fault: String,
+    /// The proxy that it struck; `None` for the store.
+    pub proxy: Option<usize>,
+    pub began: Duration,
+    pub ended: Duration,
+}
+
 impl Fault {
-    /// Injects the fault and removes it.
-    pub async fn inject(self, deployment: &Deployment, random: &mut SeededRandom) {
+    /// Injects the fault and removes it. Returns the number of the proxy that it struck.
+    pub async fn inject(self, deployment: &Deployment, random: &mut SeededRandom) -> Option<usize> {
         let number = random.below(deployment.slots.len());
         let slot = &deployment.slots[number];
         match self {
@@ -71,6 +81,8 @@ impl Fault {
             Self::CutService => cut_for_a_while(&*slot.to_service.lock().await, random).await,
             Self::SilenceService => silence_for_a_while(&*slot.to_service.lock().await, random).await,
         }
+        let is_of_store = matches!(self, Self::CrashStore | Self::FreezeStore | Self::ExhaustStore);
+        (!is_of_store).then_some(number)
     }
 }
 

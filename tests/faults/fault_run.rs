@@ -5,16 +5,25 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::checker::{Policy, Rules, check};
+use crate::checker::{Breach, Policy, Rules, check};
 use crate::clients::ClientPool;
 use crate::deployment::{Deployment, LEASE, SWEEP, StoreKind};
-use crate::fault::Fault;
+use crate::fault::{Fault, Injection};
 use crate::history::{AnswerKind, History, Op, ScopedKey};
+use crate::history_file;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
+use crate::torture_row::{HEAD, TortureRow};
+
+/// The name of the count of connections that faults of the links have struck.
+pub const CONNECTION_FAULTS: &str = "connection faults";
+
+/// The name of the count of requests under faults.
+pub const OPERATIONS: &str = "operations";
 
 /// The extra time that a busy machine takes.
 const SLACK: Duration = Duration::from_millis(600);
@@ -36,10 +45,39 @@ pub struct FaultPlan {
     pub clients: usize,
     pub policy: Policy,
     /// The faults, each with its minimum number of injections.
-    pub faults: Vec<(Fault, usize)>,
+    pub faults: Vec<(Fault, Quota)>,
+    /// The minimum number of connections struck.
+    pub connection_faults: Quota,
+    /// The minimum number of requests under faults.
+    pub operations: Quota,
     /// The maximum number of concurrent faults.
     pub concurrent_faults: usize,
     pub duration: Duration,
+}
+
+/// A minimum count. A run that misses it proves less than it says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quota {
+    /// The count of a run of any length.
+    fixed: usize,
+    /// The count of each whole ten minutes, and of shorter times in proportion.
+    per_ten_minutes: usize,
+}
+
+impl Quota {
+    pub fn fixed(fixed: usize) -> Self {
+        Self { fixed, per_ten_minutes: 0 }
+    }
+
+    /// One at least.
+    pub fn per_ten_minutes(per_ten_minutes: usize) -> Self {
+        Self { fixed: 1, per_ten_minutes }
+    }
+
+    fn due(self, after: Duration) -> usize {
+        let in_proportion = after.as_secs() * self.per_ten_minutes as u64 / 600;
+        self.fixed.max(usize::try_from(in_proportion).unwrap())
+    }
 }
 
 /// A run's counts, for tests that check more than the rules.
@@ -59,7 +97,17 @@ impl FaultPlan {
     pub fn new(on: StoreKind, seconds: u64) -> Self {
         let proxies = if on == StoreKind::Sqlite { 1 } else { 3 };
         let duration = Duration::from_secs(seconds);
-        Self { on, proxies, clients: 24, policy: Policy::Hold, faults: Vec::new(), concurrent_faults: 1, duration }
+        Self {
+            on,
+            proxies,
+            clients: 24,
+            policy: Policy::Hold,
+            faults: Vec::new(),
+            connection_faults: Quota::default(),
+            operations: Quota::default(),
+            concurrent_faults: 1,
+            duration,
+        }
     }
 
     /// Takes the run's length from an environment variable, if it is set.
@@ -78,9 +126,21 @@ impl FaultPlan {
         Self { concurrent_faults, ..self }
     }
 
-    pub fn with_fault(mut self, fault: Fault, quota: usize) -> Self {
+    pub fn with_fault(self, fault: Fault, injections: usize) -> Self {
+        self.with_quota(fault, Quota::fixed(injections))
+    }
+
+    pub fn with_quota(mut self, fault: Fault, quota: Quota) -> Self {
         self.faults.push((fault, quota));
         self
+    }
+
+    pub fn connection_faults(self, connection_faults: Quota) -> Self {
+        Self { connection_faults, ..self }
+    }
+
+    pub fn operations(self, operations: Quota) -> Self {
+        Self { operations, ..self }
     }
 
     /// Runs the plan. Panics with the breaches and the keys' timelines, if there are any.
@@ -92,7 +152,7 @@ impl FaultPlan {
         let deployment = Arc::new(Deployment::start(self.on, self.proxies, self.policy, service.address).await);
         let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), begun);
         let mut clients = clients_pool.start(self.clients, &mut random);
-        let faults = self.inject(&deployment, &mut random).await;
+        let injections = self.inject(&deployment, begun, &mut random).await;
         let over = Instant::now();
         // The service delays no request any more, and the load continues for a while without faults.
         service.stop_misbehaving();
@@ -103,40 +163,49 @@ impl FaultPlan {
         clients_pool.repeat_every_key(&mut random).await;
         let unknown = deployment.close().await;
         let states = deployment.store.states().await;
-        let history = History { ops: clients_pool.ops(), effects: service.effects(), unknown, faults };
+        let ops = clients_pool.take_ops();
+        let mut faults = count(&injections);
+        faults.insert(CONNECTION_FAULTS.to_owned(), deployment.connections_struck().await);
+        faults.insert(OPERATIONS.to_owned(), ops.iter().filter(|op| !op.last).count());
+        let history = History { ops, effects: service.effects(), unknown, faults };
         let report = report(&history);
         eprintln!("{}", summary(seed, begun.elapsed(), &history, &report));
-        self.assert_no_breach(&history);
+        self.write_history(seed, &history, &injections);
+        let breaches = check(&history, &self.rules());
+        let row = TortureRow { store: self.on.name(), duration: over - begun, history: &history, breaches: &breaches };
+        eprintln!("{HEAD}\n{row}");
+        assert_no_breach(&history, &breaches);
         assert!(!states.iter().any(|state| state == "in_flight"), "the store has a key that is in flight: {states:?}");
         report
     }
 
     /// Injects faults until the time is up and each fault was injected often enough.
-    async fn inject(&self, deployment: &Arc<Deployment>, random: &mut SeededRandom) -> BTreeMap<String, usize> {
-        let injected = Arc::new(Mutex::new(BTreeMap::new()));
+    async fn inject(&self, deployment: &Arc<Deployment>, begun: Instant, random: &mut SeededRandom) -> Vec<Injection> {
+        let schedule = Arc::new(Mutex::new(Schedule::default()));
         let mut injectors = JoinSet::new();
         for _ in 0..self.concurrent_faults {
-            let (plan, deployment, injected, random) =
-                (self.clone(), Arc::clone(deployment), Arc::clone(&injected), random.split());
-            injectors.spawn(async move { plan.inject_repeatedly(&deployment, &injected, random).await });
+            let (plan, deployment, schedule, random) =
+                (self.clone(), Arc::clone(deployment), Arc::clone(&schedule), random.split());
+            injectors.spawn(async move { plan.inject_repeatedly(&deployment, begun, &schedule, random).await });
         }
         join(&mut injectors).await;
-        injected.lock().unwrap().clone()
+        std::mem::take(&mut schedule.lock().unwrap().ended)
     }
 
     async fn inject_repeatedly(
         &self,
         deployment: &Deployment,
-        injected: &Mutex<BTreeMap<String, usize>>,
+        run_begun: Instant,
+        schedule: &Mutex<Schedule>,
         mut random: SeededRandom,
     ) {
         let begun = Instant::now();
         loop {
             sleep(random.millis(300, 1_000)).await;
             let missing: Vec<_> = {
-                let injected = injected.lock().unwrap();
-                let times = |fault: &Fault| injected.get(&format!("{fault:?}")).copied().unwrap_or(0);
-                self.faults.iter().filter(|(fault, quota)| times(fault) < *quota).copied().collect()
+                let schedule = schedule.lock().unwrap();
+                let due = begun.elapsed().min(self.duration);
+                self.faults.iter().filter(|(fault, quota)| schedule.times(*fault) < quota.due(due)).copied().collect()
             };
             let over = begun.elapsed() > self.duration;
             // The checker reports missed quotas of a slow machine.
@@ -144,33 +213,78 @@ impl FaultPlan {
                 return;
             }
             let (fault, _) = *random.one_of(if missing.is_empty() { &self.faults } else { &missing });
-            let injected_at = Instant::now();
-            *injected.lock().unwrap().entry(format!("{fault:?}")).or_insert(0) += 1;
-            fault.inject(deployment, &mut random).await;
+            let began = run_begun.elapsed();
+            *schedule.lock().unwrap().begun.entry(fault).or_insert(0) += 1;
+            let proxy = fault.inject(deployment, &mut random).await;
+            let ended = run_begun.elapsed();
+            schedule.lock().unwrap().ended.push(Injection { fault: format!("{fault:?}"), proxy, began, ended });
             // Once all faults were injected, the working time is longer than the broken time: a fault shows nothing
             // where nothing works.
-            let pause = injected_at.elapsed().min(PAUSE_MAX);
+            let pause = (ended - began).min(PAUSE_MAX);
             sleep(if missing.is_empty() { 2 * pause } else { pause }).await;
         }
     }
 
-    fn assert_no_breach(&self, history: &History) {
-        let quotas = self.faults.iter().map(|(fault, quota)| (format!("{fault:?}"), *quota)).collect();
-        let breaches = check(history, &Rules { policy: self.policy, quotas });
-        if breaches.is_empty() {
-            return;
-        }
-        let mut message = format!("{} breaches\n", breaches.len());
-        for breach in &breaches {
-            writeln!(message, "{breach}").unwrap();
-        }
-        let mut names: Vec<&ScopedKey> = breaches.iter().filter_map(|breach| breach.name.as_ref()).collect();
-        names.dedup();
-        for name in names.into_iter().take(STORIES_MAX) {
-            write!(message, "{name}\n{}", history.timeline(name)).unwrap();
-        }
-        panic!("{message}");
+    fn rules(&self) -> Rules {
+        let faults = self.faults.iter().map(|(fault, quota)| (format!("{fault:?}"), *quota));
+        let others = [(CONNECTION_FAULTS, self.connection_faults), (OPERATIONS, self.operations)];
+        let all = faults.chain(others.map(|(name, quota)| (name.to_owned(), quota)));
+        let quotas = all.map(|(name, quota)| (name, quota.due(self.duration))).collect();
+        Rules { policy: self.policy, quotas }
     }
+
+    fn write_history(&self, seed: u64, history: &History, injections: &[Injection]) {
+        let policy = match self.policy {
+            Policy::Hold => "hold",
+            Policy::Retry => "retry",
+            Policy::RetryWhenQuiet(_) => "retry-when-quiet",
+        };
+        let store = self.on.name();
+        let start = json!({ "store": store, "policy": policy, "proxies": self.proxies, "seed": format!("{seed:#x}") });
+        let name = format!("{}-{seed:016x}", store.to_lowercase());
+        if let Some(path) = history_file::write_if_wanted(&name, start, history, injections) {
+            eprintln!("history: {}", path.display());
+        }
+    }
+}
+
+/// The injections so far.
+#[derive(Default)]
+struct Schedule {
+    /// The number of injections of each fault, with those that have not ended.
+    begun: BTreeMap<Fault, usize>,
+    ended: Vec<Injection>,
+}
+
+impl Schedule {
+    fn times(&self, fault: Fault) -> usize {
+        self.begun.get(&fault).copied().unwrap_or(0)
+    }
+}
+
+fn count(injections: &[Injection]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for injection in injections {
+        *counts.entry(injection.fault.clone()).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// Panics with the breaches and the timelines of some keys, if there are any.
+fn assert_no_breach(history: &History, breaches: &[Breach]) {
+    if breaches.is_empty() {
+        return;
+    }
+    let mut message = format!("{} breaches\n", breaches.len());
+    for breach in breaches {
+        writeln!(message, "{breach}").unwrap();
+    }
+    let mut names: Vec<&ScopedKey> = breaches.iter().filter_map(|breach| breach.name.as_ref()).collect();
+    names.dedup();
+    for name in names.into_iter().take(STORIES_MAX) {
+        write!(message, "{name}\n{}", history.timeline(name)).unwrap();
+    }
+    panic!("{message}");
 }
 
 async fn join(tasks: &mut JoinSet<()>) {

@@ -74,7 +74,7 @@ pub struct History {
     pub effects: Vec<Effect>,
     /// The attempts that a proxy logged as unknown.
     pub unknown: Vec<Attempt>,
-    /// The number of injections of each fault.
+    /// The number of injections of each fault, and other counts that a run needs.
     pub faults: BTreeMap<String, usize>,
 }
 

@@ -13,10 +13,13 @@ mod deployment;
 mod fault;
 mod fault_run;
 mod history;
+mod history_file;
+mod independent_checker;
 mod leaks;
 mod scenarios;
 mod seeded_random;
 mod service;
+mod torture_row;
 
 #[path = "../it"]
 mod it {

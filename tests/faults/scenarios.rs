@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::checker::Policy;
 use crate::deployment::{LEASE, StoreKind, UPSTREAM_TIMEOUT};
 use crate::fault::Fault;
-use crate::fault_run::FaultPlan;
+use crate::fault_run::{FaultPlan, Quota};
 
 /// The setting of `reconcile.after`.
 const AFTER: Duration = Duration::from_millis(200);
@@ -73,25 +73,30 @@ async fn a_faulty_network_to_the_service_executes_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_faults_combined_on_postgres_execute_nothing_twice_and_lose_nothing() {
-    let all = [
-        Fault::Kill,
-        Fault::Pause,
-        Fault::CrashStore,
-        Fault::FreezeStore,
-        Fault::ExhaustStore,
-        Fault::CutStore,
-        Fault::SilenceStore,
-        Fault::DelayStore,
-        Fault::CutService,
-        Fault::SilenceService,
-    ];
-    let plan = FaultPlan::new(StoreKind::OwnPostgres, 5).seconds_from("ONCEGATE_TORTURE_SECONDS").concurrent_faults(2);
-    all.into_iter().fold(plan, |plan, fault| plan.with_fault(fault, 1)).run().await;
+    torture(FaultPlan::new(StoreKind::OwnPostgres, 5), 40)
+        .with_quota(Fault::CrashStore, Quota::per_ten_minutes(12))
+        .with_quota(Fault::FreezeStore, Quota::per_ten_minutes(5))
+        .with_quota(Fault::ExhaustStore, Quota::per_ten_minutes(5))
+        .with_quota(Fault::CutStore, Quota::per_ten_minutes(20))
+        .with_quota(Fault::SilenceStore, Quota::per_ten_minutes(20))
+        .with_quota(Fault::DelayStore, Quota::per_ten_minutes(10))
+        .run()
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_faults_combined_on_sqlite_execute_nothing_twice_and_lose_nothing() {
-    let all = [Fault::Kill, Fault::Pause, Fault::CutService, Fault::SilenceService];
-    let plan = FaultPlan::new(StoreKind::Sqlite, 4).seconds_from("ONCEGATE_TORTURE_SECONDS").concurrent_faults(2);
-    all.into_iter().fold(plan, |plan, fault| plan.with_fault(fault, 1)).run().await;
+    torture(FaultPlan::new(StoreKind::Sqlite, 4), 60).run().await;
+}
+
+/// The plan with the faults that every store has, so many kills in ten minutes, and the quotas of a long run.
+fn torture(plan: FaultPlan, kills: usize) -> FaultPlan {
+    plan.seconds_from("ONCEGATE_TORTURE_SECONDS")
+        .concurrent_faults(2)
+        .with_quota(Fault::Kill, Quota::per_ten_minutes(kills))
+        .with_quota(Fault::Pause, Quota::per_ten_minutes(20))
+        .with_quota(Fault::CutService, Quota::per_ten_minutes(20))
+        .with_quota(Fault::SilenceService, Quota::per_ten_minutes(20))
+        .connection_faults(Quota::per_ten_minutes(600))
+        .operations(Quota::per_ten_minutes(6_000))
 }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::checker::{Breach, Rule};
+use crate::checker::{Breach, Rule, keys_of};
 use crate::cluster::Replication;
 use crate::event::Event;
-use crate::history::{AnswerKind, History, ScopedKey};
+use crate::history::{AnswerKind, History};
 
 /// The instances: with all hosts in the URL, and behind HAProxy.
 const INSTANCES: usize = 2;
@@ -70,11 +70,6 @@ fn longest_gap(history: &History, instance: usize, during: &Range<Duration>) -> 
     times.extend([during.start, during.end]);
     times.sort();
     times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
-}
-
-fn keys_of<'a>(breaches: &'a [Breach], rules: &[Rule]) -> BTreeSet<&'a ScopedKey> {
-    let of_rules = breaches.iter().filter(|breach| rules.contains(&breach.rule));
-    of_rules.filter_map(|breach| breach.name.as_ref()).collect()
 }
 
 /// The breaches that the replication does not allow, with the timelines of some keys.

@@ -54,6 +54,7 @@ mod service;
 mod store_link;
 mod trace;
 
+#[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/checker.rs"]
 mod checker;
 #[path = "../faults/history.rs"]

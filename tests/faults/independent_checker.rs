@@ -1,0 +1,89 @@
+//! `check_history.py` reads the files that `history_file` writes, and finds a breach of each kind.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::checker_can_fail::{carries, effect, history, last, name, op, refusal};
+use crate::fault::Injection;
+use crate::history::{Effect, History, Op};
+use crate::history_file;
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/check_history.py");
+
+fn injection() -> Injection {
+    let (began, ended) = (Duration::from_millis(12), Duration::from_millis(40));
+    Injection { fault: "Kill".to_owned(), proxy: Some(0), began, ended }
+}
+
+/// Whether the program finds no breach, and what it prints.
+fn judge(history: &History) -> (bool, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    history_file::write(file.path(), json!({ "policy": "hold" }), history, &[injection()]).unwrap();
+    let ended = Command::new("python3").arg(PROGRAM).arg(file.path()).output().unwrap();
+    assert!(ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
+    (ended.status.success(), String::from_utf8(ended.stdout).unwrap())
+}
+
+fn finds(breach: &str, ops: Vec<Op>, effects: Vec<Effect>) {
+    let (accepts, printed) = judge(&history(ops, effects));
+    assert!(!accepts && printed.contains(&format!("  {breach}: ")), "{breach} is not in {printed:?}");
+}
+
+#[test]
+fn the_independent_checker_accepts_a_correct_history() {
+    let ops = vec![
+        op(1, "k", None),
+        op(2, "k", refusal(409, "in-flight", "in-flight")),
+        op(3, "k", refusal(503, "rejected", "store-unavailable")),
+        op(4, "k", carries("replayed", 1)),
+        // The proxy that executed it has not heard yet that its response is stored.
+        op(5, "k", refusal(409, "in-flight", "in-flight")),
+        last(120, "k", carries("replayed", 1)),
+        last(6, "held", refusal(409, "unknown", "outcome-unknown")),
+    ];
+    let (accepts, printed) = judge(&history(ops, vec![effect(1, 1, "k", 1)]));
+    assert!(accepts && printed.contains("20 requests, 3 keys, 2 effects, 1 faults, 0 breaches"), "{printed}");
+}
+
+#[test]
+fn the_independent_checker_finds_each_planted_breach() {
+    let done = || vec![op(1, "k", carries("executed", 1)), last(4, "k", carries("replayed", 1))];
+    let once = || vec![effect(1, 1, "k", 1)];
+    let and = |more: Op| [done(), vec![more]].concat();
+    finds("executed_twice", and(op(2, "k", None)), vec![effect(1, 1, "k", 1), effect(2, 2, "k", 2)]);
+    finds("differing", and(op(2, "k", carries("replayed", 2))), [once(), vec![effect(2, 1, "k", 2)]].concat());
+    finds("lost", and(op(2, "k", refusal(409, "unknown", "outcome-unknown"))), once());
+    let elsewhere = Op { proxy: 1, ..op(2, "k", refusal(409, "in-flight", "in-flight")) };
+    finds("lost", and(elsewhere), once());
+    finds("lost", done(), vec![]);
+    let bob = crate::history::ScopedKey { caller: "bob".to_owned(), ..name("k") };
+    finds("across_scopes", and(Op { name: bob, ..last(3, "k", carries("replayed", 1)) }), once());
+    finds("indefinite", vec![op(1, "k", None), last(2, "k", refusal(409, "in-flight", "in-flight"))], once());
+    finds("indefinite", vec![op(1, "k", None)], vec![]);
+}
+
+#[test]
+fn a_history_file_has_jepsens_lines_in_the_order_of_time() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let ops = vec![op(1, "k", None), op(2, "k", carries("replayed", 1))];
+    let history = History { ops, effects: vec![effect(1, 1, "k", 1)], ..History::default() };
+    history_file::write(file.path(), json!({ "policy": "hold" }), &history, &[injection()]).unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_lines: Vec<_> =
+        lines.iter().map(|line| json!([line["index"], line["process"], line["type"], line["f"]])).collect();
+    let expected = json!([
+        [0, "nemesis", "info", "start"],
+        [1, 0, "invoke", "pay"],
+        [2, "nemesis", "info", "Kill"],
+        [3, "service", "info", "effect"],
+        [4, 0, "info", "pay"],
+        [5, 1, "invoke", "pay"],
+        [6, 1, "ok", "pay"],
+        [7, "nemesis", "info", "Kill"],
+    ]);
+    assert_eq!(json!(of_lines), expected);
+    assert!(lines.is_sorted_by_key(|line| line["time"].as_u64()), "{text}");
+}
