@@ -228,7 +228,7 @@ impl Refusal {
             Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,
                 "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
-                "The key cannot be reserved at the moment", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+                "The key cannot be reserved at the moment", "Nothing was executed, but a route that delivers later may have accepted the request. Send the same request with the same key again after Retry-After.".into()),
             Self::TokenInvalid(fault) => (401, "token-invalid", Fix, OncegateStatus::Rejected,
                 "The token is not valid", format!("{} Nothing was executed. Get a new token, and send the same request with the same key again.", fault.detail()).into()),
             Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,

@@ -86,6 +86,10 @@ def lost(history, key, calls, effects):
             yield f"op {call.value['op']} got {call.value['outcome']} after op {first.value['op']} was acknowledged"
         if call.value["op"] in causes:
             yield f"op {call.value['op']} was executed after op {first.value['op']} was acknowledged"
+    answered = min((call.completed for call in acknowledged if call.value["outcome"] != "accepted"), default=None)
+    for call in acknowledged:
+        if call.value["outcome"] == "accepted" and answered is not None and call.invoked > answered + REPLY_TIMEOUT:
+            yield f"op {call.value['op']} was accepted anew"
 
 
 def across_scopes(history, key, calls, effects):
@@ -101,6 +105,11 @@ def indefinite(history, key, calls, effects):
     definite = {"executed", "replayed"} | ({"unknown"} if history.policy != "retry" else set())
     for call in final:
         outcome = call.value["outcome"]
+        if outcome == "accepted":
+            # A completed operation is asked for its response.
+            outcome = call.value["operation"]
+            if outcome == "completed" and call is not final[-1]:
+                continue
         if outcome not in definite and not (outcome == "key-reused" and len(bodies) > 1):
             yield f"op {call.value['op']} got {outcome} at the end"
     if not final:

@@ -139,6 +139,14 @@ struct KeyHistory<'a> {
     effects: Vec<&'a Effect>,
 }
 
+impl<'a> KeyHistory<'a> {
+    /// The first request whose acceptance the client knows.
+    fn first_accepted(&self) -> Option<&'a Op> {
+        let accepted = self.ops.iter().filter(|op| op.kind() == Some(AnswerKind::Accepted));
+        accepted.min_by_key(|op| op.returned).copied()
+    }
+}
+
 struct HistoryIndex<'a> {
     rules: &'a Rules,
     unknown: BTreeSet<&'a Attempt>,
@@ -187,6 +195,7 @@ impl HistoryIndex<'_> {
     /// Checks that each effect has a request, and that its answer allows the effect.
     fn check_causes(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
         let answered = key.ops.iter().filter(|op| op.acknowledges()).map(|op| op.returned).min();
+        let accepted = key.first_accepted().map(|op| op.returned);
         for effect in &key.effects {
             let Some(op) = self.ops.get(&effect.op).filter(|op| op.name == effect.name && op.body == effect.body)
             else {
@@ -197,18 +206,20 @@ impl HistoryIndex<'_> {
                 None | Some(AnswerKind::First | AnswerKind::Unstored | AnswerKind::Broken | AnswerKind::Nonsense) => {
                     true
                 }
-                // An attempt that lost the race gets the winner's answer, which is another request's.
-                Some(AnswerKind::Replay) => self.rules.policy != Policy::Hold,
-                Some(
-                    AnswerKind::Released
-                    | AnswerKind::Unknown
-                    | AnswerKind::InFlight
-                    | AnswerKind::Misuse
-                    | AnswerKind::Rejected,
-                ) => false,
+                Some(AnswerKind::Accepted) => true,
+                // An attempt that lost the race gets the winner's answer, which is another request's. A delivery may end before
+                // the answer to the request that it delivers.
+                Some(AnswerKind::Replay) => self.rules.policy != Policy::Hold || op.route.is_asynchronous(),
+                // The store may accept a request and be unable to say so.
+                Some(AnswerKind::Rejected) => op.route.is_asynchronous(),
+                Some(AnswerKind::Released | AnswerKind::Unknown | AnswerKind::InFlight | AnswerKind::Misuse) => false,
             };
             if !may_have_caused {
                 found.breach(Rule::ARefusalHasNoEffect, format!("effect {} was caused by {op}", effect.id));
+            }
+            if accepted.is_some_and(|accepted| op.invoked > accepted) {
+                let what = format!("effect {} was caused by a later {op}", effect.id);
+                found.breach(Rule::NothingAcknowledgedIsLost, what);
             }
             if answered.is_some_and(|answered| op.invoked > answered) {
                 found.breach(Rule::NothingAfterAnAnswer, format!("effect {} was caused by {op}", effect.id));
@@ -225,7 +236,10 @@ impl HistoryIndex<'_> {
             let Some(answer) = &op.answer else { continue };
             let kind = answer.kind();
             match kind {
-                AnswerKind::Nonsense => found.breach(Rule::AnswersMakeSense, format!("{op}: {answer:?}")),
+                AnswerKind::Accepted if op.route.is_asynchronous() => {}
+                AnswerKind::Nonsense | AnswerKind::Accepted => {
+                    found.breach(Rule::AnswersMakeSense, format!("{op}: {answer:?}"))
+                }
                 AnswerKind::First | AnswerKind::Replay | AnswerKind::Unstored => self.check_effect(op, answer, found),
                 _ => {}
             }
@@ -275,10 +289,14 @@ impl HistoryIndex<'_> {
         let only = key.ops.first().filter(|first| key.ops.iter().all(|op| op.body == first.body)).map(|op| &op.body);
         let known = bodies.first().copied().or(only);
         let acknowledged = key.ops.iter().filter(|op| op.acknowledges()).min_by_key(|op| op.returned);
+        let accepted = key.first_accepted();
         for op in &key.ops {
             let Some(kind) = op.kind() else { continue };
             if kind == AnswerKind::Misuse && known == Some(&op.body) {
                 found.breach(Rule::TheSameRequestIsNot, op.to_string());
+            }
+            if accepted.is_some_and(|accepted| op.invoked >= accepted.returned) && !is_of_accepted(kind) {
+                found.breach(Rule::NothingAcknowledgedIsLost, op.to_string());
             }
             let Some(acknowledged) = acknowledged.filter(|acknowledged| op.invoked >= acknowledged.returned) else {
                 continue;
@@ -289,6 +307,7 @@ impl HistoryIndex<'_> {
                 // already.
                 AnswerKind::Unstored => op.effect() == acknowledged.effect(),
                 // Until it no longer waits for that reply, the attempt is in flight there.
+                AnswerKind::Accepted => op.invoked < acknowledged.returned + REPLY_TIMEOUT,
                 AnswerKind::InFlight => {
                     let cause = acknowledged.effect().and_then(|id| self.effects.get(&id));
                     let executed_at = cause.and_then(|effect| self.ops.get(&effect.op)).map(|op| op.proxy);
@@ -307,10 +326,16 @@ impl HistoryIndex<'_> {
         // Requests answered with a missing store were repeated, so they do not count.
         let oncegate_status: Vec<_> =
             key.ops.iter().filter(|op| op.last && op.kind() != Some(AnswerKind::Rejected)).collect();
-        for op in &oncegate_status {
+        for (number, op) in oncegate_status.iter().enumerate() {
             let definite = match op.kind() {
                 Some(AnswerKind::First | AnswerKind::Replay) => true,
                 Some(AnswerKind::Unknown) => self.rules.policy != Policy::Retry,
+                // A completed operation is asked for its response.
+                Some(AnswerKind::Accepted) => match op.answer.as_ref().and_then(|answer| answer.operation.as_deref()) {
+                    Some("unknown") => self.rules.policy != Policy::Retry,
+                    Some("completed") => number + 1 < oncegate_status.len(),
+                    _ => false,
+                },
                 // A different request has the key.
                 Some(AnswerKind::Misuse) => key.ops.iter().any(|other| other.body != op.body),
                 _ => false,
@@ -339,7 +364,7 @@ fn check_recovery(history: &History, breaches: &mut Vec<Breach>) {
 fn check_coverage(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) {
     let mut breach = |what| breaches.push(Breach { rule: Rule::NotVacuous, name: None, what });
     let during: Vec<_> = history.ops.iter().filter(|op| !op.last).collect();
-    let succeeded = during.iter().filter(|op| op.acknowledges()).count();
+    let succeeded = during.iter().filter(|op| op.succeeded()).count();
     if succeeded * 100 < during.len() * SUCCESS_MIN || succeeded == 0 {
         breach(format!("{succeeded} of {} requests have succeeded", during.len()));
     }
@@ -347,6 +372,17 @@ fn check_coverage(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) 
         let count = history.faults.get(name).copied().unwrap_or(0);
         if count < *quota {
             breach(format!("{name}: {count}, and {quota} were wanted"));
+        }
+    }
+}
+
+/// Whether the answer is one to a key that was accepted before.
+fn is_of_accepted(kind: AnswerKind) -> bool {
+    match kind {
+        AnswerKind::Accepted | AnswerKind::Replay | AnswerKind::Unstored => true,
+        AnswerKind::Misuse | AnswerKind::Rejected | AnswerKind::Nonsense => true,
+        AnswerKind::First | AnswerKind::Released | AnswerKind::Broken | AnswerKind::Unknown | AnswerKind::InFlight => {
+            false
         }
     }
 }

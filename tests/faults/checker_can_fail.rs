@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::checker::{Policy, Rule, Rules, check};
-use crate::history::{Answer, Attempt, Effect, History, Op, ScopedKey};
+use crate::history::{Answer, Attempt, Effect, History, Op, ScopedKey, TargetRoute};
 
 fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -29,6 +29,7 @@ pub fn carries(oncegate_status: &str, effect: u64) -> Answer {
         slug: String::new(),
         replayed: oncegate_status == "replayed",
         effect: Some(effect),
+        operation: None,
         body: format!("effect {effect}"),
         fields: vec![("x-effect".to_owned(), effect.to_string())],
     }
@@ -36,14 +37,15 @@ pub fn carries(oncegate_status: &str, effect: u64) -> Answer {
 
 pub fn refusal(status: u16, oncegate_status: &str, slug: &str) -> Option<Answer> {
     let (oncegate_status, slug, body) = (oncegate_status.to_owned(), slug.to_owned(), String::new());
-    Some(Answer { status, oncegate_status, slug, replayed: false, effect: None, body, fields: Vec::new() })
+    let (effect, operation, fields) = (None, None, Vec::new());
+    Some(Answer { status, oncegate_status, slug, replayed: false, effect, operation, body, fields })
 }
 
 /// A request sent at its number times ten milliseconds and answered five milliseconds later.
 pub fn op(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
     let (invoked, returned) = (at(id * 10), at(id * 10 + 5));
     let (name, body, answer) = (name(key), "ten".to_owned(), answer.into());
-    Op { id, name, body, proxy: 0, invoked, returned, last: false, answer }
+    Op { id, name, route: TargetRoute::Pay, body, proxy: 0, invoked, returned, last: false, answer }
 }
 
 pub fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
@@ -81,6 +83,16 @@ fn breaks(ops: Vec<Op>, effects: Vec<Effect>, rule: Rule) {
 
 fn keeps(ops: Vec<Op>, effects: Vec<Effect>) {
     assert_eq!(broken(&history(ops, effects), &hold()), []);
+}
+
+/// A request on an asynchronous route.
+pub fn later(op: Op) -> Op {
+    Op { route: TargetRoute::Later, ..op }
+}
+
+pub fn accepted(operation: Option<&str>) -> Option<Answer> {
+    let operation = operation.map(str::to_owned);
+    refusal(202, "queued", "").map(|answer| Answer { operation, ..answer })
 }
 
 #[test]
@@ -195,6 +207,64 @@ fn only_the_executing_proxy_may_call_an_acknowledged_key_in_flight_and_not_for_l
     keeps(ops(3, 0), vec![effect(1, 1, "k", 1)]);
     breaks(ops(3, 1), vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
     breaks(ops(310, 0), vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
+fn a_correct_history_of_accepted_requests_breaks_no_rule() {
+    keeps(
+        vec![
+            later(op(1, "k", None)),
+            later(op(2, "k", refusal(503, "rejected", "store-unavailable"))),
+            later(op(3, "k", accepted(None))),
+            Op { proxy: 1, ..later(op(4, "k", carries("unstored", 1))) },
+            later(op(4, "k", carries("replayed", 1))),
+            // The proxy that delivers it has not heard yet that the response is stored.
+            later(op(5, "k", accepted(None))),
+            later(last(500, "k", carries("replayed", 1))),
+        ],
+        // A refusal because of the store may have been accepted.
+        vec![Effect { at: at(32), ..effect(1, 2, "k", 1) }],
+    );
+    keeps(vec![later(op(1, "k", accepted(None))), later(last(2, "k", accepted(Some("unknown"))))], vec![]);
+    let delivered = later(last(2, "k", accepted(Some("completed"))));
+    let ops = vec![later(op(1, "k", accepted(None))), delivered, later(last(3, "k", carries("replayed", 1)))];
+    keeps(ops, vec![effect(1, 1, "k", 1)]);
+}
+
+#[test]
+fn a_lost_accepted_request_is_found() {
+    for answer in [
+        refusal(409, "unknown", "outcome-unknown"),
+        refusal(409, "in-flight", "in-flight"),
+        refusal(503, "released", ""),
+        Some(carries("executed", 1)),
+    ] {
+        let ops = vec![
+            later(op(1, "k", accepted(None))),
+            later(op(2, "k", answer)),
+            later(last(3, "k", carries("replayed", 1))),
+        ];
+        breaks(ops, vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+    }
+    // It was accepted, forgotten, and accepted anew.
+    let ops = || vec![later(op(1, "k", accepted(None))), later(op(2, "k", accepted(None)))];
+    let kept = later(last(3, "k", carries("replayed", 1)));
+    breaks([ops(), vec![kept]].concat(), vec![effect(1, 2, "k", 1)], Rule::NothingAcknowledgedIsLost);
+    // It was executed and forgotten, and accepted anew.
+    let anew = later(last(400, "k", accepted(Some("unknown"))));
+    let replayed = later(op(2, "k", carries("replayed", 1)));
+    breaks(vec![later(op(1, "k", None)), replayed, anew], vec![effect(1, 1, "k", 1)], Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
+fn an_accepted_request_that_is_never_delivered_is_found() {
+    for state in [None, Some("queued"), Some("in_flight"), Some("dead")] {
+        let ops = vec![later(op(1, "k", accepted(None))), later(last(2, "k", accepted(state)))];
+        breaks(ops, vec![], Rule::EveryKeyIsDefinite);
+    }
+    // An acceptance on a route that answers with the response is none.
+    let ops = vec![op(1, "k", accepted(None)), last(2, "k", carries("replayed", 1))];
+    breaks(ops, vec![effect(1, 1, "k", 1)], Rule::AnswersMakeSense);
 }
 
 #[test]

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::Response;
 use crate::harness::client::Client;
-use crate::history::{Answer, AnswerKind, Op, ScopedKey};
+use crate::history::{Answer, AnswerKind, Op, ScopedKey, TargetRoute};
 use crate::seeded_random::SeededRandom;
 
 /// The number of recent keys that clients reuse.
@@ -27,12 +28,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 const ACCOMPANIED_PER_MILLE: usize = 250;
 /// Per mille of clients that give up after an unknown outcome; the others ask again.
 const GIVE_UP_PER_MILLE: usize = 750;
+/// Longer than the deliveries take that are waiting when the faults are over.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 const CALLERS: [&str; 3] = ["ann", "bob", "cem"];
 
 /// The state that all clients share.
 pub struct ClientPool {
     /// Each proxy's current address.
     pub proxies: Arc<RwLock<Vec<SocketAddr>>>,
+    /// The routes of new keys, each as often as it is chosen.
+    routes: Vec<TargetRoute>,
     begun: Instant,
     ops: Mutex<Vec<Op>>,
     number: AtomicU64,
@@ -44,13 +49,15 @@ pub struct ClientPool {
 #[derive(Clone)]
 struct RememberedKey {
     name: ScopedKey,
+    route: TargetRoute,
     acknowledged: bool,
 }
 
 impl ClientPool {
-    pub fn new(proxies: Arc<RwLock<Vec<SocketAddr>>>, begun: Instant) -> Arc<Self> {
+    pub fn new(proxies: Arc<RwLock<Vec<SocketAddr>>>, routes: &[TargetRoute], begun: Instant) -> Arc<Self> {
         Arc::new(Self {
             proxies,
+            routes: routes.to_vec(),
             begun,
             ops: Mutex::default(),
             number: AtomicU64::new(1),
@@ -81,7 +88,7 @@ impl ClientPool {
 
     /// Sends every key once more, with the key's own request.
     pub async fn repeat_every_key(self: &Arc<Self>, random: &mut SeededRandom) {
-        let mut names: Vec<_> = self.ops.lock().unwrap().iter().map(|op| op.name.clone()).collect();
+        let mut names: Vec<_> = self.ops.lock().unwrap().iter().map(|op| (op.name.clone(), op.route)).collect();
         names.sort();
         names.dedup();
         let names = Arc::new(Mutex::new(names));
@@ -90,11 +97,12 @@ impl ClientPool {
             let (clients_pool, names, mut random) = (Arc::clone(self), Arc::clone(&names), random.split());
             running.spawn(async move {
                 loop {
-                    let Some(name) = names.lock().unwrap().pop() else { return };
+                    let Some((name, route)) = names.lock().unwrap().pop() else { return };
+                    let known = RememberedKey { name, route, acknowledged: false };
                     for _ in 0..TRIES_AT_THE_END {
-                        let oncegate_status =
-                            clients_pool.send(name.clone(), right_body(&name), true, ANSWER_TIMEOUT, &mut random).await;
-                        if oncegate_status != Some(AnswerKind::Rejected) {
+                        let body = right_body(&known.name);
+                        let kind = clients_pool.send(&known, body, true, ANSWER_TIMEOUT, &mut random).await;
+                        if !matches!(kind, Some(AnswerKind::Rejected | AnswerKind::Accepted)) {
                             break;
                         }
                     }
@@ -110,12 +118,12 @@ impl ClientPool {
         while !self.stopped.load(Ordering::SeqCst) {
             let known = self.choose_key(&mut random);
             if known.acknowledged && random.chance(60) {
-                self.send(known.name.clone(), wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
+                self.send(&known, wrong_body(&known.name), false, ANSWER_TIMEOUT, &mut random).await;
                 continue;
             }
             match random.chance(ACCOMPANIED_PER_MILLE) {
-                true => self.run_accompanied(known.name, &mut random).await,
-                false => self.run_operation(known.name, &mut random).await,
+                true => self.run_accompanied(&known, &mut random).await,
+                false => self.run_operation(&known, &mut random).await,
             }
             sleep(random.millis(1, 30)).await;
         }
@@ -129,9 +137,10 @@ impl ClientPool {
         }
         let key = format!("k-{}", self.number.fetch_add(1, Ordering::Relaxed));
         // The same key of another caller is another key.
-        let reused = recent.back().filter(|_| random.chance(100)).map(|known| known.name.key.clone());
-        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key: reused.unwrap_or(key) };
-        let known = RememberedKey { name, acknowledged: false };
+        let reused = recent.back().filter(|_| random.chance(100)).map(|known| (known.name.key.clone(), known.route));
+        let (key, route) = reused.unwrap_or_else(|| (key, *random.one_of(&self.routes)));
+        let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key };
+        let known = RememberedKey { name, route, acknowledged: false };
         recent.push_back(known.clone());
         if recent.len() > RECENT {
             recent.pop_front();
@@ -140,18 +149,19 @@ impl ClientPool {
     }
 
     /// Runs the operation, and meanwhile sends its request once more, or a different one under its key.
-    async fn run_accompanied(&self, name: ScopedKey, random: &mut SeededRandom) {
+    async fn run_accompanied(&self, known: &RememberedKey, random: &mut SeededRandom) {
         let mut beside = random.split();
-        let body = if beside.chance(100) { wrong_body(&name) } else { right_body(&name) };
+        let body = if beside.chance(100) { wrong_body(&known.name) } else { right_body(&known.name) };
         let accompany = async {
             sleep(beside.millis(3, 60)).await;
-            self.send(name.clone(), body, false, ANSWER_TIMEOUT, &mut beside).await
+            self.send(known, body, false, ANSWER_TIMEOUT, &mut beside).await
         };
-        tokio::join!(self.run_operation(name.clone(), random), accompany);
+        tokio::join!(self.run_operation(known, random), accompany);
     }
 
     /// Retries until the outcome is known, as a client library does.
-    async fn run_operation(&self, name: ScopedKey, random: &mut SeededRandom) {
+    async fn run_operation(&self, known: &RememberedKey, random: &mut SeededRandom) {
+        let name = &known.name;
         for attempt in 1..=TRIES {
             // Some clients do not wait for the answer, and ask again at another proxy.
             let limit = match random.below(1_000) {
@@ -159,21 +169,21 @@ impl ClientPool {
                 20..500 => random.millis(800, 1_500),
                 _ => ANSWER_TIMEOUT,
             };
-            let kind = self.send(name.clone(), right_body(&name), false, limit, random).await;
+            let kind = self.send(known, right_body(name), false, limit, random).await;
             match kind {
                 Some(AnswerKind::First | AnswerKind::Replay) => {
                     let mut recent = self.recent.lock().unwrap();
-                    recent.iter_mut().filter(|known| known.name == name).for_each(|known| known.acknowledged = true);
+                    recent.iter_mut().filter(|known| known.name == *name).for_each(|known| known.acknowledged = true);
                     return;
                 }
                 Some(AnswerKind::Broken | AnswerKind::Unknown) if random.chance(GIVE_UP_PER_MILLE) => {
-                    self.recent.lock().unwrap().retain(|known| known.name != name || known.acknowledged);
+                    self.recent.lock().unwrap().retain(|known| known.name != *name || known.acknowledged);
                     return;
                 }
                 // The different request came first.
-                Some(AnswerKind::Misuse) => return self.recent.lock().unwrap().retain(|known| known.name != name),
-                // Another client's request is running.
-                Some(AnswerKind::InFlight) if random.chance(500) => return,
+                Some(AnswerKind::Misuse) => return self.recent.lock().unwrap().retain(|known| known.name != *name),
+                // Another client's request is running, or the delivery comes later.
+                Some(AnswerKind::InFlight | AnswerKind::Accepted) if random.chance(500) => return,
                 _ if self.stopped.load(Ordering::SeqCst) => return,
                 // With `Retry-After: 1`.
                 Some(AnswerKind::Rejected) => sleep(random.millis(1_000, 1_500)).await,
@@ -182,10 +192,10 @@ impl ClientPool {
         }
     }
 
-    /// Sends one request to a random proxy.
+    /// Sends one request to a random proxy. At the end, it waits for the delivery of an accepted one.
     async fn send(
         &self,
-        name: ScopedKey,
+        known: &RememberedKey,
         body: String,
         last: bool,
         limit: Duration,
@@ -197,15 +207,43 @@ impl ClientPool {
             let proxy = random.below(proxies.len());
             (proxy, proxies[proxy])
         };
-        let request = Client { address }.post("/pay").key(&name.key).field("Authorization", &name.caller);
+        let RememberedKey { name, route, .. } = known.clone();
+        let request = Client { address }.post(route.path()).key(&name.key).field("Authorization", &name.caller);
+        let request = match route {
+            TargetRoute::Preferred => request.field("Prefer", "respond-async"),
+            TargetRoute::Pay | TargetRoute::Later => request,
+        };
         let request = request.field("X-Op", &id.to_string()).body(body.clone());
         let invoked = self.begun.elapsed();
-        let answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
+        let mut answer = timeout(limit, request.try_send()).await.ok().and_then(Result::ok).map(answer);
         let returned = self.begun.elapsed();
-        let op = Op { id, name, body, proxy, invoked, returned, last, answer };
+        if let Some(accepted) = answer.as_mut().filter(|answer| last && answer.kind() == AnswerKind::Accepted) {
+            accepted.operation = delivered(address, &name.caller, accepted).await;
+        }
+        let op = Op { id, name, route, body, proxy, invoked, returned, last, answer };
         let kind = op.kind();
         self.ops.lock().unwrap().push(op);
         kind
+    }
+}
+
+/// The last state of an accepted request's operation, once its delivery has ended or [`DELIVERY_TIMEOUT`] is over.
+async fn delivered(address: SocketAddr, caller: &str, accepted: &Answer) -> Option<String> {
+    let (_, location) = accepted.fields.iter().find(|(name, _)| name == "location")?;
+    let question = Client { address }.get(location).field("Authorization", caller);
+    let asked = Instant::now();
+    loop {
+        let state = async {
+            let answer = timeout(ANSWER_TIMEOUT, question.try_send()).await.ok()?.ok()?;
+            let operation: Value = serde_json::from_slice(&answer.body).ok()?;
+            Some(operation["state"].as_str()?.to_owned())
+        };
+        let state = state.await;
+        let is_over = !matches!(state.as_deref(), None | Some("queued" | "in_flight"));
+        if is_over || asked.elapsed() > DELIVERY_TIMEOUT {
+            return state;
+        }
+        sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -230,6 +268,7 @@ fn answer(response: Response) -> Answer {
         oncegate_status: response.oncegate_status().unwrap_or_default().to_owned(),
         replayed: response.is_replay(),
         effect: text.strip_prefix("effect ").and_then(|id| id.trim().parse().ok()),
+        operation: None,
         body: text,
         fields,
     }

@@ -1,5 +1,6 @@
 //! The proxies, the store that they share, and the network links between, each of which can fail.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::checker::Policy;
 use crate::harness::postgres::Cluster;
 use crate::harness::relay::Relay;
 use crate::harness::{Proxy, Setup, Store};
-use crate::history::Attempt;
+use crate::history::{Attempt, TargetRoute};
 
 /// The lease of `Setup::short_leases`.
 pub const LEASE: Duration = Duration::from_secs(1);
@@ -64,7 +65,13 @@ pub struct ProxySlot {
 }
 
 impl Deployment {
-    pub async fn start(on: StoreKind, proxies: usize, policy: Policy, service: SocketAddr) -> Self {
+    pub async fn start(
+        on: StoreKind,
+        proxies: usize,
+        policy: Policy,
+        routes: &[TargetRoute],
+        service: SocketAddr,
+    ) -> Self {
         let cluster =
             (on == StoreKind::OwnPostgres).then(|| block_in_place(|| Cluster::start("-c max_connections=48")));
         let store = match (on, &cluster) {
@@ -74,7 +81,7 @@ impl Deployment {
         };
         let mut slots = Vec::new();
         for _ in 0..proxies {
-            slots.push(ProxySlot::take(&store, policy, service).await);
+            slots.push(ProxySlot::take(&store, policy, routes, service).await);
         }
         let mut addresses = Vec::new();
         for slot in &slots {
@@ -124,7 +131,7 @@ impl Deployment {
 }
 
 impl ProxySlot {
-    async fn take(store: &Store, policy: Policy, service: SocketAddr) -> Self {
+    async fn take(store: &Store, policy: Policy, routes: &[TargetRoute], service: SocketAddr) -> Self {
         let to_service = Relay::to(service).await;
         let (url, to_store) = match store {
             Store::Sqlite(_) => (store.url(), None),
@@ -149,9 +156,30 @@ impl ProxySlot {
             .defaults(&format!("upstream_idle_timeout = \"{}ms\"", UPSTREAM_IDLE.as_millis()))
             .defaults("in_flight = \"wait\"\nwait_timeout = \"300ms\"")
             .defaults(on_unknown);
+        let routes: BTreeSet<_> = routes.iter().copied().collect();
+        let setup = routes.into_iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(target)));
         let proxy = Mutex::new(setup.start().await);
         Self { setup, proxy, to_store, to_service: Mutex::new(to_service) }
     }
+}
+
+/// The secret that asynchronous routes need.
+const SECRET: &str = "secret = \"a secret of some length\"";
+
+/// The lines of a route's configuration.
+fn route_lines(target: TargetRoute) -> String {
+    let delivery = match target {
+        TargetRoute::Pay => "sync",
+        TargetRoute::Later => "async",
+        TargetRoute::Preferred => "prefer",
+    };
+    // Nothing is given up: whatever was accepted is delivered, or its outcome is unknown.
+    let retry = match target.is_asynchronous() {
+        true => "retry = { max_attempts = 10000, base = \"100ms\", cap = \"500ms\", give_up_after = \"24h\" }",
+        false => "",
+    };
+    let path = target.path();
+    format!("name = \"{}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}", &path[1..])
 }
 
 /// The attempts that a proxy has logged as unknown.

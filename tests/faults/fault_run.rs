@@ -13,7 +13,7 @@ use crate::checker::{Breach, Policy, Rules, check};
 use crate::clients::ClientPool;
 use crate::deployment::{Deployment, LEASE, SWEEP, StoreKind};
 use crate::fault::{Fault, Injection};
-use crate::history::{AnswerKind, History, Op, ScopedKey};
+use crate::history::{AnswerKind, History, Op, ScopedKey, TargetRoute};
 use crate::history_file;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
@@ -44,6 +44,8 @@ pub struct FaultPlan {
     pub proxies: usize,
     pub clients: usize,
     pub policy: Policy,
+    /// The routes of keys, each as often as it is chosen.
+    pub routes: Vec<TargetRoute>,
     /// The faults, each with its minimum number of injections.
     pub faults: Vec<(Fault, Quota)>,
     /// The minimum number of connections struck.
@@ -102,6 +104,7 @@ impl FaultPlan {
             proxies,
             clients: 24,
             policy: Policy::Hold,
+            routes: vec![TargetRoute::Pay],
             faults: Vec::new(),
             connection_faults: Quota::default(),
             operations: Quota::default(),
@@ -120,6 +123,10 @@ impl FaultPlan {
 
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
+    }
+
+    pub fn routes(self, routes: &[TargetRoute]) -> Self {
+        Self { routes: routes.to_vec(), ..self }
     }
 
     pub fn concurrent_faults(self, concurrent_faults: usize) -> Self {
@@ -149,8 +156,9 @@ impl FaultPlan {
         eprintln!("seed {seed:#x}: {self:?}");
         let (mut random, begun) = (SeededRandom::new(seed), Instant::now());
         let service = Service::start(random.split(), begun).await;
-        let deployment = Arc::new(Deployment::start(self.on, self.proxies, self.policy, service.address).await);
-        let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), begun);
+        let deployment =
+            Arc::new(Deployment::start(self.on, self.proxies, self.policy, &self.routes, service.address).await);
+        let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), &self.routes, begun);
         let mut clients = clients_pool.start(self.clients, &mut random);
         let injections = self.inject(&deployment, begun, &mut random).await;
         let over = Instant::now();
@@ -333,7 +341,7 @@ fn summary(seed: u64, lasted: Duration, history: &History, report: &Report) -> S
         spurious += usize::from(op.kind() == Some(AnswerKind::Unknown) && !executed.contains(&op.name));
     }
     let during: usize = kinds.values().sum();
-    let succeeded = history.ops.iter().filter(|op| !op.last && op.acknowledges()).count();
+    let succeeded = history.ops.iter().filter(|op| !op.last && op.succeeded()).count();
     format!(
         "seed {seed:#x}, {lasted:.1?}: faults {:?}\n  requests {during}, {} % succeeded: {kinds:?}\n  \
          keys {}, effects {}; at the end {ends:?}, of the unknown {spurious} never executed; {report:?}",

@@ -11,6 +11,17 @@ pub struct ScopedKey {
     pub key: String,
 }
 
+/// The route that a key belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetRoute {
+    /// The service's answer comes with the request.
+    Pay,
+    /// `delivery = "async"`.
+    Later,
+    /// `delivery = "prefer"`, and the client prefers to be answered before the delivery.
+    Preferred,
+}
+
 /// One request of a client and its answer. All times are since the start of the run, by one clock.
 #[derive(Clone, Debug)]
 pub struct Op {
@@ -18,6 +29,7 @@ pub struct Op {
     /// effect.
     pub id: u64,
     pub name: ScopedKey,
+    pub route: TargetRoute,
     /// The request's body.
     pub body: String,
     /// The proxy that received it.
@@ -42,6 +54,8 @@ pub struct Answer {
     pub replayed: bool,
     /// The effect that the body names.
     pub effect: Option<u64>,
+    /// The state of an accepted request's operation, if the client has waited for the end of its delivery.
+    pub operation: Option<String>,
     pub body: String,
     /// The end-to-end fields that every answer to this key must have alike, in a comparable order.
     pub fields: Vec<(String, String)>,
@@ -87,6 +101,8 @@ pub enum AnswerKind {
     Replay,
     /// This request was executed, and its outcome is not stored yet.
     Unstored,
+    /// This request, or an earlier one, is accepted and will be delivered.
+    Accepted,
     /// The service reported that it did not act, or was never called.
     Released,
     /// The request was sent, and no answer came, or one that leaves the outcome open.
@@ -109,6 +125,7 @@ impl Answer {
             (201, "executed", "", false) => AnswerKind::First,
             (201, "replayed", "", true) => AnswerKind::Replay,
             (201, "unstored", "", _) => AnswerKind::Unstored,
+            (202, "queued", "", false) => AnswerKind::Accepted,
             (503, "released" | "unstored", "", false) | (502, "released", "upstream-unreachable", false) => {
                 AnswerKind::Released
             }
@@ -124,6 +141,21 @@ impl Answer {
     }
 }
 
+impl TargetRoute {
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Pay => "/pay",
+            Self::Later => "/later",
+            Self::Preferred => "/preferred",
+        }
+    }
+
+    /// Whether an accepted request is executed by another one than the client's.
+    pub fn is_asynchronous(self) -> bool {
+        self != Self::Pay
+    }
+}
+
 impl Op {
     /// `None` where there was no answer.
     pub fn kind(&self) -> Option<AnswerKind> {
@@ -133,6 +165,11 @@ impl Op {
     /// Whether the answer confirms without reservation that the request is done.
     pub fn acknowledges(&self) -> bool {
         matches!(self.kind(), Some(AnswerKind::First | AnswerKind::Replay))
+    }
+
+    /// Whether the client has what it wanted: its response, or the promise of one.
+    pub fn succeeded(&self) -> bool {
+        self.acknowledges() || self.kind() == Some(AnswerKind::Accepted)
     }
 
     /// The effect that the answer names.
@@ -150,13 +187,14 @@ impl fmt::Display for ScopedKey {
 /// A line of a key's timeline.
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, body, proxy, invoked, returned, last, .. } = self;
-        write!(f, "{invoked:>9.3?} to {returned:>9.3?}  op {id} at proxy {proxy}, {body}: ")?;
+        let Self { id, route, body, proxy, invoked, returned, last, .. } = self;
+        write!(f, "{invoked:>9.3?} to {returned:>9.3?}  op {id} at proxy {proxy}, {}, {body}: ", route.path())?;
         match &self.answer {
             None => f.write_str("no answer")?,
             Some(answer) => {
-                let Answer { status, oncegate_status, slug, effect, .. } = answer;
+                let Answer { status, oncegate_status, slug, effect, operation, .. } = answer;
                 write!(f, "{status} {oncegate_status} {slug} {:?}, effect {effect:?}", answer.kind())?;
+                operation.iter().try_for_each(|state| write!(f, ", operation {state}"))?;
             }
         }
         f.write_str(if *last { " (at the end)" } else { "" })

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::fault::Injection;
-use crate::history::{Answer, AnswerKind, Effect, History, Op};
+use crate::history::{Answer, AnswerKind, Effect, History, Op, TargetRoute};
 
 /// The folder of the histories, if they are wanted.
 const FOLDER: &str = "ONCEGATE_TORTURE_HISTORY";
@@ -95,7 +95,7 @@ fn to_line(time: Duration, event: Event<'_>, processes: &mut Processes) -> Value
             let value = json!({ "phase": phase, "proxy": injection.proxy });
             line(time, json!("nemesis"), "info", &injection.fault, value)
         }
-        Event::Invoked(op) => line(time, json!(processes.take(op.id)), "invoke", "pay", request(op)),
+        Event::Invoked(op) => line(time, json!(processes.take(op.id)), "invoke", f(op.route), request(op)),
         Event::Happened(effect) => line(time, json!("service"), "info", "effect", effect_value(effect)),
         Event::Completed(op) => {
             let (kind, outcome) = certainty(op.kind());
@@ -105,8 +105,9 @@ fn to_line(time: Duration, event: Event<'_>, processes: &mut Processes) -> Value
                 value["status"] = json!(answer.status);
                 value["effect"] = json!(answer.effect);
                 value["response"] = json!(digest(answer));
+                value["operation"] = json!(answer.operation);
             }
-            line(time, json!(processes.give_back(op.id, kind != "info")), kind, "pay", value)
+            line(time, json!(processes.give_back(op.id, kind != "info")), kind, f(op.route), value)
         }
     }
 }
@@ -114,6 +115,13 @@ fn to_line(time: Duration, event: Event<'_>, processes: &mut Processes) -> Value
 fn line(time: Duration, process: Value, kind: &str, f: &str, value: Value) -> Value {
     let time = u64::try_from(time.as_nanos()).unwrap();
     json!({ "time": time, "process": process, "type": kind, "f": f, "value": value })
+}
+
+fn f(route: TargetRoute) -> &'static str {
+    match route {
+        TargetRoute::Pay => "pay",
+        TargetRoute::Later | TargetRoute::Preferred => "enqueue",
+    }
 }
 
 fn request(op: &Op) -> Value {
@@ -135,6 +143,7 @@ fn certainty(kind: Option<AnswerKind>) -> (&'static str, &'static str) {
         None => ("info", "no-answer"),
         Some(AnswerKind::First) => ("ok", "executed"),
         Some(AnswerKind::Replay) => ("ok", "replayed"),
+        Some(AnswerKind::Accepted) => ("ok", "accepted"),
         Some(AnswerKind::Unstored) => ("info", "unstored"),
         Some(AnswerKind::Released) => ("fail", "released"),
         Some(AnswerKind::Broken) => ("info", "broken"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::checker_can_fail::{carries, effect, history, last, name, op, refusal};
+use crate::checker_can_fail::{accepted, carries, effect, history, last, later, name, op, refusal};
 use crate::fault::Injection;
 use crate::history::{Effect, History, Op};
 use crate::history_file;
@@ -42,9 +42,13 @@ fn the_independent_checker_accepts_a_correct_history() {
         op(5, "k", refusal(409, "in-flight", "in-flight")),
         last(120, "k", carries("replayed", 1)),
         last(6, "held", refusal(409, "unknown", "outcome-unknown")),
+        later(op(7, "later", accepted(None))),
+        later(last(8, "later", accepted(Some("completed")))),
+        later(last(9, "later", carries("replayed", 2))),
+        later(last(10, "held later", accepted(Some("unknown")))),
     ];
-    let (accepts, printed) = judge(&history(ops, vec![effect(1, 1, "k", 1)]));
-    assert!(accepts && printed.contains("20 requests, 3 keys, 2 effects, 1 faults, 0 breaches"), "{printed}");
+    let (accepts, printed) = judge(&history(ops, vec![effect(1, 1, "k", 1), effect(2, 7, "later", 1)]));
+    assert!(accepts && printed.contains("24 requests, 5 keys, 3 effects, 1 faults, 0 breaches"), "{printed}");
 }
 
 #[test]
@@ -58,6 +62,11 @@ fn the_independent_checker_finds_each_planted_breach() {
     let elsewhere = Op { proxy: 1, ..op(2, "k", refusal(409, "in-flight", "in-flight")) };
     finds("lost", and(elsewhere), once());
     finds("lost", done(), vec![]);
+    let queued = || vec![later(op(1, "k", accepted(None))), later(last(400, "k", carries("replayed", 1)))];
+    finds("lost", queued(), vec![effect(1, 400, "k", 1)]);
+    finds("lost", [queued(), vec![later(op(2, "k", refusal(503, "released", "")))]].concat(), once());
+    finds("lost", [done(), vec![later(last(401, "k", accepted(Some("unknown"))))]].concat(), once());
+    finds("indefinite", vec![later(op(1, "k", None)), later(last(2, "k", accepted(Some("queued"))))], vec![]);
     let bob = crate::history::ScopedKey { caller: "bob".to_owned(), ..name("k") };
     finds("across_scopes", and(Op { name: bob, ..last(3, "k", carries("replayed", 1)) }), once());
     finds("indefinite", vec![op(1, "k", None), last(2, "k", refusal(409, "in-flight", "in-flight"))], once());

@@ -10,6 +10,7 @@ use crate::clients::ClientPool;
 use crate::deployment::{Deployment, StoreKind, UPSTREAM_IDLE};
 use crate::fault::Fault;
 use crate::harness::{Store, TEST_TIMEOUT, eventually};
+use crate::history::TargetRoute;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 
@@ -28,7 +29,8 @@ struct Open {
 async fn broken_connections_leak_no_files_and_no_sessions() {
     let (mut random, begun) = (SeededRandom::new(7), Instant::now());
     let service = Service::start(random.split(), begun).await;
-    let deployment = Deployment::start(StoreKind::Postgres, 1, Policy::Hold, service.address).await;
+    let deployment =
+        Deployment::start(StoreKind::Postgres, 1, Policy::Hold, &[TargetRoute::Pay], service.address).await;
     load(&deployment, begun, &mut random, &[]).await;
     let before = at_rest(&deployment).await;
     let faults = [Fault::CutStore, Fault::SilenceStore, Fault::CutService, Fault::SilenceService];
@@ -41,7 +43,7 @@ async fn broken_connections_leak_no_files_and_no_sessions() {
 
 /// Runs clients while these faults are injected, one after the other.
 async fn load(deployment: &Deployment, begun: Instant, random: &mut SeededRandom, faults: &[Fault]) {
-    let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), begun);
+    let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), &[TargetRoute::Pay], begun);
     let mut clients = clients_pool.start(24, random);
     sleep(Duration::from_secs(1)).await;
     for fault in faults {

@@ -6,6 +6,7 @@ use crate::checker::Policy;
 use crate::deployment::{LEASE, StoreKind, UPSTREAM_TIMEOUT};
 use crate::fault::Fault;
 use crate::fault_run::{FaultPlan, Quota};
+use crate::history::TargetRoute;
 
 /// The setting of `reconcile.after`.
 const AFTER: Duration = Duration::from_millis(200);
@@ -92,6 +93,7 @@ async fn all_faults_combined_on_sqlite_execute_nothing_twice_and_lose_nothing() 
 /// The plan with the faults that every store has, so many kills in ten minutes, and the quotas of a long run.
 fn torture(plan: FaultPlan, kills: usize) -> FaultPlan {
     plan.seconds_from("ONCEGATE_TORTURE_SECONDS")
+        .routes(&[TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Later, TargetRoute::Preferred])
         .concurrent_faults(2)
         .with_quota(Fault::Kill, Quota::per_ten_minutes(kills))
         .with_quota(Fault::Pause, Quota::per_ten_minutes(20))

@@ -11,7 +11,7 @@ use crate::clients::ClientPool;
 use crate::cluster::{PatroniCluster, Replication, eventually};
 use crate::event::Event;
 use crate::harness::{Proxy, TEST_TIMEOUT};
-use crate::history::History;
+use crate::history::{History, TargetRoute};
 use crate::result_row::ResultRow;
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
@@ -35,7 +35,7 @@ pub async fn run(event: Event, replication: Replication) -> (ResultRow, Option<S
         proxies.push(start_proxy(url, &service).await);
     }
     let addresses = proxies.iter().map(|proxy| proxy.listen).collect();
-    let clients_pool = ClientPool::new(Arc::new(RwLock::new(addresses)), begun);
+    let clients_pool = ClientPool::new(Arc::new(RwLock::new(addresses)), &[TargetRoute::Pay], begun);
     let mut clients = clients_pool.start(CLIENTS, &mut random);
     sleep(LOAD).await;
     let struck = begun.elapsed();

@@ -19,6 +19,7 @@ mod result_row;
 mod checker;
 #[path = "../faults/clients.rs"]
 mod clients;
+#[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/history.rs"]
 mod history;
 #[allow(dead_code, reason = "tests/faults needs more of it")]

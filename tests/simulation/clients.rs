@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{Answer, AnswerKind, Op, ScopedKey};
+use crate::history::{Answer, AnswerKind, Op, ScopedKey, TargetRoute};
 use crate::hosts::elapsed;
 use crate::network::{Caller, Network, Place};
 use crate::seeded_random::SeededRandom;
@@ -174,7 +174,8 @@ impl ClientsState {
         let invoked = elapsed();
         trace::record(format_args!("op {id} to proxy {proxy}: {name} {body}"));
         let answer = timeout(limit, self.exchange(id, proxy, &name, &body)).await.ok().flatten();
-        let op = Op { id, name, body, proxy, invoked, returned: elapsed(), last, answer };
+        let route = TargetRoute::Pay;
+        let op = Op { id, name, route, body, proxy, invoked, returned: elapsed(), last, answer };
         let kind = op.kind();
         trace::record(format_args!("op {id}: {kind:?}, effect {:?}", op.effect()));
         self.ops.lock().unwrap().push(op);
@@ -227,6 +228,7 @@ fn read_answer(status: u16, headers: &HeaderMap, body: String) -> Answer {
         oncegate_status: text("oncegate-status").unwrap_or_default(),
         replayed: headers.contains_key("idempotent-replayed"),
         effect: body.strip_prefix("effect ").and_then(|id| id.trim().parse().ok()),
+        operation: None,
         body,
         fields,
     }

@@ -57,6 +57,7 @@ mod trace;
 #[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/checker.rs"]
 mod checker;
+#[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/history.rs"]
 mod history;
 #[path = "../faults/seeded_random.rs"]

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::harness::database_link::DatabaseLink;
 use crate::harness::relay::remote;
 use crate::harness::{Hold, on_both_stores};
 
@@ -234,4 +235,23 @@ async fn without_the_store_nothing_is_accepted_and_nothing_is_sent_unguarded() {
     let operation_path = operation_path(&eventually(TEST_TIMEOUT, accepted).await);
     world.operation_when(&operation_path, "completed").await;
     assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_because_its_acceptance_got_no_reply_is_delivered_once() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("this test is about PostgreSQL") };
+    let link = DatabaseLink::to(database).await;
+    let setup = |setup: Setup| later(setup.through(&link.url).store("timeout = \"500ms\""), "");
+    let world = World::with(store, setup).await;
+    // Opens the connections.
+    let before = world.accepts("before").await;
+    world.operation_when(&before, "completed").await;
+    link.stall_replies_from(1);
+    assert_eq!(world.pay("k").send().await.outcome(), (503, "store-unavailable".to_owned()));
+    link.stall_replies_from(usize::MAX);
+    world.upstream.wait_for_executed(2).await;
+    let replay = async || Some(world.pay("k").send().await).filter(Response::is_replay);
+    eventually(TEST_TIMEOUT, replay).await;
+    assert_eq!(world.upstream.executed_for("k"), 1);
 }
