@@ -11,9 +11,10 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::checker::Policy;
-use crate::harness::postgres::Cluster;
+use crate::harness::patroni::{PatroniCluster, Replication, STEP_MAX};
+use crate::harness::postgres::{Cluster, Database};
 use crate::harness::relay::Relay;
-use crate::harness::{Proxy, Setup, Store};
+use crate::harness::{Proxy, Setup, Store, eventually};
 use crate::history::{Attempt, TargetRoute};
 
 /// The lease of `Setup::short_leases`.
@@ -34,6 +35,9 @@ pub enum StoreKind {
     Postgres,
     /// A cluster of the run's own, with few connections available.
     OwnPostgres,
+    /// Three servers under Patroni with synchronous replication. The last proxy is behind HAProxy; the others have all hosts in
+    /// their URLs.
+    Patroni,
 }
 
 impl StoreKind {
@@ -41,6 +45,7 @@ impl StoreKind {
         match self {
             Self::Sqlite => "SQLite",
             Self::Postgres | Self::OwnPostgres => "PostgreSQL",
+            Self::Patroni => "Patroni",
         }
     }
 }
@@ -51,6 +56,8 @@ pub struct Deployment {
     pub addresses: Arc<RwLock<Vec<SocketAddr>>>,
     /// The PostgreSQL cluster, if the run has its own.
     pub cluster: Option<Mutex<Cluster>>,
+    /// The cluster under Patroni, if the run has one.
+    pub patroni: Option<Mutex<PatroniCluster>>,
     pub store: Store,
     /// The attempts that killed proxies had logged as unknown.
     unknown: Mutex<Vec<Attempt>>,
@@ -60,7 +67,8 @@ pub struct Deployment {
 pub struct ProxySlot {
     setup: Setup,
     pub proxy: Mutex<Proxy>,
-    pub to_store: Option<Mutex<Relay>>,
+    /// The links to the store: one for each of its hosts.
+    pub to_store: Mutex<Vec<Relay>>,
     pub to_service: Mutex<Relay>,
 }
 
@@ -74,21 +82,29 @@ impl Deployment {
     ) -> Self {
         let cluster =
             (on == StoreKind::OwnPostgres).then(|| block_in_place(|| Cluster::start("-c max_connections=48")));
-        let store = match (on, &cluster) {
-            (StoreKind::Sqlite, _) => Store::sqlite(),
-            (_, Some(cluster)) => Store::Postgres(cluster.empty_database().await),
-            (_, None) => Store::postgres().await,
+        let mut patroni = None;
+        let (store, all_hosts) = match (on, &cluster) {
+            (StoreKind::Sqlite, _) => (Store::sqlite(), None),
+            (StoreKind::Patroni, _) => {
+                let cluster = patroni.insert(PatroniCluster::start(Replication::Synchronous).await);
+                let [all_hosts, url] = cluster.create_database().await;
+                (Store::Postgres(Database { url, name: "oncegate".to_owned() }), Some(all_hosts))
+            }
+            (_, Some(cluster)) => (Store::Postgres(cluster.empty_database().await), None),
+            (_, None) => (Store::postgres().await, None),
         };
         let mut slots = Vec::new();
-        for _ in 0..proxies {
-            slots.push(ProxySlot::take(&store, policy, routes, service).await);
+        for number in 0..proxies {
+            let url = all_hosts.clone().filter(|_| number + 1 < proxies).unwrap_or_else(|| store.url());
+            slots.push(ProxySlot::take(&url, policy, routes, service).await);
         }
         let mut addresses = Vec::new();
         for slot in &slots {
             addresses.push(slot.proxy.lock().await.listen);
         }
-        let (addresses, cluster) = (Arc::new(RwLock::new(addresses)), cluster.map(Mutex::new));
-        Self { slots, addresses, cluster, store, unknown: Mutex::default() }
+        let addresses = Arc::new(RwLock::new(addresses));
+        let (cluster, patroni) = (cluster.map(Mutex::new), patroni.map(Mutex::new));
+        Self { slots, addresses, cluster, patroni, store, unknown: Mutex::default() }
     }
 
     /// Kills a proxy as a power cut does, and starts the next one as soon as the store accepts it.
@@ -104,6 +120,16 @@ impl Deployment {
             sleep(Duration::from_millis(50)).await;
         };
         self.addresses.write().unwrap()[slot] = proxy.listen;
+    }
+
+    /// Waits until a store of several servers is whole again, and every proxy is ready.
+    pub async fn wait_until_whole(&self) {
+        let Some(patroni) = &self.patroni else { return };
+        patroni.lock().await.wait_until_whole(Replication::Synchronous).await;
+        for slot in &self.slots {
+            let proxy = slot.proxy.lock().await;
+            eventually(STEP_MAX, async || (proxy.readyz().await.0 == 200).then_some(())).await;
+        }
     }
 
     /// Drains every proxy, and returns the attempts that the proxies logged as unknown.
@@ -122,25 +148,23 @@ impl Deployment {
         let mut struck = 0;
         for slot in &self.slots {
             struck += slot.to_service.lock().await.connections_struck();
-            if let Some(to_store) = &slot.to_store {
-                struck += to_store.lock().await.connections_struck();
-            }
+            struck += slot.to_store.lock().await.iter().map(Relay::connections_struck).sum::<usize>();
         }
         struck
     }
 }
 
 impl ProxySlot {
-    async fn take(store: &Store, policy: Policy, routes: &[TargetRoute], service: SocketAddr) -> Self {
+    async fn take(store_url: &str, policy: Policy, routes: &[TargetRoute], service: SocketAddr) -> Self {
         let to_service = Relay::to(service).await;
-        let (url, to_store) = match store {
-            Store::Sqlite(_) => (store.url(), None),
-            Store::Postgres(database) => {
-                let place = database.url.split(['@', '/']).nth(3).unwrap();
-                let relay = Relay::to(place.parse().unwrap()).await;
-                (database.url.replace(place, &relay.address.to_string()), Some(Mutex::new(relay)))
-            }
-        };
+        let (mut url, mut to_store) = (store_url.to_owned(), Vec::new());
+        // Only a server has hosts.
+        let hosts = store_url.split_once('@').map_or("", |(_, place)| place.split('/').next().unwrap());
+        for host in hosts.split(',').filter(|host| !host.is_empty()) {
+            let relay = Relay::to(host.parse().unwrap()).await;
+            url = url.replace(host, &relay.address.to_string());
+            to_store.push(relay);
+        }
         let on_unknown = match policy {
             Policy::Hold => "on_unknown = \"hold\"",
             Policy::Retry => "on_unknown = \"retry\"",
@@ -159,7 +183,7 @@ impl ProxySlot {
         let routes: BTreeSet<_> = routes.iter().copied().collect();
         let setup = routes.into_iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(target)));
         let proxy = Mutex::new(setup.start().await);
-        Self { setup, proxy, to_store, to_service: Mutex::new(to_service) }
+        Self { setup, proxy, to_store: Mutex::new(to_store), to_service: Mutex::new(to_service) }
     }
 }
 

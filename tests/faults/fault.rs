@@ -1,5 +1,6 @@
 //! The faults and their injection.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -8,8 +9,10 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::NoTls;
 
 use crate::deployment::Deployment;
-use crate::harness::Store;
+use crate::harness::failover::FailoverEvent;
+use crate::harness::patroni::{Replication, STEP_MAX};
 use crate::harness::relay::Relay;
+use crate::harness::{Store, eventually};
 use crate::seeded_random::SeededRandom;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +27,10 @@ pub enum Fault {
     FreezeStore,
     /// PostgreSQL ends the proxies' sessions, and other clients take all its connections.
     ExhaustStore,
+    /// The primary under Patroni ends or is replaced. The fault lasts until the cluster is whole again.
+    Failover(FailoverEvent),
+    /// The standbys under Patroni do not reach the primary.
+    CutReplication,
     /// The network link between a proxy and PostgreSQL is cut.
     CutStore,
     /// That link carries nothing, and no side is notified. Bytes in transit arrive late or never.
@@ -47,6 +54,22 @@ pub struct Injection {
 }
 
 impl Fault {
+    /// Its name in histories and quotas.
+    pub fn name(self) -> String {
+        match self {
+            Self::Failover(event) => format!("{event:?}"),
+            fault => format!("{fault:?}"),
+        }
+    }
+
+    /// Whether it strikes the store, and no proxy or link of one.
+    pub fn is_of_store(self) -> bool {
+        matches!(
+            self,
+            Self::CrashStore | Self::FreezeStore | Self::ExhaustStore | Self::Failover(_) | Self::CutReplication
+        )
+    }
+
     /// Injects the fault and removes it. Returns the number of the proxy that it struck.
     pub async fn inject(self, deployment: &Deployment, random: &mut SeededRandom) -> Option<usize> {
         let number = random.below(deployment.slots.len());
@@ -75,38 +98,51 @@ impl Fault {
                 let _cluster = deployment.cluster.as_ref().unwrap().lock().await;
                 exhaust_connections(&deployment.store, random.millis(600, 1_200)).await;
             }
-            Self::CutStore => cut_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
-            Self::SilenceStore => silence_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
-            Self::DelayStore => delay_for_a_while(&*slot.to_store.as_ref().unwrap().lock().await, random).await,
-            Self::CutService => cut_for_a_while(&*slot.to_service.lock().await, random).await,
-            Self::SilenceService => silence_for_a_while(&*slot.to_service.lock().await, random).await,
+            Self::Failover(event) => {
+                let cluster = deployment.patroni.as_ref().unwrap().lock().await;
+                cluster.wait_until_whole(Replication::Synchronous).await;
+                event.strike(&cluster).await;
+                cluster.wait_until_whole(Replication::Synchronous).await;
+            }
+            Self::CutReplication => {
+                let cluster = deployment.patroni.as_ref().unwrap().lock().await;
+                let primary = eventually(STEP_MAX, async || cluster.primary(None).await).await;
+                cluster.nodes[primary].cut_replication();
+                sleep(random.millis(2_000, 12_000)).await;
+                cluster.nodes[primary].restore();
+                cluster.wait_until_whole(Replication::Synchronous).await;
+            }
+            Self::CutStore => cut_for_a_while(&slot.to_store.lock().await, random).await,
+            Self::SilenceStore => silence_for_a_while(&slot.to_store.lock().await, random).await,
+            Self::DelayStore => delay_for_a_while(&slot.to_store.lock().await, random).await,
+            Self::CutService => cut_for_a_while(from_ref(&*slot.to_service.lock().await), random).await,
+            Self::SilenceService => silence_for_a_while(from_ref(&*slot.to_service.lock().await), random).await,
         }
-        let is_of_store = matches!(self, Self::CrashStore | Self::FreezeStore | Self::ExhaustStore);
-        (!is_of_store).then_some(number)
+        (!self.is_of_store()).then_some(number)
     }
 }
 
-async fn cut_for_a_while(wire: &Relay, random: &mut SeededRandom) {
-    wire.cut();
+async fn cut_for_a_while(links: &[Relay], random: &mut SeededRandom) {
+    links.iter().for_each(Relay::cut);
     sleep(random.millis(20, 1_200)).await;
-    wire.restore();
+    links.iter().for_each(Relay::restore);
 }
 
-async fn delay_for_a_while(wire: &Relay, random: &mut SeededRandom) {
-    wire.make_uneven();
+async fn delay_for_a_while(links: &[Relay], random: &mut SeededRandom) {
+    links.iter().for_each(Relay::make_uneven);
     sleep(random.millis(2_000, 4_000)).await;
-    wire.restore();
+    links.iter().for_each(Relay::restore);
 }
 
-async fn silence_for_a_while(wire: &Relay, random: &mut SeededRandom) {
-    wire.silence();
+async fn silence_for_a_while(links: &[Relay], random: &mut SeededRandom) {
+    links.iter().for_each(Relay::silence);
     sleep(random.millis(600, 1_500)).await;
     if random.chance(500) {
         // Bytes in transit are lost with their connection.
-        wire.cut();
+        links.iter().for_each(Relay::cut);
         sleep(Duration::from_millis(20)).await;
     }
-    wire.restore();
+    links.iter().for_each(Relay::restore);
 }
 
 /// Takes every available connection, and ends the proxies' sessions to take theirs.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -161,6 +162,7 @@ impl FaultPlan {
         let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), &self.routes, begun);
         let mut clients = clients_pool.start(self.clients, &mut random);
         let injections = self.inject(&deployment, begun, &mut random).await;
+        deployment.wait_until_whole().await;
         let over = Instant::now();
         // The service delays no request any more, and the load continues for a while without faults.
         service.stop_misbehaving();
@@ -191,13 +193,28 @@ impl FaultPlan {
     async fn inject(&self, deployment: &Arc<Deployment>, begun: Instant, random: &mut SeededRandom) -> Vec<Injection> {
         let schedule = Arc::new(Mutex::new(Schedule::default()));
         let mut injectors = JoinSet::new();
-        for _ in 0..self.concurrent_faults {
-            let (plan, deployment, schedule, random) =
-                (self.clone(), Arc::clone(deployment), Arc::clone(&schedule), random.split());
-            injectors.spawn(async move { plan.inject_repeatedly(&deployment, begun, &schedule, random).await });
+        for faults in self.faults_of_injectors() {
+            let plan = Self { faults, ..self.clone() };
+            let (deployment, schedule, random) = (Arc::clone(deployment), Arc::clone(&schedule), random.split());
+            let handle = Handle::current();
+            // A thread of its own, because the compiler does not see that waits by asynchronous closures may change threads.
+            injectors.spawn_blocking(move || {
+                handle.block_on(plan.inject_repeatedly(&deployment, begun, &schedule, random));
+            });
         }
         join(&mut injectors).await;
         std::mem::take(&mut schedule.lock().unwrap().ended)
+    }
+
+    /// The faults of each injector. One of a Patroni cluster lasts for long, so that these have an injector of their own.
+    fn faults_of_injectors(&self) -> Vec<Vec<(Fault, Quota)>> {
+        match self.on {
+            StoreKind::Patroni => {
+                let (of_store, others) = self.faults.iter().copied().partition(|(fault, _)| fault.is_of_store());
+                [vec![of_store], vec![others; self.concurrent_faults]].concat()
+            }
+            _ => vec![self.faults.clone(); self.concurrent_faults],
+        }
     }
 
     async fn inject_repeatedly(
@@ -225,7 +242,7 @@ impl FaultPlan {
             *schedule.lock().unwrap().begun.entry(fault).or_insert(0) += 1;
             let proxy = fault.inject(deployment, &mut random).await;
             let ended = run_begun.elapsed();
-            schedule.lock().unwrap().ended.push(Injection { fault: format!("{fault:?}"), proxy, began, ended });
+            schedule.lock().unwrap().ended.push(Injection { fault: fault.name(), proxy, began, ended });
             // Once all faults were injected, the working time is longer than the broken time: a fault shows nothing
             // where nothing works.
             let pause = (ended - began).min(PAUSE_MAX);
@@ -234,7 +251,7 @@ impl FaultPlan {
     }
 
     fn rules(&self) -> Rules {
-        let faults = self.faults.iter().map(|(fault, quota)| (format!("{fault:?}"), *quota));
+        let faults = self.faults.iter().map(|(fault, quota)| (fault.name(), *quota));
         let others = [(CONNECTION_FAULTS, self.connection_faults), (OPERATIONS, self.operations)];
         let all = faults.chain(others.map(|(name, quota)| (name.to_owned(), quota)));
         let quotas = all.map(|(name, quota)| (name, quota.due(self.duration))).collect();

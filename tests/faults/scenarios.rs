@@ -6,6 +6,7 @@ use crate::checker::Policy;
 use crate::deployment::{LEASE, StoreKind, UPSTREAM_TIMEOUT};
 use crate::fault::Fault;
 use crate::fault_run::{FaultPlan, Quota};
+use crate::harness::failover::FailoverEvent;
 use crate::history::TargetRoute;
 
 /// The setting of `reconcile.after`.
@@ -88,6 +89,20 @@ async fn all_faults_combined_on_postgres_execute_nothing_twice_and_lose_nothing(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_faults_combined_on_sqlite_execute_nothing_twice_and_lose_nothing() {
     torture(FaultPlan::new(StoreKind::Sqlite, 4), 60).run().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "it takes minutes, and needs Patroni, etcd and HAProxy: make torture"]
+async fn all_faults_combined_under_patroni_execute_nothing_twice_and_lose_nothing() {
+    torture(FaultPlan::new(StoreKind::Patroni, 60), 30)
+        .with_quota(Fault::Failover(FailoverEvent::Switchover), Quota::per_ten_minutes(6))
+        .with_quota(Fault::Failover(FailoverEvent::KilledServer), Quota::per_ten_minutes(6))
+        .with_quota(Fault::Failover(FailoverEvent::CutNode), Quota::per_ten_minutes(2))
+        .with_quota(Fault::CutReplication, Quota::per_ten_minutes(4))
+        .with_quota(Fault::CutStore, Quota::per_ten_minutes(20))
+        .with_quota(Fault::SilenceStore, Quota::per_ten_minutes(20))
+        .run()
+        .await;
 }
 
 /// The plan with the faults that every store has, so many kills in ten minutes, and the quotas of a long run.

@@ -13,6 +13,9 @@ pub const HEAD: &str = "\
 | twice | differing | across scopes | indefinite |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
+/// The faults that end or replace the database's server.
+const CRASHES: [&str; 4] = ["CrashStore", "Switchover", "KilledServer", "CutNode"];
+
 pub struct TortureRow<'a> {
     pub store: &'static str,
     /// The time under faults.
@@ -35,7 +38,7 @@ impl fmt::Display for TortureRow<'_> {
             injected(crate::fault_run::OPERATIONS),
             injected("Kill"),
             injected("Pause"),
-            injected("CrashStore"),
+            CRASHES.iter().map(|fault| injected(fault)).sum::<usize>(),
             injected(crate::fault_run::CONNECTION_FAULTS),
             keys.len(),
             history.effects.len(),

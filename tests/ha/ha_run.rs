@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::checker::{Policy, Rules, check};
 use crate::clients::ClientPool;
-use crate::cluster::{PatroniCluster, Replication, eventually};
-use crate::event::Event;
+use crate::harness::failover::FailoverEvent;
+use crate::harness::patroni::{PatroniCluster, Replication, eventually};
 use crate::harness::{Proxy, TEST_TIMEOUT};
 use crate::history::{History, TargetRoute};
 use crate::result_row::ResultRow;
@@ -25,7 +25,7 @@ const LOAD: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(10 + 3);
 
 /// Runs one event. Returns the figures, and the breaches that this replication does not allow.
-pub async fn run(event: Event, replication: Replication) -> (ResultRow, Option<String>) {
+pub async fn run(event: FailoverEvent, replication: Replication) -> (ResultRow, Option<String>) {
     let (mut random, begun) = (SeededRandom::new(getrandom::u64().unwrap()), Instant::now());
     let cluster = PatroniCluster::start(replication).await;
     let urls = cluster.create_database().await;

@@ -8,9 +8,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
-mod cluster;
-mod event;
-mod guarded_process;
 mod ha_run;
 mod result_row;
 
@@ -35,8 +32,8 @@ mod it {
 }
 use it::harness;
 
-use cluster::Replication;
-use event::Event;
+use harness::failover::FailoverEvent;
+use harness::patroni::Replication;
 
 /// Chooses runs: a part of the name of an event, of a replication, or of both as in `killed-agent/asynchronous`.
 const CHOICE: &str = "ONCEGATE_HA";
@@ -47,7 +44,7 @@ async fn events_of_a_patroni_cluster_lose_nothing_with_synchronous_replication()
     let choice = std::env::var(CHOICE).unwrap_or_default();
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for replication in [Replication::Synchronous, Replication::Asynchronous] {
-        for event in Event::ALL {
+        for event in FailoverEvent::ALL {
             let name = format!("{}/{}", event.name(), replication.name());
             if !name.contains(&choice) {
                 continue;

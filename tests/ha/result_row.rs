@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::checker::{Breach, Rule, keys_of};
-use crate::cluster::Replication;
-use crate::event::Event;
+use crate::harness::failover::FailoverEvent;
+use crate::harness::patroni::Replication;
 use crate::history::{AnswerKind, History};
 
 /// The instances: with all hosts in the URL, and behind HAProxy.
@@ -23,7 +23,7 @@ const ALWAYS: [Rule; 3] = [Rule::CallersAreApart, Rule::AnswersMakeSense, Rule::
 const STORIES_MAX: usize = 4;
 
 pub struct ResultRow {
-    event: Event,
+    event: FailoverEvent,
     replication: Replication,
     /// The time after which a primary was there again.
     elected: Duration,
@@ -39,7 +39,7 @@ pub struct ResultRow {
 impl ResultRow {
     /// `during` is the time from the event to the end of the load.
     pub fn new(
-        event: Event,
+        event: FailoverEvent,
         replication: Replication,
         elected: Duration,
         history: &History,

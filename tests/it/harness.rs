@@ -14,12 +14,18 @@ pub use upstream::{Answer, Hold, Upstream};
 pub mod browser;
 pub mod client;
 pub mod database_link;
+#[allow(dead_code, reason = "tests/ha and tests/faults need it")]
+pub mod failover;
 pub mod fake_clock;
 pub mod full_listener;
 pub mod grpc;
+#[allow(dead_code, reason = "tests/ha and tests/faults need it")]
+pub mod guarded_process;
 pub mod h2;
 pub mod issuer;
 pub mod operator;
+#[allow(dead_code, reason = "tests/ha and tests/faults need it")]
+pub mod patroni;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cluster::{PatroniCluster, PatroniNode, eventually};
-use crate::harness::postgres::{freeze, thaw};
+use super::patroni::{PatroniCluster, PatroniNode, eventually};
+use super::postgres::{freeze, thaw};
 
 /// The shortest time for which a server is frozen; it stays so until another one is promoted.
 const FREEZE_MIN: Duration = Duration::from_secs(20);
@@ -14,8 +14,8 @@ const FREEZE_MIN: Duration = Duration::from_secs(20);
 /// The time for which a former primary stays cut off or frozen beside its successor.
 const OVERLAP: Duration = Duration::from_secs(3);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailoverEvent {
     /// A planned switchover by Patroni's API.
     Switchover,
     /// `kill -9` of the primary's first process. Its agent lives, and starts it again.
@@ -28,7 +28,7 @@ pub enum Event {
     KilledAgent,
 }
 
-impl Event {
+impl FailoverEvent {
     pub const ALL: [Self; 5] =
         [Self::Switchover, Self::KilledServer, Self::FrozenServer, Self::CutNode, Self::KilledAgent];
 

@@ -9,7 +9,7 @@ use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::postgres::{as_owner, owner};
+use super::postgres::{as_owner, owner};
 
 /// Starts the program, prints its process id, and waits for the end of its standard input. Then it kills the program, cleans up
 /// and deletes the folder. Until then the dead program's id is not given to another process. It ignores interrupts, which the

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::NoTls;
 
-use crate::guarded_process::{GuardedProcess, new_home};
-use crate::harness::client::Client;
-use crate::harness::postgres::{binaries, postmaster, restartable_port};
-use crate::harness::relay::Relay;
+use super::client::Client;
+use super::guarded_process::{GuardedProcess, new_home};
+use super::postgres::{binaries, postmaster, restartable_port};
+use super::relay::Relay;
 
 /// Patroni's times in seconds, as the table in docs/backup-and-failover.md names them. `ttl` must be at least `loop_wait` and
 /// twice `retry_timeout`.
@@ -76,7 +76,7 @@ impl PatroniCluster {
         let balancer = restartable_port();
         let _balancer = start_balancer(balancer, &nodes);
         let cluster = Self { nodes, balancer, _balancer, _etcd };
-        eventually("both standbys follow", async || cluster.follows(replication).await.then_some(())).await;
+        cluster.wait_until_whole(replication).await;
         cluster
     }
 
@@ -104,13 +104,22 @@ impl PatroniCluster {
         None
     }
 
-    /// Asks for a planned switchover to any standby.
+    /// Asks for a planned switchover to any standby, until Patroni agrees or has done so.
     pub async fn switch_over(&self, leader: usize) {
         let node = &self.nodes[leader];
         let body = json!({ "leader": node.name }).to_string();
         let address = format!("127.0.0.1:{}", node.api).parse().unwrap();
-        let answer = Client { address }.post("/switchover").json(&body).try_send().await.unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let request = Client { address }.post("/switchover").json(&body);
+        eventually("the switchover is accepted", async || {
+            let is_accepted = request.try_send().await.is_ok_and(|answer| answer.status == 200);
+            (is_accepted || self.primary(Some(leader)).await.is_some()).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until there is one primary, and all standbys follow it.
+    pub async fn wait_until_whole(&self, replication: Replication) {
+        eventually("both standbys follow", async || self.follows(replication).await.then_some(())).await;
     }
 
     async fn follows(&self, replication: Replication) -> bool {
@@ -187,6 +196,11 @@ impl PatroniNode {
     /// Cuts the node off from etcd and its peers. Clients and HAProxy still reach it.
     pub fn cut(&self) {
         self.links.iter().for_each(Relay::silence);
+    }
+
+    /// Cuts the node's standbys off from its server. Its agent reaches etcd and the others.
+    pub fn cut_replication(&self) {
+        self.links[1].silence();
     }
 
     pub fn restore(&self) {
