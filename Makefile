@@ -80,6 +80,7 @@ soak: ## Proxies killed at random on both stores, one minute each, and under 10,
 torture: ## All faults at random on each store and under Patroni, two minutes each; ONCEGATE_TORTURE_SECONDS=1800; TORTURE=on_sqlite
 	scripts/need postgresql
 	@scripts/need patroni python3-etcd etcd-server haproxy || echo "the run under Patroni will fail" >&2
+	@scripts/need rabbitmq-server || echo "the runs have no messages" >&2
 	histories=$(CURDIR)/target/torture/$$(date +%Y%m%dT%H%M%S) && \
 	    ONCEGATE_TORTURE_HISTORY=$$histories ONCEGATE_TORTURE_SECONDS=$${ONCEGATE_TORTURE_SECONDS:-120} \
 	    cargo test --locked --test faults -- all_faults_combined_$(TORTURE) --include-ignored --nocapture --test-threads=1 && \

@@ -16,7 +16,7 @@ AGREEING_FAILURES = {"key-reused", "rejected"}
 # Until a proxy no longer waits for the store's reply to a response that it stores, its attempt is in flight there.
 REPLY_TIMEOUT = 3_000_000_000
 
-Call = collections.namedtuple("Call", "invoked completed type value")
+Call = collections.namedtuple("Call", "invoked completed f type value")
 
 
 class History:
@@ -50,7 +50,7 @@ class History:
                 key = value["caller"], value["key"]
                 # A process that does not know its outcome leaves its place taken.
                 invoked = pending[process] if kind == "info" else pending.pop(process)
-                self.calls[key].append(Call(invoked, line["time"], kind, value))
+                self.calls[key].append(Call(invoked, line["time"], f, kind, value))
 
 
 def executed_twice(history, key, calls, effects):
@@ -71,6 +71,7 @@ def lost(history, key, calls, effects):
     if not acknowledged:
         return
     first = min(acknowledged, key=lambda call: call.completed)
+    answered = min((call.completed for call in acknowledged if call.value["outcome"] != "accepted"), default=None)
     happened = {effect["effect"] for _, effect in effects}
     causes = {effect["op"] for _, effect in effects}
     executing = {call.value["proxy"] for call in calls if call.value["op"] in causes}
@@ -82,11 +83,15 @@ def lost(history, key, calls, effects):
             continue
         is_late_reply = (call.value["outcome"] == "in-flight" and call.value["proxy"] in executing
                          and call.invoked < first.completed + REPLY_TIMEOUT)
-        if call.type == "fail" and call.value["outcome"] not in AGREEING_FAILURES and not is_late_reply:
+        # A request with the key of a message is answered as any other.
+        is_unknown_message = call.f == "publish" and call.value["outcome"] == "unknown" and answered is None
+        agrees = call.value["outcome"] in AGREEING_FAILURES or is_late_reply or is_unknown_message
+        if call.type == "fail" and not agrees:
             yield f"op {call.value['op']} got {call.value['outcome']} after op {first.value['op']} was acknowledged"
-        if call.value["op"] in causes:
+        # Any copy of a message may be the one that is executed.
+        is_copy = call.f == "publish" and not call.value["last"]
+        if call.value["op"] in causes and not is_copy:
             yield f"op {call.value['op']} was executed after op {first.value['op']} was acknowledged"
-    answered = min((call.completed for call in acknowledged if call.value["outcome"] != "accepted"), default=None)
     for call in acknowledged:
         if call.value["outcome"] == "accepted" and answered is not None and call.invoked > answered + REPLY_TIMEOUT:
             yield f"op {call.value['op']} was accepted anew"

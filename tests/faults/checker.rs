@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use crate::history::{Answer, AnswerKind, Attempt, Effect, History, Op, ScopedKey};
+use crate::history::{Answer, AnswerKind, Attempt, Effect, History, Op, ScopedKey, TargetRoute};
 
 /// The route's `on_unknown` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,7 +217,9 @@ impl HistoryIndex<'_> {
             if !may_have_caused {
                 found.breach(Rule::ARefusalHasNoEffect, format!("effect {} was caused by {op}", effect.id));
             }
-            if accepted.is_some_and(|accepted| op.invoked > accepted) {
+            // Of a message's copies, any is executed.
+            let is_copy = op.route == TargetRoute::Messages && !op.last;
+            if accepted.is_some_and(|accepted| op.invoked > accepted) && !is_copy {
                 let what = format!("effect {} was caused by a later {op}", effect.id);
                 found.breach(Rule::NothingAcknowledgedIsLost, what);
             }
@@ -295,7 +297,7 @@ impl HistoryIndex<'_> {
             if kind == AnswerKind::Misuse && known == Some(&op.body) {
                 found.breach(Rule::TheSameRequestIsNot, op.to_string());
             }
-            if accepted.is_some_and(|accepted| op.invoked >= accepted.returned) && !is_of_accepted(kind) {
+            if accepted.is_some_and(|accepted| op.invoked >= accepted.returned) && !is_of_accepted(kind, op.route) {
                 found.breach(Rule::NothingAcknowledgedIsLost, op.to_string());
             }
             let Some(acknowledged) = acknowledged.filter(|acknowledged| op.invoked >= acknowledged.returned) else {
@@ -377,13 +379,13 @@ fn check_coverage(history: &History, rules: &Rules, breaches: &mut Vec<Breach>) 
 }
 
 /// Whether the answer is one to a key that was accepted before.
-fn is_of_accepted(kind: AnswerKind) -> bool {
+fn is_of_accepted(kind: AnswerKind, route: TargetRoute) -> bool {
     match kind {
         AnswerKind::Accepted | AnswerKind::Replay | AnswerKind::Unstored => true,
         AnswerKind::Misuse | AnswerKind::Rejected | AnswerKind::Nonsense => true,
-        AnswerKind::First | AnswerKind::Released | AnswerKind::Broken | AnswerKind::Unknown | AnswerKind::InFlight => {
-            false
-        }
+        // A request with the key of a message is answered as any other.
+        AnswerKind::Unknown => route == TargetRoute::Messages,
+        AnswerKind::First | AnswerKind::Released | AnswerKind::Broken | AnswerKind::InFlight => false,
     }
 }
 

@@ -90,6 +90,11 @@ pub fn later(op: Op) -> Op {
     Op { route: TargetRoute::Later, ..op }
 }
 
+/// A copy of a message.
+pub fn published(id: u64, key: &str) -> Op {
+    Op { route: TargetRoute::Messages, ..op(id, key, Answer::accepted()) }
+}
+
 pub fn accepted(operation: Option<&str>) -> Option<Answer> {
     let operation = operation.map(str::to_owned);
     refusal(202, "queued", "").map(|answer| Answer { operation, ..answer })
@@ -229,6 +234,29 @@ fn a_correct_history_of_accepted_requests_breaks_no_rule() {
     let delivered = later(last(2, "k", accepted(Some("completed"))));
     let ops = vec![later(op(1, "k", accepted(None))), delivered, later(last(3, "k", carries("replayed", 1)))];
     keeps(ops, vec![effect(1, 1, "k", 1)]);
+}
+
+#[test]
+fn a_correct_history_of_messages_breaks_no_rule() {
+    let asked = |answer: Option<Answer>| Op { route: TargetRoute::Messages, ..last(5, "m", answer) };
+    // The second copy is executed.
+    let copies = || vec![published(1, "m"), published(2, "m")];
+    let executed = Effect { at: at(30), ..effect(1, 2, "m", 1) };
+    keeps([copies(), vec![asked(Some(carries("replayed", 1)))]].concat(), vec![executed.clone()]);
+    let unknown = || asked(refusal(409, "unknown", "outcome-unknown"));
+    keeps([copies(), vec![unknown()]].concat(), vec![executed]);
+    keeps([copies(), vec![unknown()]].concat(), vec![]);
+}
+
+#[test]
+fn a_message_that_is_lost_or_executed_twice_is_found() {
+    let asked = |answer: Option<Answer>| Op { route: TargetRoute::Messages, ..last(5, "m", answer) };
+    let ops = |answer| vec![published(1, "m"), published(2, "m"), asked(answer)];
+    // Only the request at the end executes it.
+    breaks(ops(Some(carries("executed", 1))), vec![effect(1, 5, "m", 1)], Rule::NothingAcknowledgedIsLost);
+    breaks(ops(refusal(409, "in-flight", "in-flight")), vec![], Rule::EveryKeyIsDefinite);
+    let twice = vec![effect(1, 1, "m", 1), effect(2, 2, "m", 2)];
+    breaks(ops(Some(carries("replayed", 1))), twice, Rule::OneEffect);
 }
 
 #[test]

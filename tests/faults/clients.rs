@@ -1,7 +1,7 @@
 //! Realistic clients: they use keys correctly, give up, come back, retry at another proxy, and sometimes send a
 //! different request under a used key.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::Response;
 use crate::harness::client::Client;
+use crate::harness::rabbitmq::{Queue, message};
 use crate::history::{Answer, AnswerKind, Op, ScopedKey, TargetRoute};
 use crate::seeded_random::SeededRandom;
 
@@ -30,6 +31,13 @@ const ACCOMPANIED_PER_MILLE: usize = 250;
 const GIVE_UP_PER_MILLE: usize = 750;
 /// Longer than the deliveries take that are waiting when the faults are over.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
+/// The maximum number of keys of messages. Killed proxies leave up to one in six unknown, and the queue stands still once 1,000
+/// messages are.
+const MESSAGES_MAX: usize = 5_000;
+/// The maximum number of copies of a message.
+const COPIES_MAX: usize = 3;
+/// The field that names the caller of a message.
+pub const TENANT: &str = "X-Tenant";
 const CALLERS: [&str; 3] = ["ann", "bob", "cem"];
 
 /// The state that all clients share.
@@ -76,6 +84,45 @@ impl ClientPool {
         running
     }
 
+    /// Starts a publisher of messages, which runs until [`Self::stop`] at the latest.
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn publish(self: &Arc<Self>, queue: Arc<Queue>, mut random: SeededRandom, running: &mut JoinSet<()>) {
+        let clients_pool = Arc::clone(self);
+        running.spawn(async move {
+            for _ in 0..MESSAGES_MAX {
+                if clients_pool.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let key = format!("m-{}", clients_pool.number.fetch_add(1, Ordering::Relaxed));
+                let name = ScopedKey { caller: (*random.one_of(&CALLERS)).to_owned(), key };
+                for _ in 0..=random.below(COPIES_MAX) {
+                    clients_pool.publish_one(&queue, name.clone()).await;
+                }
+                sleep(random.millis(200, 600)).await;
+            }
+        });
+    }
+
+    /// The keys of all messages.
+    #[allow(dead_code, reason = "tests/faults needs it")]
+    pub fn published(&self) -> BTreeSet<ScopedKey> {
+        let ops = self.ops.lock().unwrap();
+        ops.iter().filter(|op| op.route == TargetRoute::Messages).map(|op| op.name.clone()).collect()
+    }
+
+    /// Publishes a copy of the key's message, and waits for the broker's confirmation.
+    async fn publish_one(&self, queue: &Queue, name: ScopedKey) {
+        let (id, body) = (self.number.fetch_add(1, Ordering::Relaxed), message_body(&name));
+        let message = message(&name.key).header("Authorization", &name.caller).header(TENANT, &name.caller);
+        let message = message.header("X-Op", &id.to_string()).body(body.clone());
+        let invoked = self.begun.elapsed();
+        queue.publish([message]).await;
+        let returned = self.begun.elapsed();
+        let (answer, route) = (Some(Answer::accepted()), TargetRoute::Messages);
+        let op = Op { id, name, route, body, proxy: 0, invoked, returned, last: false, answer };
+        self.ops.lock().unwrap().push(op);
+    }
+
     /// Stops each client after its current request.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
@@ -100,10 +147,16 @@ impl ClientPool {
                     let Some((name, route)) = names.lock().unwrap().pop() else { return };
                     let known = RememberedKey { name, route, acknowledged: false };
                     for _ in 0..TRIES_AT_THE_END {
-                        let body = right_body(&known.name);
+                        let body = match route {
+                            TargetRoute::Messages => message_body(&known.name),
+                            TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => right_body(&known.name),
+                        };
                         let kind = clients_pool.send(&known, body, true, ANSWER_TIMEOUT, &mut random).await;
-                        if !matches!(kind, Some(AnswerKind::Rejected | AnswerKind::Accepted)) {
-                            break;
+                        match kind {
+                            // With `Retry-After: 1`.
+                            Some(AnswerKind::Rejected) => sleep(random.millis(1_000, 1_500)).await,
+                            Some(AnswerKind::Accepted) => {}
+                            _ => break,
                         }
                     }
                 }
@@ -211,6 +264,8 @@ impl ClientPool {
         let request = Client { address }.post(route.path()).key(&name.key).field("Authorization", &name.caller);
         let request = match route {
             TargetRoute::Preferred => request.field("Prefer", "respond-async"),
+            // The fields and the type of the key's message.
+            TargetRoute::Messages => request.field(TENANT, &name.caller).field("Content-Type", "application/json"),
             TargetRoute::Pay | TargetRoute::Later => request,
         };
         let request = request.field("X-Op", &id.to_string()).body(body.clone());
@@ -250,6 +305,11 @@ async fn delivered(address: SocketAddr, caller: &str, accepted: &Answer) -> Opti
 /// The key's own request body. It has no space in it, for the service's log.
 fn right_body(name: &ScopedKey) -> String {
     format!("amount-of-{}", name.key)
+}
+
+/// The body of the key's message, which is JSON.
+fn message_body(name: &ScopedKey) -> String {
+    format!("\"{}\"", right_body(name))
 }
 
 /// A different request body.

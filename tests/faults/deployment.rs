@@ -11,8 +11,10 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::checker::Policy;
+use crate::harness::operator::Operator;
 use crate::harness::patroni::{PatroniCluster, Replication, STEP_MAX};
 use crate::harness::postgres::{Cluster, Database};
+use crate::harness::rabbitmq::{self, Queue};
 use crate::harness::relay::Relay;
 use crate::harness::{Proxy, Setup, Store, eventually};
 use crate::history::{Attempt, TargetRoute};
@@ -78,6 +80,7 @@ impl Deployment {
         proxies: usize,
         policy: Policy,
         routes: &[TargetRoute],
+        queue: Option<&MessageQueue>,
         service: SocketAddr,
     ) -> Self {
         let cluster =
@@ -96,7 +99,7 @@ impl Deployment {
         let mut slots = Vec::new();
         for number in 0..proxies {
             let url = all_hosts.clone().filter(|_| number + 1 < proxies).unwrap_or_else(|| store.url());
-            slots.push(ProxySlot::take(&url, policy, routes, service).await);
+            slots.push(ProxySlot::take(&url, policy, routes, queue, service).await);
         }
         let mut addresses = Vec::new();
         for slot in &slots {
@@ -132,6 +135,12 @@ impl Deployment {
         }
     }
 
+    /// Whether the outcome of the key is unknown.
+    pub async fn is_unknown(&self, key: &str) -> bool {
+        let operator = Operator::of(&*self.slots[0].proxy.lock().await);
+        !operator.keys(&format!("key={key}&state=unknown")).await.is_empty()
+    }
+
     /// Drains every proxy, and returns the attempts that the proxies logged as unknown.
     pub async fn close(&self) -> Vec<Attempt> {
         let mut unknown = self.unknown.lock().await.clone();
@@ -155,7 +164,13 @@ impl Deployment {
 }
 
 impl ProxySlot {
-    async fn take(store_url: &str, policy: Policy, routes: &[TargetRoute], service: SocketAddr) -> Self {
+    async fn take(
+        store_url: &str,
+        policy: Policy,
+        routes: &[TargetRoute],
+        queue: Option<&MessageQueue>,
+        service: SocketAddr,
+    ) -> Self {
         let to_service = Relay::to(service).await;
         let (mut url, mut to_store) = (store_url.to_owned(), Vec::new());
         // Only a server has hosts.
@@ -180,8 +195,10 @@ impl ProxySlot {
             .defaults(&format!("upstream_idle_timeout = \"{}ms\"", UPSTREAM_IDLE.as_millis()))
             .defaults("in_flight = \"wait\"\nwait_timeout = \"300ms\"")
             .defaults(on_unknown);
-        let routes: BTreeSet<_> = routes.iter().copied().collect();
+        let of_messages = queue.map(|_| TargetRoute::Messages);
+        let routes: BTreeSet<_> = routes.iter().copied().chain(of_messages).collect();
         let setup = routes.into_iter().fold(setup.top(SECRET), |setup, target| setup.route(&route_lines(target)));
+        let setup = queue.map(MessageQueue::consumer_lines).iter().fold(setup, |setup, lines| setup.consumer(lines));
         let proxy = Mutex::new(setup.start().await);
         Self { setup, proxy, to_store: Mutex::new(to_store), to_service: Mutex::new(to_service) }
     }
@@ -190,20 +207,46 @@ impl ProxySlot {
 /// The secret that asynchronous routes need.
 const SECRET: &str = "secret = \"a secret of some length\"";
 
+/// The scope of messages, in the same words for the route and for its consumer: so requests find the outcomes of messages.
+const SCOPE_OF_MESSAGES: &str = "scope = [\"header:x-tenant\"]";
+
+/// A queue whose messages every proxy consumes.
+pub struct MessageQueue {
+    broker_url: String,
+    pub queue: Arc<Queue>,
+}
+
+impl MessageQueue {
+    /// `None` where RabbitMQ is not installed.
+    pub async fn create() -> Option<Self> {
+        let broker = rabbitmq::shared().await?;
+        Some(Self { broker_url: broker.url(), queue: Arc::new(broker.queue().await) })
+    }
+
+    fn consumer_lines(&self) -> String {
+        let Self { broker_url, queue } = self;
+        let queue = &queue.name;
+        format!(
+            "amqp = \"{broker_url}\"\nqueue = \"{queue}\"\nroute = \"messages\"\nprefetch = 16\n{SCOPE_OF_MESSAGES}"
+        )
+    }
+}
+
 /// The lines of a route's configuration.
 fn route_lines(target: TargetRoute) -> String {
     let delivery = match target {
-        TargetRoute::Pay => "sync",
+        TargetRoute::Pay | TargetRoute::Messages => "sync",
         TargetRoute::Later => "async",
         TargetRoute::Preferred => "prefer",
     };
     // Nothing is given up: whatever was accepted is delivered, or its outcome is unknown.
-    let retry = match target.is_asynchronous() {
-        true => "retry = { max_attempts = 10000, base = \"100ms\", cap = \"500ms\", give_up_after = \"24h\" }",
-        false => "",
+    let retry = match delivery {
+        "sync" => "",
+        _ => "retry = { max_attempts = 10000, base = \"100ms\", cap = \"500ms\", give_up_after = \"24h\" }",
     };
-    let path = target.path();
-    format!("name = \"{}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}", &path[1..])
+    let (path, name) = (target.path(), &target.path()[1..]);
+    let scope = if target == TargetRoute::Messages { SCOPE_OF_MESSAGES } else { "" };
+    format!("name = \"{name}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}\n{scope}")
 }
 
 /// The attempts that a proxy has logged as unknown.

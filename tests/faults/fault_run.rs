@@ -1,6 +1,6 @@
 //! A run: load, faults, a quiet time, every key sent once more, and the checker's result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::checker::{Breach, Policy, Rules, check};
 use crate::clients::ClientPool;
-use crate::deployment::{Deployment, LEASE, SWEEP, StoreKind};
+use crate::deployment::{Deployment, LEASE, MessageQueue, SWEEP, StoreKind};
 use crate::fault::{Fault, Injection};
 use crate::history::{AnswerKind, History, Op, ScopedKey, TargetRoute};
 use crate::history_file;
@@ -32,8 +32,14 @@ const SLACK: Duration = Duration::from_millis(600);
 /// The time by which a run may be extended until each fault was injected.
 const OVERTIME: Duration = Duration::from_secs(20);
 
-/// The longest pause between two faults; twice that once all were injected.
+/// The longest pause between two faults; twice that once all were injected, and twice the fault after one of a Patroni cluster.
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
+
+/// Longer than the messages take that are left when the faults are over: one that is held is tried again after 30 seconds.
+const MESSAGES_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// From this length on, runs have messages. The broker takes seconds to start.
+const LONG: Duration = Duration::from_secs(60);
 
 /// The number of breaches printed with the key's timeline; one bug usually causes many breaches.
 const STORIES_MAX: usize = 4;
@@ -49,6 +55,8 @@ pub struct FaultPlan {
     pub routes: Vec<TargetRoute>,
     /// The faults, each with its minimum number of injections.
     pub faults: Vec<(Fault, Quota)>,
+    /// Whether messages are published beside the requests, where RabbitMQ is installed.
+    pub with_messages: bool,
     /// The minimum number of connections struck.
     pub connection_faults: Quota,
     /// The minimum number of requests under faults.
@@ -107,6 +115,7 @@ impl FaultPlan {
             policy: Policy::Hold,
             routes: vec![TargetRoute::Pay],
             faults: Vec::new(),
+            with_messages: false,
             connection_faults: Quota::default(),
             operations: Quota::default(),
             concurrent_faults: 1,
@@ -128,6 +137,11 @@ impl FaultPlan {
 
     pub fn routes(self, routes: &[TargetRoute]) -> Self {
         Self { routes: routes.to_vec(), ..self }
+    }
+
+    /// Publishes messages beside the requests, if the run is long.
+    pub fn messages_if_long(self) -> Self {
+        Self { with_messages: self.duration >= LONG, ..self }
     }
 
     pub fn concurrent_faults(self, concurrent_faults: usize) -> Self {
@@ -157,10 +171,16 @@ impl FaultPlan {
         eprintln!("seed {seed:#x}: {self:?}");
         let (mut random, begun) = (SeededRandom::new(seed), Instant::now());
         let service = Service::start(random.split(), begun).await;
+        let queue = if self.with_messages { MessageQueue::create().await } else { None };
         let deployment =
-            Arc::new(Deployment::start(self.on, self.proxies, self.policy, &self.routes, service.address).await);
+            Deployment::start(self.on, self.proxies, self.policy, &self.routes, queue.as_ref(), service.address).await;
+        let deployment = Arc::new(deployment);
         let clients_pool = ClientPool::new(Arc::clone(&deployment.addresses), &self.routes, begun);
         let mut clients = clients_pool.start(self.clients, &mut random);
+        if let Some(MessageQueue { queue, .. }) = &queue {
+            clients_pool.publish(Arc::clone(queue), random.split(), &mut clients);
+        }
+        let load_begun = Instant::now();
         let injections = self.inject(&deployment, begun, &mut random).await;
         deployment.wait_until_whole().await;
         let over = Instant::now();
@@ -170,6 +190,7 @@ impl FaultPlan {
         clients_pool.stop();
         join(&mut clients).await;
         sleep_until(over + LEASE + 2 * SWEEP + SLACK).await;
+        wait_for_messages(clients_pool.published(), &service, &deployment).await;
         clients_pool.repeat_every_key(&mut random).await;
         let unknown = deployment.close().await;
         let states = deployment.store.states().await;
@@ -182,7 +203,8 @@ impl FaultPlan {
         eprintln!("{}", summary(seed, begun.elapsed(), &history, &report));
         self.write_history(seed, &history, &injections);
         let breaches = check(&history, &self.rules());
-        let row = TortureRow { store: self.on.name(), duration: over - begun, history: &history, breaches: &breaches };
+        let row =
+            TortureRow { store: self.on.name(), duration: over - load_begun, history: &history, breaches: &breaches };
         eprintln!("{HEAD}\n{row}");
         assert_no_breach(&history, &breaches);
         assert!(!states.iter().any(|state| state == "in_flight"), "the store has a key that is in flight: {states:?}");
@@ -245,8 +267,13 @@ impl FaultPlan {
             schedule.lock().unwrap().ended.push(Injection { fault: fault.name(), proxy, began, ended });
             // Once all faults were injected, the working time is longer than the broken time: a fault shows nothing
             // where nothing works.
-            let pause = (ended - began).min(PAUSE_MAX);
-            sleep(if missing.is_empty() { 2 * pause } else { pause }).await;
+            let lasted = ended - began;
+            let pause = match (missing.is_empty(), fault) {
+                (true, Fault::Failover(_) | Fault::CutReplication) => 2 * lasted,
+                (true, _) => 2 * lasted.min(PAUSE_MAX),
+                (false, _) => lasted.min(PAUSE_MAX),
+            };
+            sleep(pause.min(self.duration.saturating_sub(begun.elapsed()))).await;
         }
     }
 
@@ -284,6 +311,23 @@ struct Schedule {
 impl Schedule {
     fn times(&self, fault: Fault) -> usize {
         self.begun.get(&fault).copied().unwrap_or(0)
+    }
+}
+
+/// Waits until each message is executed or its outcome is unknown. One for which that never comes is found lost by the request with
+/// its key.
+async fn wait_for_messages(mut left: BTreeSet<ScopedKey>, service: &Service, deployment: &Deployment) {
+    let begun = Instant::now();
+    while !left.is_empty() && begun.elapsed() < MESSAGES_TIMEOUT {
+        for effect in service.effects() {
+            left.remove(&effect.name);
+        }
+        for name in left.clone() {
+            if deployment.is_unknown(&name.key).await {
+                left.remove(&name);
+            }
+        }
+        sleep(Duration::from_millis(500)).await;
     }
 }
 
@@ -351,7 +395,7 @@ fn summary(seed: u64, lasted: Duration, history: &History, report: &Report) -> S
         *kinds.entry(op.kind().map_or("NoAnswer".to_owned(), |one| format!("{one:?}"))).or_default() += 1;
     }
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
-    let executed: std::collections::BTreeSet<_> = history.effects.iter().map(|effect| &effect.name).collect();
+    let executed: BTreeSet<_> = history.effects.iter().map(|effect| &effect.name).collect();
     let mut spurious = 0;
     for op in history.ops.iter().filter(|op| op.last) {
         *ends.entry(op.kind().map_or("NoAnswer".to_owned(), |one| format!("{one:?}"))).or_default() += 1;

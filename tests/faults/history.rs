@@ -20,6 +20,8 @@ pub enum TargetRoute {
     Later,
     /// `delivery = "prefer"`, and the client prefers to be answered before the delivery.
     Preferred,
+    /// A queue of RabbitMQ leads to it.
+    Messages,
 }
 
 /// One request of a client and its answer. All times are since the start of the run, by one clock.
@@ -120,6 +122,20 @@ pub enum AnswerKind {
 }
 
 impl Answer {
+    /// The broker's confirmation that it has a message.
+    pub fn accepted() -> Self {
+        Self {
+            status: 202,
+            oncegate_status: "queued".to_owned(),
+            slug: String::new(),
+            replayed: false,
+            effect: None,
+            operation: None,
+            body: String::new(),
+            fields: Vec::new(),
+        }
+    }
+
     pub fn kind(&self) -> AnswerKind {
         match (self.status, &*self.oncegate_status, &*self.slug, self.replayed) {
             (201, "executed", "", false) => AnswerKind::First,
@@ -147,12 +163,13 @@ impl TargetRoute {
             Self::Pay => "/pay",
             Self::Later => "/later",
             Self::Preferred => "/preferred",
+            Self::Messages => "/messages",
         }
     }
 
     /// Whether an accepted request is executed by another one than the client's.
     pub fn is_asynchronous(self) -> bool {
-        self != Self::Pay
+        matches!(self, Self::Later | Self::Preferred | Self::Messages)
     }
 }
 

@@ -121,6 +121,7 @@ fn f(route: TargetRoute) -> &'static str {
     match route {
         TargetRoute::Pay => "pay",
         TargetRoute::Later | TargetRoute::Preferred => "enqueue",
+        TargetRoute::Messages => "publish",
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::checker_can_fail::{accepted, carries, effect, history, last, later, name, op, refusal};
+use crate::checker_can_fail::{accepted, carries, effect, history, last, later, name, op, published, refusal};
 use crate::fault::Injection;
-use crate::history::{Effect, History, Op};
+use crate::history::{Effect, History, Op, TargetRoute};
 use crate::history_file;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/check_history.py");
@@ -46,9 +46,15 @@ fn the_independent_checker_accepts_a_correct_history() {
         later(last(8, "later", accepted(Some("completed")))),
         later(last(9, "later", carries("replayed", 2))),
         later(last(10, "held later", accepted(Some("unknown")))),
+        published(11, "m"),
+        published(12, "m"),
+        Op { route: TargetRoute::Messages, ..last(14, "m", carries("replayed", 3)) },
+        published(15, "held m"),
+        Op { route: TargetRoute::Messages, ..last(16, "held m", refusal(409, "unknown", "outcome-unknown")) },
     ];
-    let (accepts, printed) = judge(&history(ops, vec![effect(1, 1, "k", 1), effect(2, 7, "later", 1)]));
-    assert!(accepts && printed.contains("24 requests, 5 keys, 3 effects, 1 faults, 0 breaches"), "{printed}");
+    let (accepts, printed) =
+        judge(&history(ops, vec![effect(1, 1, "k", 1), effect(2, 7, "later", 1), effect(3, 12, "m", 1)]));
+    assert!(accepts && printed.contains("29 requests, 7 keys, 4 effects, 1 faults, 0 breaches"), "{printed}");
 }
 
 #[test]
@@ -67,6 +73,11 @@ fn the_independent_checker_finds_each_planted_breach() {
     finds("lost", [queued(), vec![later(op(2, "k", refusal(503, "released", "")))]].concat(), once());
     finds("lost", [done(), vec![later(last(401, "k", accepted(Some("unknown"))))]].concat(), once());
     finds("indefinite", vec![later(op(1, "k", None)), later(last(2, "k", accepted(Some("queued"))))], vec![]);
+    let asked = |op: Op| Op { route: TargetRoute::Messages, ..op };
+    let lost_message = vec![published(1, "k"), asked(last(4, "k", carries("executed", 1)))];
+    finds("lost", lost_message, vec![effect(1, 4, "k", 1)]);
+    let message = vec![published(1, "k"), published(2, "k"), asked(last(4, "k", carries("replayed", 1)))];
+    finds("executed_twice", message, vec![effect(1, 1, "k", 1), effect(2, 2, "k", 2)]);
     let bob = crate::history::ScopedKey { caller: "bob".to_owned(), ..name("k") };
     finds("across_scopes", and(Op { name: bob, ..last(3, "k", carries("replayed", 1)) }), once());
     finds("indefinite", vec![op(1, "k", None), last(2, "k", refusal(409, "in-flight", "in-flight"))], once());

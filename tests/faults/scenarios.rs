@@ -95,10 +95,10 @@ async fn all_faults_combined_on_sqlite_execute_nothing_twice_and_lose_nothing() 
 #[ignore = "it takes minutes, and needs Patroni, etcd and HAProxy: make torture"]
 async fn all_faults_combined_under_patroni_execute_nothing_twice_and_lose_nothing() {
     torture(FaultPlan::new(StoreKind::Patroni, 60), 30)
-        .with_quota(Fault::Failover(FailoverEvent::Switchover), Quota::per_ten_minutes(6))
-        .with_quota(Fault::Failover(FailoverEvent::KilledServer), Quota::per_ten_minutes(6))
-        .with_quota(Fault::Failover(FailoverEvent::CutNode), Quota::per_ten_minutes(2))
-        .with_quota(Fault::CutReplication, Quota::per_ten_minutes(4))
+        .with_quota(Fault::Failover(FailoverEvent::Switchover), Quota::per_ten_minutes(5))
+        .with_quota(Fault::Failover(FailoverEvent::KilledServer), Quota::per_ten_minutes(5))
+        .with_quota(Fault::Failover(FailoverEvent::CutNode), Quota::per_ten_minutes(1))
+        .with_quota(Fault::CutReplication, Quota::per_ten_minutes(3))
         .with_quota(Fault::CutStore, Quota::per_ten_minutes(20))
         .with_quota(Fault::SilenceStore, Quota::per_ten_minutes(20))
         .run()
@@ -109,6 +109,7 @@ async fn all_faults_combined_under_patroni_execute_nothing_twice_and_lose_nothin
 fn torture(plan: FaultPlan, kills: usize) -> FaultPlan {
     plan.seconds_from("ONCEGATE_TORTURE_SECONDS")
         .routes(&[TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Pay, TargetRoute::Later, TargetRoute::Preferred])
+        .messages_if_long()
         .concurrent_faults(2)
         .with_quota(Fault::Kill, Quota::per_ten_minutes(kills))
         .with_quota(Fault::Pause, Quota::per_ten_minutes(20))
