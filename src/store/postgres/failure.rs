@@ -197,8 +197,8 @@ pub(super) struct ServerError {
     message: String,
 }
 
-impl From<&tokio_postgres::error::DbError> for ServerError {
-    fn from(error: &tokio_postgres::error::DbError) -> Self {
+impl From<&DbError> for ServerError {
+    fn from(error: &DbError) -> Self {
         Self { code: error.code().code().to_owned(), message: error.message().to_owned() }
     }
 }
