@@ -11,6 +11,7 @@ use oncegate::store::{self, OpenError, StoreError, StoreLocation, StoreSettings}
 use crate::harness::postgres::{self, Database};
 use crate::harness::store_fixture::{StoreFixture, new_reserve_request, salt, sqlite_settings, unwrap_lease};
 
+mod earlier_releases;
 mod indexes;
 mod locks;
 mod partitions;
