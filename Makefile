@@ -1,10 +1,10 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture seeded-bugs ha bench dist demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture seeded-bugs ha bench dist release demo clean
 
 help: ## Lists these targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 check: fmt lint doc tidy dependencies validate ## Everything that needs no running service: format, lints, docs, structure, dependencies, validators
 
@@ -105,6 +105,9 @@ dist: ## A release in target/dist: static binaries, Debian packages, an SBOM, ch
 	@scripts/need musl-tools || echo "without musl-gcc there is no release" >&2
 	scripts/dist
 	scripts/try-package target/dist/oncegate_*_amd64.deb
+
+release: ## Checks everything for a release and prints the command that tags it; changes nothing; RELEASE_QUICK=1 for the files alone
+	scripts/release
 
 demo: ## The tour
 	cargo run --locked --release -- demo

@@ -1,7 +1,8 @@
-//! Runs the scripts of the supply chain: what they could not check, they say.
+//! Runs the scripts of the supply chain and of releases: what they could not check, they say.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -31,4 +32,120 @@ fn fuzzing_without_its_tools_names_them() {
     let said = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(69), "{said}");
     assert!(said.contains("cargo install --locked cargo-fuzz"), "{said}");
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let author = ["-c", "user.name=test", "-c", "user.email=test@example.com"];
+    let output = Command::new("git").args(author).args(arguments).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The tree in a repository of its own, with what only the day of a release brings.
+struct ReleaseTree(tempfile::TempDir);
+
+impl ReleaseTree {
+    fn new() -> Self {
+        let (root, tree) = (Path::new(env!("CARGO_MANIFEST_DIR")), Self(tempfile::tempdir().unwrap()));
+        let listed = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        for file in listed.split('\0').filter(|file| root.join(file).is_file()) {
+            let place = tree.0.path().join(file);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::copy(root.join(file), place).unwrap();
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        tree.write("CHANGELOG.md", &format!("# Changelog\n\n## {version} - 2026-01-01\n\n- All.\n"));
+        let said = tree.read("SECURITY.md");
+        let said: String = said.split_inclusive('\n').filter(|line| !line.contains("unreleased")).collect();
+        tree.write("SECURITY.md", &said);
+        for (service, store) in
+            [("plain", "postgres"), ("plain", "sqlite"), ("sealed", "postgres"), ("sealed", "sqlite")]
+        {
+            let steps = fs::read_dir(root.join("migrations").join(store)).unwrap().map(|entry| entry.unwrap().path());
+            let steps: String = steps.map(|step| format!("-- '{}'\n", step.file_stem().unwrap().display())).collect();
+            tree.write(&format!("tests/fixtures/{version}/{service}/{store}.sql"), &steps);
+        }
+        git(tree.0.path(), &["init", "--quiet"]);
+        tree.commit();
+        tree
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.path().join(file)).unwrap()
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let place = self.0.path().join(file);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::write(place, text).unwrap();
+    }
+
+    fn replace(&self, file: &str, from: &str, to: &str) {
+        let text = self.read(file);
+        assert!(text.contains(from), "{file} has no {from}");
+        self.write(file, &text.replacen(from, to, 1));
+    }
+
+    fn commit(&self) {
+        git(self.0.path(), &["add", "--all"]);
+        git(self.0.path(), &["commit", "--quiet", "--message", "A change"]);
+    }
+
+    /// Runs the static checks. Returns the exit code and all that they say.
+    fn check(&self) -> (Option<i32>, String) {
+        let mut script = Command::new(self.0.path().join("scripts/release"));
+        let output = script.env("RELEASE_QUICK", "1").output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+}
+
+#[test]
+fn a_release_names_what_is_missing_and_changes_nothing() {
+    let version = env!("CARGO_PKG_VERSION");
+    let tree = ReleaseTree::new();
+    let (code, said) = tree.check();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with(&format!("git tag -a v{version} -m 'Oncegate {version}'\n")), "{said}");
+    assert_eq!(git(tree.0.path(), &["status", "--porcelain"]), "");
+    for (file, from, to, complaint) in [
+        ("CHANGELOG.md", "## ", "## Unreleased\n\n- More.\n\n## ", "CHANGELOG.md: 1 entries are under Unreleased"),
+        ("CHANGELOG.md", version, "0.0.1", "CHANGELOG.md: the newest section is '0.0.1'"),
+        ("deploy/compose/compose.yaml", version, "0.0.1", "deploy/compose/compose.yaml names '0.0.1'"),
+        ("deploy/helm/oncegate/Chart.yaml", version, "0.0.1", "deploy/helm/oncegate/Chart.yaml names '0.0.1'"),
+        ("Dockerfile", version, "0.0.1", "Dockerfile names '0.0.1'"),
+        ("README.md", version, "0.0.1", "README.md names '0.0.1'"),
+        ("SECURITY.md", "\n", "\nThis is unreleased.\n", "it says that there is no release: SECURITY.md:2"),
+    ] {
+        let before = tree.read(file);
+        tree.replace(file, from, to);
+        tree.commit();
+        let (code, said) = tree.check();
+        assert!(code == Some(65) && said.contains(complaint), "{complaint}: {said}");
+        tree.write(file, &before);
+        tree.commit();
+    }
+    tree.write(&format!("tests/fixtures/{version}/sealed/postgres.sql"), "");
+    let said = tree.check().1;
+    for complaint in ["has not the migration", "the tree has changes that are not committed"] {
+        assert!(said.contains(complaint), "{said}");
+    }
+}
+
+#[test]
+fn after_a_tag_lines_of_golden_files_are_only_added() {
+    let tree = ReleaseTree::new();
+    git(tree.0.path(), &["tag", "--annotate", "v0.0.1", "--message", "An earlier release"]);
+    tree.replace("tests/identity.rs", "#[test]\n", "// One more line.\n#[test]\n");
+    tree.write("migrations/sqlite/more.txt", "One more file.\n");
+    tree.commit();
+    let (code, said) = tree.check();
+    assert!(code == Some(0) && said.contains("last tag v0.0.1"), "{said}");
+    tree.replace("tests/identity.rs", "order-42", "order-43");
+    fs::remove_file(tree.0.path().join("migrations/postgres/0001_keys.sql")).unwrap();
+    tree.commit();
+    let (code, said) = tree.check();
+    assert_eq!(code, Some(65), "{said}");
+    for file in ["tests/identity.rs", "migrations/postgres/0001_keys.sql"] {
+        assert!(said.contains(&format!("golden file {file} has changed since v0.0.1")), "{said}");
+    }
 }
