@@ -320,6 +320,27 @@ fn every_seeded_bug_is_in_the_table_with_tests_that_exist() {
 }
 
 #[test]
+fn every_promise_and_every_fault_is_in_the_table_with_tests_that_exist() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (promises, reliability) = (read("docs/promises.md"), read("RELIABILITY.md"));
+    let first_cell = |line: &str| line.split(" | ").next().unwrap().trim_start_matches("| ").to_owned();
+    let rows = |text: &str, title: &str| {
+        let table = text.lines().skip_while(|line| !line.starts_with(title)).skip(2);
+        table.take_while(|line| line.starts_with('|')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let numbered = Regex::new(r"(?m)^(\d\. )\*\*(.+?)\.?\*\*").unwrap();
+    let promised = numbered.captures_iter(&promises).map(|promise| format!("{}{}", &promise[1], &promise[2]));
+    let faults = rows(&promises, "| fault | ").iter().map(|row| first_cell(row)).collect::<Vec<_>>();
+    let expected: Vec<_> = promised.chain(faults).collect();
+    assert!(expected.len() > 5 + 10, "the promises and faults are not found");
+    let table = rows(&reliability, "| promise or fault | ");
+    assert_eq!(table.iter().map(|row| first_cell(row)).collect::<Vec<_>>(), expected);
+    for row in table {
+        assert!(count_existing_tests(&row) > 0, "no test: {row}");
+    }
+}
+
+#[test]
 fn every_figure_of_the_comparison_is_a_figure_of_the_benchmarks() {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
