@@ -304,7 +304,7 @@ impl Setup {
 
     /// Starts it and waits for its exit; it must not start up.
     pub async fn fails(&self) -> Ended {
-        ended(Process::start(&self.text(), &[], &self.environment)).await
+        ended(Process::start(&self.text(), &self.wrapper, &self.environment)).await
     }
 }
 
