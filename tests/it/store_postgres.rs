@@ -105,7 +105,7 @@ async fn connections_do_not_exceed_their_limit() {
         let world = StoreFixture::postgres().await;
         let settings = StoreSettings { max_connections: allowed, ..world.settings.clone() };
         let store = store::open(&settings).await.unwrap();
-        let reserve_requests: Vec<ReserveRequest> = (0..500).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
+        let reserve_requests: Vec<ReserveRequest> = (0..100).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
         join_all(reserve_requests.iter().map(|reserve_request| async {
             drop(store.reserve(reserve_request.clone()).await.unwrap());
             drop(store.find(reserve_request.id).await.unwrap());
