@@ -62,7 +62,7 @@ clients: ## Stripe's SDKs and eight HTTP clients over a link that loses response
 	cargo build --locked
 	tests/clients/run
 
-simulation: ## 100,000 seeds of the simulation, some 80 minutes on two cores; ONCEGATE_SIMULATION_SEED=0x2a prints one seed's trace
+simulation: ## 100,000 seeds of the simulation, in an optimised build; ONCEGATE_SIMULATION_SEED=0x2a prints one seed's trace
 	ONCEGATE_SIMULATION_SEEDS=$${ONCEGATE_SIMULATION_SEEDS:-100000} \
 	    cargo test --locked --profile simulation --test simulation -- no_seed_breaks_a_rule --nocapture
 
