@@ -11,6 +11,7 @@ mod versions;
 #[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/checker.rs"]
 mod checker;
+#[allow(dead_code, reason = "tests/faults needs more of it")]
 #[path = "../faults/clients.rs"]
 mod clients;
 #[allow(dead_code, reason = "tests/faults needs more of it")]

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::checker::{Breach, Policy, Rules, check};
 use crate::clients::ClientPool;
 use crate::harness::{Proxy, Store};
-use crate::history::{AnswerKind, History, Op};
+use crate::history::{AnswerKind, History, Op, TargetRoute};
 use crate::seeded_random::SeededRandom;
 use crate::service::Service;
 use crate::versions::Version;
@@ -80,7 +80,7 @@ impl Rollout {
             store,
             service,
             instances: Vec::new(),
-            clients: ClientPool::new(Arc::clone(&addresses), begun),
+            clients: ClientPool::new(Arc::clone(&addresses), &[TargetRoute::Pay], begun),
             addresses,
             running: JoinSet::new(),
             random,
@@ -202,7 +202,7 @@ impl Rollout {
             self.end(&instance).await;
         }
         let history = History {
-            ops: self.clients.ops(),
+            ops: self.clients.take_ops(),
             effects: self.service.effects(),
             unknown: Vec::new(),
             faults: BTreeMap::new(),
