@@ -26,11 +26,15 @@ async fn reached(world: &World, limit: &str) -> u64 {
     scrape.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
 }
 
+async fn gauge(world: &World, name: &str) -> u64 {
+    let scrape = admin(world).get("/metrics").send().await.text();
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    scrape.lines().find_map(value).unwrap_or_else(|| panic!("{scrape}"))
+}
+
 /// The bytes of bodies in the proxy's memory.
 async fn held_bytes(world: &World) -> u64 {
-    let scrape = admin(world).get("/metrics").send().await.text();
-    let name = "oncegate_held_body_bytes ";
-    scrape.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap_or_else(|| panic!("{scrape}"))
+    gauge(world, "oncegate_held_body_bytes").await
 }
 
 /// Sends all of a request but its last byte.
@@ -148,6 +152,8 @@ async fn a_connection_beyond_the_limit_is_refused_and_others_are_served() {
     let mut served = world.pay("k-1").open().await.unwrap();
     assert_eq!(served.response().await.status, 201);
     let idle = [world.proxy.client().connect().await, world.proxy.client().connect().await];
+    // Only once both count: a request that overtakes one of them would take its place.
+    eventually(TEST_TIMEOUT, async || (gauge(&world, "oncegate_connections").await == 3).then_some(())).await;
     eventually(TEST_TIMEOUT, async || {
         let refusal = world.pay("k-2").try_send().await.ok()?;
         is_overloaded(&refusal).then_some(())
