@@ -306,14 +306,18 @@ impl HistoryIndex<'_> {
             let remembered = match kind {
                 AnswerKind::Replay | AnswerKind::Rejected | AnswerKind::Misuse | AnswerKind::Nonsense => true,
                 // A proxy that misses the reply to its own commit knows the answer, but not that others can read it
-                // already.
-                AnswerKind::Unstored => op.effect() == acknowledged.effect(),
+                // already. With a retry policy, one that was paused does not know yet that another attempt followed its own.
+                AnswerKind::Unstored => {
+                    op.effect() == acknowledged.effect()
+                        || (self.rules.policy != Policy::Hold
+                            && op.invoked < acknowledged.returned + REPLY_TIMEOUT
+                            && self.executing_proxy(op.effect()) == Some(op.proxy))
+                }
                 // Until it no longer waits for that reply, the attempt is in flight there.
                 AnswerKind::Accepted => op.invoked < acknowledged.returned + REPLY_TIMEOUT,
                 AnswerKind::InFlight => {
-                    let cause = acknowledged.effect().and_then(|id| self.effects.get(&id));
-                    let executed_at = cause.and_then(|effect| self.ops.get(&effect.op)).map(|op| op.proxy);
-                    executed_at == Some(op.proxy) && op.invoked < acknowledged.returned + REPLY_TIMEOUT
+                    self.executing_proxy(acknowledged.effect()) == Some(op.proxy)
+                        && op.invoked < acknowledged.returned + REPLY_TIMEOUT
                 }
                 _ => false,
             };
@@ -321,6 +325,12 @@ impl HistoryIndex<'_> {
                 found.breach(Rule::NothingAcknowledgedIsLost, op.to_string());
             }
         }
+    }
+
+    /// The proxy that sent the request of this effect.
+    fn executing_proxy(&self, effect: Option<u64>) -> Option<usize> {
+        let cause = self.effects.get(&effect?)?;
+        self.ops.get(&cause.op).map(|op| op.proxy)
     }
 
     /// Checks that the key is in a definite state at the end.
