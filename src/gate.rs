@@ -237,16 +237,11 @@ impl Gate {
     ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store. Or
         // another instance has shared it.
-        let known = match self.instance.known_record(&guarded.reserve_request.id) {
-            None if self.instance.shared_cache.is_some() => {
-                Box::pin(self.instance.shared_record(&guarded.reserve_request.id)).await
-            }
-            known => known,
-        };
-        let result = match known.map(|record| guarded.decide(record)) {
+        let result = match self.find_known(&guarded).await.map(|known| known.map(|record| guarded.decide(record))) {
             // Only the store can decide.
-            Some(Decision::TakeOver(_)) | None => self.work(guarded, context).await,
-            Some(decision) => self.answer(guarded, decision),
+            Ok(Some(Decision::TakeOver(_)) | None) => self.work(guarded, context).await,
+            Ok(Some(decision)) => self.answer(guarded, decision),
+            Err(error) => WorkResult::refused(log_and_refuse(error)),
         };
         match result {
             WorkResult::Ended(outcome) => outcome,

@@ -16,6 +16,12 @@ impl BootInstant {
         Self(boot_millis())
     }
 
+    /// The point in time that is this far back; the machine's start if that is nearer.
+    pub fn ago(duration: Duration) -> Self {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self(boot_millis().saturating_sub(millis))
+    }
+
     /// Milliseconds since the machine started.
     pub fn millis(self) -> u64 {
         self.0

@@ -87,7 +87,7 @@ impl InFlightRegistry {
 
     /// The key's record, if its newest attempt of this process is running, or has ended and its outcome is not stored yet.
     /// The store may not know of either, and the key must not be executed again meanwhile. Where the route allows it,
-    /// another instance may have started a later attempt; the answer here is still the attempt of this process.
+    /// another instance may have started a later attempt; this is still the attempt of this process.
     pub fn find(&self, id: &RecordId) -> Option<Record> {
         let tables = self.lock();
         let StartedAttempt { record, started_at } = tables.newest.get(id).or_else(|| tables.unstored.get(id))?.clone();

@@ -66,6 +66,12 @@ def differing(history, key, calls, effects):
         yield f"{len(responses)} different responses"
 
 
+def is_waiting(other, call, first):
+    """Whether the proxy of this call may still wait for the store's reply to the end of another."""
+    return (other is not call and other.value["proxy"] == call.value["proxy"] and other.invoked < first.completed
+            and (other.type == "info" or other.completed >= call.invoked))
+
+
 def lost(history, key, calls, effects):
     acknowledged = [call for call in calls if call.type == "ok"]
     if not acknowledged:
@@ -81,8 +87,9 @@ def lost(history, key, calls, effects):
     for call in calls:
         if call.invoked < first.completed:
             continue
-        is_late_reply = (call.value["outcome"] == "in-flight" and call.value["proxy"] in executing
-                         and call.invoked < first.completed + REPLY_TIMEOUT)
+        # An attempt that was not executed is followed by one elsewhere, while its own proxy misses the reply to its release.
+        is_late_reply = (call.value["outcome"] == "in-flight" and call.invoked < first.completed + REPLY_TIMEOUT
+                         and (call.value["proxy"] in executing or any(is_waiting(other, call, first) for other in calls)))
         # A request with the key of a message is answered as any other.
         is_unknown_message = call.f == "publish" and call.value["outcome"] == "unknown" and answered is None
         agrees = call.value["outcome"] in AGREEING_FAILURES or is_late_reply or is_unknown_message

@@ -140,6 +140,14 @@ struct KeyHistory<'a> {
 }
 
 impl<'a> KeyHistory<'a> {
+    /// Whether an earlier attempt of the key may be registered at the proxy of `op`: it has ended as not executed, and the proxy misses
+    /// the store's reply to that, while another proxy has taken the key over.
+    fn has_earlier_attempt_at(&self, op: &Op, acknowledged: &Op) -> bool {
+        let is_waiting = |other: &&&Op| other.kind().is_none() || other.returned >= op.invoked;
+        let mut earlier = self.ops.iter().filter(|other| other.proxy == op.proxy && other.id != op.id);
+        earlier.any(|other| other.invoked < acknowledged.returned && is_waiting(&other))
+    }
+
     /// The first request whose acceptance the client knows.
     fn first_accepted(&self) -> Option<&'a Op> {
         let accepted = self.ops.iter().filter(|op| op.kind() == Some(AnswerKind::Accepted));
@@ -306,18 +314,14 @@ impl HistoryIndex<'_> {
             let remembered = match kind {
                 AnswerKind::Replay | AnswerKind::Rejected | AnswerKind::Misuse | AnswerKind::Nonsense => true,
                 // A proxy that misses the reply to its own commit knows the answer, but not that others can read it
-                // already. With a retry policy, one that was paused does not know yet that another attempt followed its own.
-                AnswerKind::Unstored => {
-                    op.effect() == acknowledged.effect()
-                        || (self.rules.policy != Policy::Hold
-                            && op.invoked < acknowledged.returned + REPLY_TIMEOUT
-                            && self.executing_proxy(op.effect()) == Some(op.proxy))
-                }
-                // Until it no longer waits for that reply, the attempt is in flight there.
+                // already.
+                AnswerKind::Unstored => op.effect() == acknowledged.effect(),
+                // Until it no longer waits for that reply, or for the one to an earlier attempt, the attempt is in flight there.
                 AnswerKind::Accepted => op.invoked < acknowledged.returned + REPLY_TIMEOUT,
                 AnswerKind::InFlight => {
-                    self.executing_proxy(acknowledged.effect()) == Some(op.proxy)
-                        && op.invoked < acknowledged.returned + REPLY_TIMEOUT
+                    op.invoked < acknowledged.returned + REPLY_TIMEOUT
+                        && (self.executing_proxy(acknowledged.effect()) == Some(op.proxy)
+                            || key.has_earlier_attempt_at(op, acknowledged))
                 }
                 _ => false,
             };

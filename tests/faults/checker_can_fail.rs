@@ -215,6 +215,20 @@ fn only_the_executing_proxy_may_call_an_acknowledged_key_in_flight_and_not_for_l
 }
 
 #[test]
+fn a_proxy_that_misses_the_reply_to_a_released_attempt_may_call_the_key_in_flight_and_not_for_long() {
+    let ops = |id, released_at| {
+        let released = Op { returned: at(released_at), ..op(1, "k", refusal(502, "released", "upstream-unreachable")) };
+        let in_flight = op(id, "k", refusal(409, "in-flight", "in-flight"));
+        let executed = Op { proxy: 1, ..op(2, "k", carries("executed", 1)) };
+        vec![released, executed, in_flight, last(900, "k", carries("replayed", 1))]
+    };
+    let effects = || vec![effect(1, 2, "k", 1)];
+    keeps(ops(3, 50), effects());
+    breaks(ops(3, 2), effects(), Rule::NothingAcknowledgedIsLost);
+    breaks(ops(600, 700), effects(), Rule::NothingAcknowledgedIsLost);
+}
+
+#[test]
 fn a_correct_history_of_accepted_requests_breaks_no_rule() {
     keeps(
         vec![

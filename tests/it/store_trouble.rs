@@ -220,6 +220,47 @@ async fn a_response_during_an_expired_lease_is_stored_after_the_outage() {
 }
 
 #[tokio::test]
+async fn an_unstored_response_is_not_repeated_where_another_attempt_may_have_followed() {
+    let (world, wire) = remote(|setup| setup.short_leases().defaults("on_unknown = \"retry\"")).await;
+    let other = world.setup.clone().through(&world.store.url()).start().await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    let same = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
+    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409)).await;
+    assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
+    hold.release();
+    let first = first.await.unwrap().unwrap();
+    assert_eq!((first.oncegate_status(), &*first.text()), (Some("unstored"), "effect 1"), "its own response");
+    is_unavailable(&world.pay("k-1").send().await);
+    wire.restore();
+    assert_eq!(once_it_is_back(&world, "k-1").await.comparable(), second.replayed());
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+#[tokio::test]
+async fn an_unstored_response_of_the_newest_attempt_is_kept_where_the_route_repeats_what_is_unknown() {
+    let (world, wire) = remote(|setup| setup.short_leases().defaults("on_unknown = \"retry\"")).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    hold.release();
+    let first = first.await.unwrap().unwrap();
+    assert_eq!((first.oncegate_status(), &*first.text()), (Some("unstored"), "effect 1"));
+    // The lease has ended when the store is no longer trusted to be the same.
+    eventually(TEST_TIMEOUT, async || (world.pay("k-1").send().await.outcome().1 == "store-unavailable").then_some(()))
+        .await;
+    wire.restore();
+    let again = once_it_is_back(&world, "k-1").await;
+    assert_eq!((again.status, again.is_replay(), &*again.text()), (201, true, "effect 1"));
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn lost_connections_fail_only_the_waiting_requests() {
     let (world, wire) = remote(|setup| setup).await;
     for number in 0..5 {

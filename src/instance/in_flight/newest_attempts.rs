@@ -3,22 +3,21 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
+use crate::instance::boot_time::BootInstant;
 
 /// An attempt with its record: as the reservation made it, or with its outcome once the attempt has ended.
 #[derive(Clone, Debug)]
 pub struct StartedAttempt {
     pub record: Arc<Record>,
-    pub started_at: Instant,
+    pub started_at: BootInstant,
 }
 
 impl StartedAttempt {
     /// An attempt that starts now.
     pub fn new(record: Arc<Record>) -> Self {
-        Self { record, started_at: Instant::now() }
+        Self { record, started_at: BootInstant::now() }
     }
 }
 

@@ -89,6 +89,7 @@ async fn gate(setup: &Setup) -> Gate {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
         salt,
+        salt_replaced: CancellationToken::new(),
         instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
         in_flight: Arc::default(),
