@@ -18,6 +18,7 @@ use crate::admin::{self, AdminListener};
 use crate::cache::shared::SharedCache;
 use crate::config::{self, Config, StartExposure, StoreLocation};
 use crate::consumers;
+use crate::domain::stored_salt::SaltError;
 use crate::downstream;
 use crate::downstream::balancer::ConnectionBalancer;
 use crate::downstream::connection_limits::ConnectionLimits;
@@ -179,13 +180,14 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         "ready"
     );
 
-    let is_by_signal = tokio::select! {
-        () = signals.wait() => true,
-        () = leaving.cancelled() => false,
+    let (by, is_by_signal) = tokio::select! {
+        () = signals.wait() => ("a signal", true),
+        () = leaving.cancelled() => ("the admin listener", false),
+        () = instance.salt_replaced.cancelled() => ("another salt in the store", false),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
     };
     leaving.cancel();
-    tracing::info!(by = if is_by_signal { "a signal" } else { "the admin listener" }, "draining");
+    tracing::info!(by, "draining");
     tokio::select! {
         () = drain(&instance, &stops, workers) => {}
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
@@ -204,7 +206,10 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // The exporter has a time limit of its own.
     traces.wait().await;
     tracing::info!("stopped");
-    Ok(())
+    match instance.salt_replaced.is_cancelled() {
+        true => Err(StartError::Salt(SaltError::Changed.into())),
+        false => Ok(()),
+    }
 }
 
 async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), StartError> {

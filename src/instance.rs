@@ -64,6 +64,8 @@ pub struct Instance {
     pub reload_state: ReloadState,
     /// The salt of the service's scopes.
     pub salt: Salt,
+    /// Cancelled when the store has another salt: this process may start nothing any more, and ends.
+    pub salt_replaced: CancellationToken,
     /// This instance's right to start attempts.
     pub instance_lease: InstanceLease,
     /// The store's clock, as far as this instance believes it.

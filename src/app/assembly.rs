@@ -109,6 +109,7 @@ pub async fn assemble(
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),
+        salt_replaced: CancellationToken::new(),
         latencies: RouteLatencies::default(),
         config: Arc::clone(config),
         store: breaker.clone(),

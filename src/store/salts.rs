@@ -95,6 +95,28 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
+/// Makes sure that the store has the salt that this process uses. Stores it again where a failover has lost it.
+///
+/// # Errors
+/// [`SaltError::Changed`] if the store has another one: a process that started after the loss has drawn it. Or the store failed.
+pub async fn keep(
+    store: &dyn Store,
+    service: &Arc<str>,
+    secrets: &Secrets,
+    in_use: &Salt,
+) -> Result<(), OpenSaltError> {
+    let Some(found) = store.salts().find_salt(Arc::clone(service)).await? else {
+        open(store, service, secrets, Some(in_use)).await?;
+        tracing::warn!("the store had lost the salt of the scopes, as by a failover; it is stored again");
+        return Ok(());
+    };
+    match StoredSalt::decode(&found).and_then(|stored| stored.open(service, secrets)) {
+        Ok(salt) if salt != *in_use => Err(SaltError::Changed.into()),
+        // One that cannot be opened is encrypted under a secret that other instances have already.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
     let secrets = now.names().join(", ");
     match before {

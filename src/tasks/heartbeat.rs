@@ -1,4 +1,4 @@
-//! Renews this instance's lease, and compares the store's clock with boot time.
+//! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::{ClockJump, ClockReading};
 use crate::instance::{Instance, clock_limits};
 use crate::seeded_bug::SeededBug;
+use crate::store::salts::{self, OpenSaltError};
 use crate::store::{LeaseRenewal, StoreError};
 use crate::telemetry::metrics::Label;
 
@@ -50,11 +51,29 @@ impl Task for Heartbeat {
             }
             has_changed
         };
-        let (has_changed, renewed) = tokio::join!(check, store.renew_lease(renewal));
+        let secrets = self.live.borrow().secrets.clone();
+        let keep_salt = salts::keep(&**store, &config.service, &secrets, &self.instance.salt);
+        let (has_changed, renewed, salt_kept) = tokio::join!(check, store.renew_lease(renewal), keep_salt);
         if has_changed {
             return Ok(PassResult::Full);
         }
         let renewed = renewed.inspect_err(|_| instance_lease.record_missed_renewal())?;
+        match salt_kept {
+            Ok(()) => {}
+            Err(OpenSaltError::Store(error)) => {
+                instance_lease.record_missed_renewal();
+                return Err(error);
+            }
+            Err(OpenSaltError::Salt(error)) => {
+                // Under two salts a key has two records, and would be executed twice.
+                instance_lease.suspend();
+                if !self.instance.salt_replaced.is_cancelled() {
+                    tracing::error!("{error}; it ends, and uses the other one when it is started again");
+                    self.instance.salt_replaced.cancel();
+                }
+                return Ok(PassResult::Idle);
+            }
+        }
         store_clock.set_limits(clock_limits(&config.store, &self.live.borrow().routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
         let reading = ClockReading { started, ended: BootInstant::now(), store_time: renewed.now };

@@ -243,6 +243,29 @@ async fn a_process_that_finds_another_salt_than_its_own_keeps_its_own() {
     assert!(refused.to_string().contains("has been changed"), "{refused}");
 }
 
+#[tokio::test]
+async fn a_salt_that_the_store_has_lost_is_stored_again() {
+    let mut world = World::with(Store::postgres().await, |proxy| setup(proxy.short_leases(), OLD)).await;
+    assert_eq!(pay(&world, "k-1").await, "executed");
+    world.store.tamper("delete from oncegate.salts").await;
+    world.proxy.wait_for_log("the store had lost the salt").await;
+    restart(&mut world, OLD).await;
+    assert_eq!(pay(&world, "k-1").await, "replayed");
+}
+
+#[tokio::test]
+async fn an_instance_whose_salt_was_replaced_ends_and_uses_the_new_one_when_it_is_started_again() {
+    let mut world = World::with(Store::postgres().await, |proxy| setup(proxy.short_leases(), "")).await;
+    assert_eq!(pay(&world, "k-1").await, "executed");
+    // As after a failover that has lost the salt, if another instance starts first.
+    world.store.tamper("update oncegate.salts set value = sha256('other')").await;
+    assert_eq!(world.proxy.ended().await, Some(69));
+    world.proxy.wait_for_log("the store has another salt of this service's scopes than this process uses").await;
+    world.crash_and_restart().await;
+    assert_eq!(pay(&world, "k-2").await, "executed");
+    assert_eq!(world.upstream.calls(), 2);
+}
+
 on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);
 async fn a_start_says_what_a_reader_of_the_database_learns(store: Store) {
     let mut world = world(store, "").await;

@@ -22,7 +22,8 @@ impl SaltStore for Postgres {
             let service = Arc::clone(&service);
             async move {
                 let parameters: [Parameter<'_>; 1] = [(/* service */ &&*service, Type::TEXT)];
-                let rows = query(&self.upkeep, deadline, FIND_SALT, &parameters).await?;
+                // With the heartbeat, behind nothing else.
+                let rows = query(&self.lease, deadline, FIND_SALT, &parameters).await?;
                 Ok(rows.first().map(|row| row.try_get("value")).transpose().map_err(column)?)
             }
         }))
