@@ -120,7 +120,8 @@ impl TokenVerifier {
         // Before the keys are looked at: a read that ends after that is not missed.
         let mut reads = self.reads.subscribe();
         match self.keys()?.verify(token, &self.config) {
-            Err(TokenFault::UnknownKey) if self.request_read() => {}
+            // A read that ended since the keys were looked at is why none is requested now, and may have brought the key.
+            Err(TokenFault::UnknownKey) if self.request_read() || reads.has_changed().unwrap_or(false) => {}
             verified => return Ok(verified?),
         }
         // Whatever came of the read, the newest keys decide.
