@@ -66,7 +66,8 @@ async fn nothing_is_reserved_at_a_former_primary_once_a_heartbeat_has_seen_both(
     };
     let story = async {
         so_many_more(50).await;
-        assert_eq!(primaries(&world.proxy).await, 1);
+        // The first heartbeat may come after the first requests.
+        eventually(TEST_TIMEOUT, async || (primaries(&world.proxy).await == 1).then_some(())).await;
         block_in_place(|| pair.standby.promote());
         let seen = world.proxy.wait_for_log(BOTH_WRITE).await["timestamp"].as_str().unwrap().to_owned();
         so_many_more(50).await;
@@ -81,8 +82,12 @@ async fn nothing_is_reserved_at_a_former_primary_once_a_heartbeat_has_seen_both(
     assert!(last.len() <= CLIENTS, "a client's last statement may have been on its way: {last:?}");
     for row in last {
         let key = String::from_utf8(row.get(0)).unwrap();
-        let known = newest.query("select from oncegate.keys where key = $1", &[&key.as_bytes()]).await.unwrap();
-        assert_eq!(world.upstream.executed_for(&key), known.len(), "{key} was executed under a lost reservation");
+        let known = newest.query("select state from oncegate.keys where key = $1", &[&key.as_bytes()]).await.unwrap();
+        let states: Vec<&str> = known.iter().map(|row| row.get(0)).collect();
+        let executed = world.upstream.executed_for(&key);
+        // A reservation that was repeated at the newest one may have been released there: its lease was suspended meanwhile.
+        let is_released = executed == 0 && states == ["retryable"];
+        assert!(is_released || executed == known.len(), "{key}: {executed} executions, at the newest {states:?}");
     }
     assert!(newest.query(&after, &[]).await.unwrap().len() >= 50);
     eventually(TEST_TIMEOUT, async || (number(&former, CONNECTIONS).await == 1).then_some(())).await;
