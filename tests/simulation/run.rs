@@ -25,11 +25,14 @@ const LOAD: (u64, u64) = (900, 1_800);
 const BETWEEN_FAULTS: (u64, u64) = (60, 500);
 /// The longest step of a host: events on two hosts within one step happen in the order in which the hosts are run.
 const STEP: (u64, u64) = (1, 24);
-/// The steps while nothing is expected but timers.
-const QUIET_STEP: Millis = 100;
+/// The steps while nothing is expected but timers. Within a step the store's time can be a step away from a process's, which must stay
+/// below half of what a process takes for a jump of the store's clock (a tenth of [`LEASE`]).
+const QUIET_STEP: Millis = 28;
 /// A run that lasts longer hangs.
 const TIME_MAX: Millis = 120_000;
 const HOUR: i64 = 60 * 60 * 1_000;
+/// Longer than every TTL.
+const DAY_AND_MORE: i64 = 30 * HOUR;
 
 /// A fault that strikes at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +110,8 @@ struct Simulation {
     failover: Option<(Millis, bool)>,
     /// The keys of which a failover has lost something.
     lost: BTreeSet<String>,
+    /// The time of the last jump that ends all TTLs.
+    ttls_ended_at: Millis,
 }
 
 impl Simulation {
@@ -158,6 +163,7 @@ impl Simulation {
             struck: BTreeMap::new(),
             failover: None,
             lost: BTreeSet::new(),
+            ttls_ended_at: 0,
         }
     }
 
@@ -219,9 +225,12 @@ impl Simulation {
             Fault::SilenceService => self.network.silence(Place::Service, self.now + lasts / 2),
             Fault::SilenceProxy => self.network.silence(Place::Proxy(slot), self.now + lasts / 2),
             Fault::StepClock => {
-                let by = *self.random.one_of(&[-HOUR, -700, -80, 80, 700, 5_000, 30 * HOUR]);
+                let by = *self.random.one_of(&[-HOUR, -700, -80, 80, 700, 5_000, DAY_AND_MORE]);
                 trace::record(format_args!("the store's clock jumps by {by} ms"));
                 self.store.step_clock(by);
+                if by == DAY_AND_MORE {
+                    self.ttls_ended_at = self.now;
+                }
             }
             Fault::FailOver if self.failover.is_some() || self.now < 600 => return,
             Fault::FailOver => {
@@ -289,6 +298,7 @@ impl Simulation {
         if let Some((_, is_announced)) = self.failover.take_if(|(at, _)| *at <= self.now) {
             self.fail_over(is_announced);
         }
+        self.end_processes();
         self.start_processes();
         let until = self.now + step;
         let world_turn = self.random.below(self.proxies.len() + 1);
@@ -308,6 +318,17 @@ impl Simulation {
         }
         self.now = until;
         set_time(until);
+    }
+
+    /// Ends the processes that end themselves, because the store has another salt. A supervisor starts them again.
+    fn end_processes(&mut self) {
+        for slot in 0..self.proxies.len() {
+            let running = self.proxies[slot].running.lock().unwrap().clone();
+            if running.is_some_and(|instance| instance.salt_replaced.is_cancelled()) {
+                trace::record(format_args!("process {} ends: another salt", self.proxies[slot].process));
+                self.kill(slot, self.now);
+            }
+        }
     }
 
     fn start_processes(&mut self) {
@@ -332,6 +353,10 @@ impl Simulation {
             unknown: self.store.unknown(),
             faults: std::mem::take(&mut self.struck),
         };
+        if self.store.has_unseen_jump() {
+            let before = history.ops.iter().filter(|op| millis(op.invoked) < self.ttls_ended_at);
+            self.lost.extend(before.map(|op| op.name.key.clone()));
+        }
         let mut breaches = self.leases.breaches();
         breaches.extend(check_history(
             &history,
@@ -359,8 +384,9 @@ impl Simulation {
     }
 }
 
-/// Returns the breaches of the rules. A key whose record a failover has lost may be executed once more, but nobody gets a wrong
-/// answer. It may also be used for another request then, so that its own is refused at the end.
+/// Returns the breaches of the rules. A key whose record a failover has lost, or whose TTL was ended by a jump of the store's clock that
+/// no process lived to see, may be executed once more, but nobody gets a wrong answer. It may also be used for another request
+/// then, so that its own is refused at the end.
 fn check_history(history: &History, rules: &Rules, lost: &BTreeSet<String>) -> Vec<String> {
     let counts = |breach: &Breach| match breach.rule {
         // Those are judged over all runs.

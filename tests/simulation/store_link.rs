@@ -29,6 +29,7 @@ use oncegate::store::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::clock_jumps::ClockJumps;
 use crate::history::Attempt;
 use crate::hosts::{Millis, now};
 use crate::leases::Leases;
@@ -67,6 +68,7 @@ struct ServerState {
     /// The attempts that the store called unknown.
     unknown: Mutex<Vec<Attempt>>,
     leases: Arc<Leases>,
+    clock_jumps: ClockJumps,
 }
 
 /// A record, as far as two of a key differ.
@@ -116,6 +118,7 @@ impl StoreServer {
             announced_failovers: AtomicUsize::new(0),
             unknown: Mutex::default(),
             leases,
+            clock_jumps: ClockJumps::default(),
         }));
         let task = async move {
             while let Some(call) = arriving.recv().await {
@@ -142,6 +145,12 @@ impl StoreServer {
     /// Sets the store's clock.
     pub fn step_clock(&self, by: i64) {
         CLOCK_AHEAD.set(CLOCK_AHEAD.get() + by);
+        self.0.clock_jumps.add();
+    }
+
+    /// Whether no process has lived to see one of the jumps of the clock.
+    pub fn has_unseen_jump(&self) -> bool {
+        self.0.clock_jumps.is_any_unseen()
     }
 
     /// Begins the lag of the replica: a failover loses what is committed from now on.
@@ -319,13 +328,14 @@ impl Store for StoreLink {
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         let (process, expiry) = (self.process, u64::try_from(renewal.expiry.as_millis()).unwrap());
-        self.call("renew_lease", move |server| {
+        let renewing = self.call("renew_lease", move |server| {
             Box::pin(async move {
                 let renewed = server.store.renew_lease(renewal).await;
                 server.leases.renew(process, now() + expiry);
                 renewed
             })
-        })
+        });
+        Box::pin(async move { renewing.await.inspect(|_| self.server.clock_jumps.note_renewal(process)) })
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
