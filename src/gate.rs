@@ -49,6 +49,7 @@ mod enqueue;
 mod first_sent;
 pub mod forward;
 mod forwarded_key;
+mod known;
 pub mod message;
 mod new_key;
 pub mod observe;
@@ -237,11 +238,10 @@ impl Gate {
     ) -> Outcome {
         // This instance may know the answer: it has completed the key, is executing it, or has its outcome still to store. Or
         // another instance has shared it.
-        let result = match self.find_known(&guarded).await.map(|known| known.map(|record| guarded.decide(record))) {
+        let result = match self.decide_by_known(&guarded).await {
             // Only the store can decide.
-            Ok(Some(Decision::TakeOver(_)) | None) => self.work(guarded, context).await,
-            Ok(Some(decision)) => self.answer(guarded, decision),
-            Err(error) => WorkResult::refused(log_and_refuse(error)),
+            Some(Decision::TakeOver(_)) | None => self.work(guarded, context).await,
+            Some(decision) => self.answer(guarded, decision),
         };
         match result {
             WorkResult::Ended(outcome) => outcome,

@@ -47,6 +47,13 @@ impl ReserveFailure {
     }
 }
 
+impl GuardedRequest {
+    /// Whether the request may be forwarded unguarded while the store is away.
+    pub(super) fn may_bypass(&self) -> bool {
+        self.route().store_down == StoreDownPolicy::Bypass && !self.can_wait_for_store
+    }
+}
+
 impl Gate {
     /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed, or holds too
     /// many outcomes for the store already: forgetting one would let a retry execute again.
@@ -63,8 +70,7 @@ impl Gate {
     ) -> WorkResult {
         // A draining instance starts nothing. Another instance may have a store.
         let is_draining = self.instance.draining.is_cancelled();
-        let may_bypass = guarded.route().store_down == StoreDownPolicy::Bypass && !guarded.can_wait_for_store;
-        let Some(outage) = failure.outage().filter(|_| may_bypass && !is_draining) else {
+        let Some(outage) = failure.outage().filter(|_| guarded.may_bypass() && !is_draining) else {
             return WorkResult::refused(failure.into_refusal(&guarded));
         };
         if self.instance.in_flight.is_full_of_unstored_outcomes() {

@@ -52,15 +52,24 @@ impl Gate {
         let request = guarded.enqueue_request(may_use_key.as_ref().ok());
         let epoch = self.instance.cache.current_epoch();
         let mut replaces = None;
+        // Under another salt than the store's, a retry elsewhere would not find the request, and accept it again.
+        let may_accept = !self.instance.salt_replaced.is_cancelled();
         for _ in 0..=TAKE_OVERS_MAX {
-            let enqueued = match (&may_use_key, replaces) {
+            let is_refused = !may_accept || (may_use_key.is_err() && replaces.is_none());
+            let enqueued = if is_refused {
                 // The caller's earlier requests are answered as ever.
-                (Err(wait), None) => match self.instance.store.find(request.reserve_request.id).await {
+                match self.instance.store.find(request.reserve_request.id).await {
                     Ok(Some(record)) => Ok(EnqueueResult::Taken(record)),
-                    Ok(None) => return WorkResult::refused(guarded.refuse_new_key(*wait)),
+                    Ok(None) => {
+                        return WorkResult::refused(match may_use_key {
+                            Err(wait) if may_accept => guarded.refuse_new_key(wait),
+                            _ => Refusal::StoreUnavailable,
+                        });
+                    }
                     Err(error) => Err(error),
-                },
-                _ => self.instance.store.enqueue(request.clone(), replaces).await,
+                }
+            } else {
+                self.instance.store.enqueue(request.clone(), replaces).await
             };
             let record = match enqueued {
                 Ok(EnqueueResult::Accepted) => {
@@ -82,6 +91,7 @@ impl Gate {
             }
             self.instance.cache_completed(&record, epoch);
             match guarded.decide(record) {
+                Decision::TakeOver(_) if !may_accept => return WorkResult::refused(Refusal::StoreUnavailable),
                 Decision::TakeOver(found) => replaces = Some(found),
                 decision => return self.answer(guarded, decision),
             }
@@ -95,13 +105,8 @@ impl Gate {
     pub(super) async fn accepted(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
         let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
-        let settled = tokio::select! {
-            biased;
-            settled = self.instance.wait_groups.wait(&self.instance, id, Instant::now() + wait) => settled,
-            () = self.instance.draining.cancelled() => None,
-        };
         let operation = OperationId::derive(id, &guarded.reserve_request.scope, &self.instance.salt);
-        match settled.map(|record| guarded.decide(record)) {
+        match self.decide_by_end(guarded, Instant::now() + wait).await {
             Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
             Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
             Some(Decision::Accepted(retry_after)) => Outcome::Accepted { operation, retry_after },

@@ -90,12 +90,7 @@ impl Gate {
     /// or the wait is over, the client has to send the request again.
     async fn join(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
         let policy = WaitPolicy::new(guarded.route(), &guarded.head.headers);
-        let settled = tokio::select! {
-            biased;
-            settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, policy.deadline) => settled,
-            () = self.instance.draining.cancelled() => None,
-        };
-        match settled.map(|record| guarded.decide(record)) {
+        match self.decide_by_end(guarded, policy.deadline).await {
             Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
             Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
             Some(Decision::Accepted(retry_after)) => self.accepted(guarded, retry_after).await,
@@ -105,5 +100,16 @@ impl Gate {
             }
             None => policy.still_running(retry_after),
         }
+    }
+
+    /// Waits until the key's attempt is settled, and decides by what became of it. `None` if it is still running at the deadline, if
+    /// a drain has begun, or if the record is gone.
+    pub(super) async fn decide_by_end(&self, guarded: &GuardedRequest, deadline: Instant) -> Option<Decision> {
+        let settled = tokio::select! {
+            biased;
+            settled = self.instance.wait_groups.wait(&self.instance, guarded.reserve_request.id, deadline) => settled,
+            () = self.instance.draining.cancelled() => None,
+        };
+        Some(self.decide_by_newest(settled?, guarded).await)
     }
 }

@@ -51,8 +51,14 @@ impl InstanceLease {
     pub fn record_renewal(&self, started_at: BootInstant) {
         self.missed.store(false, Ordering::Release);
         let until = started_at.millis() + millis(self.expiry) - self.margin();
-        if started_at.millis() > self.valid_until.fetch_max(until, Ordering::AcqRel) {
-            self.unbroken_since.store(BootInstant::now().millis(), Ordering::Release);
+        let is_after_gap = |valid_until: u64| started_at.millis() > valid_until;
+        let note_gap = || self.unbroken_since.store(BootInstant::now().millis(), Ordering::Release);
+        // First the gap: nobody must see the lease valid again and no gap before it. And again, if it was suspended meanwhile.
+        if is_after_gap(self.valid_until.load(Ordering::Acquire)) {
+            note_gap();
+        }
+        if is_after_gap(self.valid_until.fetch_max(until, Ordering::AcqRel)) {
+            note_gap();
         }
     }
 

@@ -120,12 +120,13 @@ impl TokenVerifier {
         // Before the keys are looked at: a read that ends after that is not missed.
         let mut reads = self.reads.subscribe();
         match self.keys()?.verify(token, &self.config) {
-            // A read that ended since the keys were looked at is why none is requested now, and may have brought the key.
-            Err(TokenFault::UnknownKey) if self.request_read() || reads.has_changed().unwrap_or(false) => {}
+            Err(TokenFault::UnknownKey) => {}
             verified => return Ok(verified?),
         }
-        // Whatever came of the read, the newest keys decide.
-        let _ = timeout(READ_WAIT_MAX, reads.changed()).await;
+        if self.request_read() {
+            let _ = timeout(READ_WAIT_MAX, reads.changed()).await;
+        }
+        // Whatever came of the read, the newest keys decide. And if none is requested now, one may have ended since the look above.
         Ok(self.keys()?.verify(token, &self.config)?)
     }
 

@@ -95,25 +95,55 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
-/// Makes sure that the store has the salt that this process uses. Stores it again where a failover has lost it.
+/// What the store has in the place of the salt that this process uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaltCheck {
+    /// That salt.
+    Same,
+    /// Another one.
+    Other,
+    /// None: a failover has lost it.
+    Lost,
+    /// One that this process cannot read. It is the same if another instance has encrypted it under a secret that came later.
+    Unreadable(SaltError),
+}
+
+/// Compares the salt in the store with the one that this process uses.
 ///
 /// # Errors
-/// [`SaltError::Changed`] if the store has another one: a process that started after the loss has drawn it. Or the store failed.
-pub async fn keep(
+/// The store failed.
+pub async fn check(
     store: &dyn Store,
     service: &Arc<str>,
     secrets: &Secrets,
     in_use: &Salt,
-) -> Result<(), OpenSaltError> {
-    let Some(found) = store.salts().find_salt(Arc::clone(service)).await? else {
-        open(store, service, secrets, Some(in_use)).await?;
-        tracing::warn!("the store had lost the salt of the scopes, as by a failover; it is stored again");
-        return Ok(());
-    };
-    match StoredSalt::decode(&found).and_then(|stored| stored.open(service, secrets)) {
-        Ok(salt) if salt != *in_use => Err(SaltError::Changed.into()),
-        // One that cannot be opened is encrypted under a secret that other instances have already.
-        Ok(_) | Err(_) => Ok(()),
+) -> Result<SaltCheck, StoreError> {
+    let Some(found) = store.salts().find_salt(Arc::clone(service)).await? else { return Ok(SaltCheck::Lost) };
+    Ok(match StoredSalt::decode(&found).and_then(|stored| stored.open(service, secrets)) {
+        Ok(salt) if salt == *in_use => SaltCheck::Same,
+        Ok(_) => SaltCheck::Other,
+        Err(error) => SaltCheck::Unreadable(error),
+    })
+}
+
+/// Stores the salt that this process uses where the store has lost it, unless another process was first.
+///
+/// # Errors
+/// The store failed.
+pub async fn restore(
+    store: &dyn Store,
+    service: &Arc<str>,
+    secrets: &Secrets,
+    in_use: &Salt,
+) -> Result<SaltCheck, StoreError> {
+    match open(store, service, secrets, Some(in_use)).await {
+        Ok(_) => {
+            tracing::warn!("the store had lost the salt of the scopes, as by a failover; it is stored again");
+            Ok(SaltCheck::Same)
+        }
+        Err(OpenSaltError::Salt(SaltError::Changed)) => Ok(SaltCheck::Other),
+        Err(OpenSaltError::Salt(error)) => Ok(SaltCheck::Unreadable(error)),
+        Err(OpenSaltError::Store(error)) => Err(error),
     }
 }
 

@@ -7,11 +7,12 @@ use tokio::sync::watch;
 
 use super::{PassResult, Task};
 use crate::config::Config;
+use crate::domain::stored_salt::SaltError;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::store_clock::{ClockJump, ClockReading};
 use crate::instance::{Instance, clock_limits};
 use crate::seeded_bug::SeededBug;
-use crate::store::salts::{self, OpenSaltError};
+use crate::store::salts::{self, SaltCheck};
 use crate::store::{LeaseRenewal, StoreError};
 use crate::telemetry::metrics::Label;
 
@@ -20,12 +21,37 @@ pub struct Heartbeat {
     instance: Arc<Instance>,
     /// The configuration as of the last reload.
     live: watch::Receiver<Arc<Config>>,
+    /// Whether the salt in the store cannot be read, so that it is logged once.
+    is_salt_unreadable: bool,
 }
 
 impl Heartbeat {
     /// Creates the task; each renewal judges the store's clock by the newest configuration of `live`.
     pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { instance, live }
+        Self { instance, live, is_salt_unreadable: false }
+    }
+
+    /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
+    /// and would be executed twice.
+    fn may_go_on(&mut self, salt: &SaltCheck) -> bool {
+        let Instance { instance_lease, salt_replaced, .. } = &*self.instance;
+        match salt {
+            SaltCheck::Other if !salt_replaced.is_cancelled() => {
+                tracing::error!("{}; it ends, and uses the other one when it is started again", SaltError::Changed);
+                salt_replaced.cancel();
+            }
+            SaltCheck::Unreadable(error) if !self.is_salt_unreadable => tracing::warn!(
+                "this process goes on with the salt that it has read at its start, and cannot read the one in the store: {error}. \
+                 They are the same if another instance has a `secret` that this one has not"
+            ),
+            SaltCheck::Same | SaltCheck::Other | SaltCheck::Lost | SaltCheck::Unreadable(_) => {}
+        }
+        self.is_salt_unreadable = matches!(salt, SaltCheck::Unreadable(_));
+        let may_go_on = !salt_replaced.is_cancelled();
+        if !may_go_on {
+            instance_lease.suspend();
+        }
+        may_go_on
     }
 }
 
@@ -33,7 +59,8 @@ impl Task for Heartbeat {
     const NAME: &'static str = "heartbeat";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let Instance { store, instance_lease, store_clock, cache, config, observability, .. } = &*self.instance;
+        let instance = Arc::clone(&self.instance);
+        let Instance { store, instance_lease, store_clock, cache, config, observability, salt, .. } = &*instance;
         let started = BootInstant::now();
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),
@@ -51,32 +78,22 @@ impl Task for Heartbeat {
             }
             has_changed
         };
+        let renew = async { (store.renew_lease(renewal).await, BootInstant::now()) };
         let secrets = self.live.borrow().secrets.clone();
-        let keep_salt = salts::keep(&**store, &config.service, &secrets, &self.instance.salt);
-        let (has_changed, renewed, salt_kept) = tokio::join!(check, store.renew_lease(renewal), keep_salt);
+        let check_salt = salts::check(&**store, &config.service, &secrets, salt);
+        let (has_changed, (renewed, ended), salt_found) = tokio::join!(check, renew, check_salt);
         if has_changed {
             return Ok(PassResult::Full);
         }
-        let renewed = renewed.inspect_err(|_| instance_lease.record_missed_renewal())?;
-        match salt_kept {
-            Ok(()) => {}
-            Err(OpenSaltError::Store(error)) => {
-                instance_lease.record_missed_renewal();
-                return Err(error);
-            }
-            Err(OpenSaltError::Salt(error)) => {
-                // Under two salts a key has two records, and would be executed twice.
-                instance_lease.suspend();
-                if !self.instance.salt_replaced.is_cancelled() {
-                    tracing::error!("{error}; it ends, and uses the other one when it is started again");
-                    self.instance.salt_replaced.cancel();
-                }
-                return Ok(PassResult::Idle);
-            }
+        let missed = |_: &StoreError| instance_lease.record_missed_renewal();
+        let renewed = renewed.inspect_err(missed)?;
+        let salt_found = salt_found.inspect_err(missed)?;
+        if !self.may_go_on(&salt_found) {
+            return Ok(PassResult::Idle);
         }
         store_clock.set_limits(clock_limits(&config.store, &self.live.borrow().routes));
         // Before the lease lets attempts start: what the jump seems to have ended must not be believed.
-        let reading = ClockReading { started, ended: BootInstant::now(), store_time: renewed.now };
+        let reading = ClockReading { started, ended, store_time: renewed.now };
         if let Some(jump) = store_clock.observe(&reading) {
             observability.metrics.clock_jumps.count(jump.direction);
             log_jump(&jump);
@@ -86,6 +103,12 @@ impl Task for Heartbeat {
         // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
         let has_new_purge = cache.observe_purge_count(renewed.purges);
         instance_lease.record_renewal(started);
+        // After the renewal, which takes no longer for it: until here another salt could have been stored unnoticed as well.
+        if salt_found == SaltCheck::Lost
+            && !self.may_go_on(&salts::restore(&**store, &config.service, &secrets, salt).await?)
+        {
+            return Ok(PassResult::Idle);
+        }
         // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.
         Ok(if has_new_purge || store_clock.hold_to_store().is_some() { PassResult::Full } else { PassResult::Idle })
     }

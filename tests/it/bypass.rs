@@ -116,6 +116,20 @@ async fn without_a_lease_requests_are_forwarded_unguarded() {
 }
 
 #[tokio::test]
+async fn a_retry_of_a_bypassed_request_is_answered_without_a_lease_also_where_the_route_repeats_what_is_unknown() {
+    let (world, wire) = away(|setup| setup.short_leases().defaults("on_unknown = \"retry\"")).await;
+    wire.cut();
+    eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.1["lease"]["held"] == false).then_some(())).await;
+    is_bypassed(&world.pay("k-1").send().await, 1);
+    let again = world.pay("k-1").send().await;
+    assert_eq!((again.status, again.oncegate_status(), &*again.text()), (201, Some("unstored"), "effect 1"));
+    wire.restore();
+    is_ready(&world).await;
+    is_stored(&world, "k-1", "effect 1").await;
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn without_a_lease_nothing_is_bypassed_while_the_store_answers() {
     let (world, _wire) = away(Setup::short_leases).await;
     // No lease can be renewed any more; everything else works.

@@ -14,6 +14,7 @@ use crate::harness::proxy::Setup;
 use crate::harness::store_fixture::StoreFixture;
 use crate::harness::{Proxy, Store, World, on_both_stores, postgres, route};
 use crate::policies::reload::{RELOADED, reload};
+use crate::store_trouble::is_unavailable;
 
 const OLD: &str = "secret = \"the old secret of ours\"";
 const ROTATED: &str = "secret = \"the new secret of ours\"\nprevious_secrets = [\"the old secret of ours\"]";
@@ -264,6 +265,28 @@ async fn an_instance_whose_salt_was_replaced_ends_and_uses_the_new_one_when_it_i
     world.crash_and_restart().await;
     assert_eq!(pay(&world, "k-2").await, "executed");
     assert_eq!(world.upstream.calls(), 2);
+}
+
+#[tokio::test]
+async fn an_instance_whose_salt_was_replaced_accepts_nothing_for_later_while_it_drains() {
+    let delivery = route("pay", "delivery = \"async\"");
+    let lines = format!("{OLD}\ndrain_delay = \"10s\"");
+    let world = World::with(Store::postgres().await, |proxy| proxy.short_leases().top(&lines).route(&delivery)).await;
+    assert_eq!(pay(&world, "k-1").await, "queued");
+    world.store.tamper("update oncegate.salts set value = sha256('other')").await;
+    world.proxy.wait_for_log("draining").await;
+    is_unavailable(&world.pay("k-2").field("X-Caller", CALLER).send().await);
+    assert_ne!(pay(&world, "k-1").await, "rejected", "an earlier request is answered as ever");
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_read_the_stored_salt_goes_on_with_its_own_and_says_so() {
+    let world = World::with(Store::postgres().await, |proxy| setup(proxy.short_leases(), OLD)).await;
+    assert_eq!(pay(&world, "k-1").await, "executed");
+    world.store.tamper("update oncegate.salts set value = value || 'x'").await;
+    let line = world.proxy.wait_for_log("cannot read the one in the store").await;
+    assert_eq!(line["level"], "WARN");
+    assert_eq!((&*pay(&world, "k-1").await, &*pay(&world, "k-2").await), ("replayed", "executed"));
 }
 
 on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);

@@ -261,6 +261,29 @@ async fn an_unstored_response_of_the_newest_attempt_is_kept_where_the_route_repe
 }
 
 #[tokio::test]
+async fn a_waiting_duplicate_does_not_get_a_response_that_another_attempt_may_have_followed() {
+    let lines = "on_unknown = \"retry\"\nin_flight = \"wait\"";
+    let (world, wire) = remote(|setup| setup.short_leases().defaults(lines)).await;
+    let other = world.setup.clone().through(&world.store.url()).start().await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    let waiting = world.pay("k-1").spawn();
+    // Sent after it, and answered after a second.
+    assert_eq!(world.pay("k-1").field("Prefer", "wait=1").send().await.status, 409);
+    wire.cut();
+    let same = other.post("/pay").key("k-1").field("Prefer", "wait=0").json(r#"{"amount":10,"currency":"EUR"}"#);
+    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409)).await;
+    assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+    is_unavailable(&waiting.await.unwrap().unwrap());
+    wire.restore();
+    assert_eq!(once_it_is_back(&world, "k-1").await.comparable(), second.replayed());
+}
+
+#[tokio::test]
 async fn lost_connections_fail_only_the_waiting_requests() {
     let (world, wire) = remote(|setup| setup).await;
     for number in 0..5 {

@@ -27,7 +27,7 @@ pub(super) struct PgPools {
     pub settle: PgPool,
     /// Large responses alone, so that none delays a reservation.
     pub replay: PgPool,
-    /// The heartbeat. Pings and look-ups of the salt too: they wait for no lock that the heartbeat does not wait for.
+    /// The heartbeat, its look-up of the salt, and pings: they wait for no lock that other statements of this process take.
     pub lease: PgPool,
     /// The sweep and the list of attempts in flight.
     pub sweep: PgPool,

@@ -15,7 +15,8 @@ const REPLACE_SALT: &str = include_str!("sql/replace_salt.sql");
 
 impl SaltStore for Sqlite {
     fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>> {
-        self.call(Urgency::Ordinary, 0, move |db, _| {
+        // Each heartbeat waits for it.
+        self.call(Urgency::First, 0, move |db, _| {
             let parameters = named_params! { ":service": &*service };
             Ok(db.prepare_cached(FIND_SALT)?.query_row(parameters, |row| row.get("value")).optional()?)
         })

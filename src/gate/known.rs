@@ -1,0 +1,52 @@
+//! What this instance knows of a key without the store, and the case in which only the store knows whether that still holds.
+
+use super::admit::GuardedRequest;
+use super::decide::Decision;
+use super::{Gate, log_and_refuse};
+use crate::domain::record::Record;
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::state::KeyState;
+use crate::instance::boot_time::BootInstant;
+use crate::store::StoreError;
+
+impl Gate {
+    /// Decides by the key's record, if this instance or the shared cache knows it.
+    pub(super) async fn decide_by_known(&self, guarded: &GuardedRequest) -> Option<Decision> {
+        let (instance, id) = (&self.instance, &guarded.reserve_request.id);
+        match instance.known_record(id) {
+            Some(own) => Some(self.decide_by_newest(own, guarded).await),
+            None if instance.shared_cache.is_some() => {
+                let shared = Box::pin(instance.shared_record(id)).await;
+                shared.map(|record| guarded.decide(record))
+            }
+            None => None,
+        }
+    }
+
+    /// Decides by a record that this instance has, or by the store's if another instance has completed the key with a later
+    /// attempt. Only where that may be so is the store asked. While it is away the request is refused, unless its route prefers
+    /// any answer to none.
+    pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
+        if !self.may_be_superseded(&own, guarded) {
+            return guarded.decide(own);
+        }
+        match self.instance.store.find(guarded.reserve_request.id).await {
+            // One past its TTL is what the own attempt has replaced.
+            Ok(Some(stored)) if matches!(stored.state, KeyState::Completed(_)) && !stored.past_ttl => {
+                guarded.decide(stored)
+            }
+            Ok(Some(_) | None) => guarded.decide(own),
+            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if guarded.may_bypass() => guarded.decide(own),
+            Err(error) => Decision::Refuse(log_and_refuse(error)),
+        }
+    }
+
+    /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still to store:
+    /// the lease has ended since, and the route repeats what is unknown.
+    fn may_be_superseded(&self, own: &Record, guarded: &GuardedRequest) -> bool {
+        let is_settled = matches!(&own.state, KeyState::Completed(completed) if completed.expires_at.is_some());
+        !is_settled
+            && guarded.route().on_unknown != OnUnknown::Hold
+            && !self.instance.instance_lease.has_held_since(BootInstant::ago(own.running_for))
+    }
+}
