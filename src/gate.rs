@@ -31,6 +31,7 @@ use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
+use admit::fingerprinting::Fingerprinting;
 use admit::{Admission, GuardedRequest};
 use client::ClientConnection;
 use decide::Decision;
@@ -70,6 +71,7 @@ pub struct Gate {
     /// A child of [`Instance::draining`], one for each worker, so that workers do not contend for its lock.
     draining: CancellationToken,
     live: RwLock<Arc<LiveConfig>>,
+    fingerprinting: Fingerprinting,
 }
 
 /// The part of a gate that a reload replaces as a whole. A request keeps the one that was current at its arrival.
@@ -127,7 +129,7 @@ impl Gate {
     pub fn new(instance: Arc<Instance>) -> Self {
         let live = LiveConfig::new(Arc::clone(&instance.config), &instance);
         let draining = instance.draining.child_token();
-        Self { instance, draining, live: RwLock::new(Arc::new(live)) }
+        Self { instance, draining, live: RwLock::new(Arc::new(live)), fingerprinting: Fingerprinting::default() }
     }
 
     /// Uses another configuration for all requests from now on.

@@ -21,7 +21,7 @@ use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::{FingerprintInput, Secrets};
+use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
 use crate::domain::ids::Token;
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
@@ -45,6 +45,7 @@ pub(super) use message::AdmitError;
 pub use message::Message;
 
 pub mod explain;
+pub(super) mod fingerprinting;
 mod identity;
 mod key_location;
 mod message;
@@ -208,7 +209,8 @@ impl Gate {
             (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
                 let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
-                let reserve_request = self.instance.reserve_request(&view, identity);
+                let fingerprint = self.fingerprinting.fingerprint(&head, &body, route, &secrets).await;
+                let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
                 context.with_trace(|trace| trace.note_record(reserve_request.id));
                 let limits_keys = route.limits_new_keys();
                 let client_address = limits_keys.then(|| client_address(&head, &origin, &live.config));
@@ -270,13 +272,13 @@ impl Gate {
 
 impl Instance {
     /// The reservation of a keyed request.
-    fn reserve_request(&self, view: &RequestView<'_>, identity: RequestIdentity) -> ReserveRequest {
-        let RequestView { head, body, route, secrets, .. } = *view;
-        let path = fingerprint_path(route, head);
-        let fingerprint = route
-            .recipe
-            .fingerprint(&fingerprint_input(head, &path, body), secrets)
-            .expect("a route's own recipe uses the current secret");
+    fn reserve_request(
+        &self,
+        view: &RequestView<'_>,
+        identity: RequestIdentity,
+        fingerprint: Fingerprint,
+    ) -> ReserveRequest {
+        let RequestView { head, route, .. } = *view;
         let id = identity.record_id();
         let RequestIdentity { service, scope, space, key } = identity;
         ReserveRequest {
@@ -312,7 +314,7 @@ impl Instance {
             return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
         };
         first_sent::check(&head.headers, route, || self.store_clock.now())?;
-        Ok(Some(self.reserve_request(view, identity)))
+        Ok(Some(self.reserve_request(view, identity, view.fingerprint())))
     }
 }
 
@@ -345,6 +347,12 @@ pub(super) struct RequestView<'a> {
 }
 
 impl RequestView<'_> {
+    /// The fingerprint by the route's recipe.
+    fn fingerprint(&self) -> Fingerprint {
+        let path = fingerprint_path(self.route, self.head);
+        fingerprinting::fingerprint(self.route, &fingerprint_input(self.head, &path, self.body), self.secrets)
+    }
+
     /// Whether the record was made for this request.
     pub(super) fn is_same_request(&self, reserve_request: &ReserveRequest, record: &Record) -> bool {
         let path = fingerprint_path(self.route, self.head);

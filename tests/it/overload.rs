@@ -2,13 +2,17 @@
 //! new work, nothing that runs, and lets other clients through.
 
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::{
@@ -88,6 +92,52 @@ async fn an_http_2_stream_that_is_silent_is_reset_and_frees_its_connection_to_th
     let answer = timeout(Duration::from_secs(25), client.send_request(request)).await.expect("it ends");
     assert!(answer.is_err() || answer.is_ok_and(|response| response.status() == 408));
     world.upstream.wait_until(|seen| seen.closed >= 1).await;
+}
+
+#[tokio::test]
+async fn an_upload_that_its_service_does_not_read_blocks_no_other_stream_of_its_connection() {
+    // The system accepts its connections, and takes what fits into their buffers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upload = format!("mode = \"off\"\nupstream = \"http://{}\"", silent.local_addr().unwrap());
+    let world =
+        World::with(Store::sqlite(), |setup| setup.route(&route("pay", "")).route(&route("upload", &upload))).await;
+    let mut client = h2::connect(&world).await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    for _ in 0..2 {
+        let sent = Arc::clone(&sent);
+        let endless = stream::repeat_with(move || {
+            sent.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; 16 * 1024])))
+        });
+        let upload = http::Request::post("http://oncegate/upload").body(StreamBody::new(endless).boxed_unsync());
+        tokio::spawn(client.send_request(upload.unwrap()));
+    }
+    // All buffers on the way are full once nothing more is sent; there is no event for it.
+    eventually(TEST_TIMEOUT, async || {
+        let before = sent.load(Ordering::Relaxed);
+        sleep(Duration::from_millis(500)).await;
+        (before > 0 && sent.load(Ordering::Relaxed) == before).then_some(())
+    })
+    .await;
+    let payment =
+        http::Request::post("http://oncegate/pay").header("Idempotency-Key", "\"k-1\"").header("Authorization", "a");
+    let payment = payment.body(Full::new(Bytes::from_static(b"x")).boxed_unsync()).unwrap();
+    let answer = timeout(TEST_TIMEOUT, client.send_request(payment)).await.expect("it is not blocked").unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["oncegate-status"]), (201, &"executed".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn large_bodies_are_compared_as_small_ones() {
+    let world = World::start(Store::sqlite()).await;
+    let members: Vec<_> = (0..10_000).map(|number| format!("\"member-{number}\":{number}")).collect();
+    let reversed: Vec<_> = members.iter().rev().cloned().collect();
+    let (first, same) = (format!("{{{}}}", members.join(",")), format!("{{ {} }}", reversed.join(" , ")));
+    let pay = |body: &str| world.post("/pay").key("k-1").json(body);
+    let answers = join_all([pay(&first).send(), pay(&same).send(), pay(&first).send()]).await;
+    let executed = answers.iter().filter(|answer| answer.oncegate_status() == Some("executed")).count();
+    assert_eq!((executed, world.upstream.calls()), (1, 1));
+    assert!(pay(&first).send().await.is_replay() && pay(&same).send().await.is_replay());
+    assert_eq!(pay(&first.replace(":9999", ":9998")).send().await.status, 422);
 }
 
 #[tokio::test]

@@ -118,7 +118,7 @@ impl Gate {
             space: identity::key_space(route, &Method::POST, head.uri.path()),
             key: key_parsed,
         };
-        let reserve_request = self.instance.reserve_request(&view, identity);
+        let reserve_request = self.instance.reserve_request(&view, identity, view.fingerprint());
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let mut share = self.instance.bodies.share();
         share.add(body.len());
