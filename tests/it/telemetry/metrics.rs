@@ -238,6 +238,8 @@ async fn a_settlement_after_the_lease_is_counted() {
         first.await.unwrap().unwrap();
         let is_counted = async || Metrics::of(&world.proxy).await.get(series) == 1.0;
         eventually(TEST_TIMEOUT, async || is_counted().await.then_some(())).await;
+        // It may start nothing before its lease is back.
+        eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.0 == 200).then_some(())).await;
     }
     assert_eq!(Metrics::of(&beside).await.sum("oncegate_zombie_keys_total"), 2.0);
 }
