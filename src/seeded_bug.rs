@@ -3,6 +3,21 @@
 //! Only a build with the feature `seeded-bugs` has them, and no release is built with it. There, the environment variable
 //! `ONCEGATE_SEEDED_BUG` activates one of them. In every other build [`SeededBug::is_active`] is a constant.
 
+/// Defines the bugs and, where they are built in, the list of all.
+macro_rules! define_bugs {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $bug:ident,)+ }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($(#[$doc])* $bug,)+
+        }
+
+        /// All bugs.
+        #[cfg(feature = "seeded-bugs")]
+        pub const ALL: &[$name] = &[$($name::$bug),+];
+    };
+}
+
+define_bugs! {
 /// A bug that breaks one of the promises. Where `crates/model` leaves the same rule out, its `Weakness` has the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeededBug {
@@ -52,6 +67,8 @@ pub enum SeededBug {
     ResendBroken,
     /// `retry-when-quiet` does not wait.
     RetryBeforeQuiet,
+    /// Whatever salt the store has, this process goes on with its own.
+    SaltNotCompared,
     /// The first byte is sent before the reservation is durable.
     SendBeforeReserved,
     /// A 5xx response counts as "not executed".
@@ -60,12 +77,15 @@ pub enum SeededBug {
     SettleWithoutToken,
     /// Each spelling of a path has keys of its own.
     SpellingsApart,
+    /// An attempt's unstored response is repeated although a later attempt may have been made.
+    SupersededAnswered,
     /// A retry takes over a key whose attempt may have been sent.
     TakeOverUnknown,
     /// A timeout counts as never sent.
     TimeoutIsReleased,
     /// The reaper deletes keys of unknown outcome.
     TtlOnOpen,
+}
 }
 
 impl SeededBug {
@@ -87,51 +107,17 @@ impl SeededBug {
 compile_error!("the feature `seeded-bugs` is for tests: a release must not have it");
 
 #[cfg(feature = "seeded-bugs")]
-pub use choice::{ALL, Choice, VARIABLE, choice};
+pub use choice::{Choice, VARIABLE, choice};
 
 /// The choice of a bug by the environment.
 #[cfg(feature = "seeded-bugs")]
 mod choice {
     use std::sync::OnceLock;
 
-    use super::SeededBug::{self, *};
+    use super::{ALL, SeededBug};
 
     /// The environment variable that names the active bug.
     pub const VARIABLE: &str = "ONCEGATE_SEEDED_BUG";
-
-    /// All bugs.
-    pub const ALL: [SeededBug; 30] = [
-        AcknowledgeEarly,
-        AnswerBeforeStored,
-        BrokenIsReleased,
-        BypassForgets,
-        CachePastTtl,
-        CommitNotDurable,
-        DeliveryTwice,
-        DrainAbandons,
-        ForgottenBeforeStored,
-        JumpsIgnored,
-        KeyWithoutScope,
-        LivingLeaseSwept,
-        LoserAnswersItsOwn,
-        LostSettlementIsOrphan,
-        MismatchJoins,
-        NoLeaseCheck,
-        OrphansWithoutAge,
-        PartialResponseStored,
-        PurgeLeavesCache,
-        ReloadChangesIdentity,
-        RepeatedFieldsMerged,
-        ResendBroken,
-        RetryBeforeQuiet,
-        SendBeforeReserved,
-        ServerErrorIsReleased,
-        SettleWithoutToken,
-        SpellingsApart,
-        TakeOverUnknown,
-        TimeoutIsReleased,
-        TtlOnOpen,
-    ];
 
     /// The variable's meaning.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +139,7 @@ mod choice {
             Err(_) => Choice::Unset,
             Ok(name) if name == "Nothing" => Choice::Nothing,
             Ok(name) => {
-                let wanted = ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+                let wanted = ALL.iter().copied().find(|bug| format!("{bug:?}") == name);
                 wanted.map_or(Choice::Wrong(name), Choice::Active)
             }
         })

@@ -8,6 +8,7 @@ use crate::domain::fingerprint::Secrets;
 use crate::domain::scope::Salt;
 use crate::domain::stored_salt::{SaltError, StoredSalt};
 use crate::machine::fill_random;
+use crate::seeded_bug::SeededBug;
 
 /// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
 const ROUNDS_MAX: usize = 100;
@@ -119,6 +120,9 @@ pub async fn check(
     in_use: &Salt,
 ) -> Result<SaltCheck, StoreError> {
     let Some(found) = store.salts().find_salt(Arc::clone(service)).await? else { return Ok(SaltCheck::Lost) };
+    if SeededBug::SaltNotCompared.is_active() {
+        return Ok(SaltCheck::Same);
+    }
     Ok(match StoredSalt::decode(&found).and_then(|stored| stored.open(service, secrets)) {
         Ok(salt) if salt == *in_use => SaltCheck::Same,
         Ok(_) => SaltCheck::Other,
