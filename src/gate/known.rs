@@ -24,20 +24,28 @@ impl Gate {
         }
     }
 
-    /// Decides by a record that this instance has, or by the store's if another instance has completed the key with a later
-    /// attempt. Only where that may be so is the store asked. While it is away the request is refused, unless its route prefers
-    /// any answer to none.
+    /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only where that
+    /// may be so is the store asked. While it is away no response of the own attempt is given, unless the route prefers any answer
+    /// to none.
     pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
         if !self.may_be_superseded(&own, guarded) {
             return guarded.decide(own);
         }
+        let promises_nothing = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
         match self.instance.store.find(guarded.reserve_request.id).await {
-            // One past its TTL is what the own attempt has replaced.
-            Ok(Some(stored)) if matches!(stored.state, KeyState::Completed(_)) && !stored.past_ttl => {
-                guarded.decide(stored)
+            Ok(Some(stored)) => {
+                let stored = guarded.store_clock.certain(stored, guarded.reserve_request.time_limit);
+                let is_later = match stored.state {
+                    // One past its TTL is what the own attempt has replaced.
+                    KeyState::Completed(_) => !stored.past_ttl,
+                    KeyState::InFlight => stored.token != own.token,
+                    // After a failover it may be from before the own attempt.
+                    _ => false,
+                };
+                guarded.decide(if is_later { stored } else { own })
             }
-            Ok(Some(_) | None) => guarded.decide(own),
-            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if guarded.may_bypass() => guarded.decide(own),
+            Ok(None) => guarded.decide(own),
+            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if promises_nothing => guarded.decide(own),
             Err(error) => Decision::Refuse(log_and_refuse(error)),
         }
     }

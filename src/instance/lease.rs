@@ -51,8 +51,10 @@ impl InstanceLease {
     pub fn record_renewal(&self, started_at: BootInstant) {
         self.missed.store(false, Ordering::Release);
         let until = started_at.millis() + millis(self.expiry) - self.margin();
-        let is_after_gap = |valid_until: u64| started_at.millis() > valid_until;
-        let note_gap = || self.unbroken_since.store(BootInstant::now().millis(), Ordering::Release);
+        // By the time of its end: the store may have executed a renewal that it was slow to accept after the lease had ended there.
+        let now = BootInstant::now().millis();
+        let is_after_gap = |valid_until: u64| now > valid_until;
+        let note_gap = || self.unbroken_since.store(now, Ordering::Release);
         // First the gap: nobody must see the lease valid again and no gap before it. And again, if it was suspended meanwhile.
         if is_after_gap(self.valid_until.load(Ordering::Acquire)) {
             note_gap();
@@ -157,6 +159,15 @@ mod tests {
         lease.suspend();
         assert!(!lease.may_start() && !lease.is_current() && !lease.may_sweep());
         lease.record_renewal(BootInstant::now());
+        assert!(lease.may_start() && !lease.has_held_since(before));
+    }
+
+    #[test]
+    fn a_renewal_that_ends_after_the_lease_has_a_gap_before_it() {
+        let lease = lease();
+        let before = BootInstant::from_millis(BootInstant::now().millis() - 20);
+        lease.valid_until.store(BootInstant::now().millis() - 5, Ordering::Release);
+        lease.record_renewal(BootInstant::from_millis(BootInstant::now().millis() - 10));
         assert!(lease.may_start() && !lease.has_held_since(before));
     }
 

@@ -23,12 +23,14 @@ pub struct Heartbeat {
     live: watch::Receiver<Arc<Config>>,
     /// Whether the salt in the store cannot be read, so that it is logged once.
     is_salt_unreadable: bool,
+    /// Whether the store has lost the salt, and not been seen with it since.
+    was_salt_lost: bool,
 }
 
 impl Heartbeat {
     /// Creates the task; each renewal judges the store's clock by the newest configuration of `live`.
     pub fn new(instance: Arc<Instance>, live: watch::Receiver<Arc<Config>>) -> Self {
-        Self { instance, live, is_salt_unreadable: false }
+        Self { instance, live, is_salt_unreadable: false, was_salt_lost: false }
     }
 
     /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
@@ -40,14 +42,21 @@ impl Heartbeat {
                 tracing::error!("{}; it ends, and uses the other one when it is started again", SaltError::Changed);
                 salt_replaced.cancel();
             }
+            SaltCheck::Unreadable(error) if !self.is_salt_unreadable && self.was_salt_lost => tracing::error!(
+                "the store had lost the salt of the scopes, and another process has stored one that this process cannot read: \
+                 {error}. It starts nothing until it can"
+            ),
             SaltCheck::Unreadable(error) if !self.is_salt_unreadable => tracing::warn!(
                 "this process goes on with the salt that it has read at its start, and cannot read the one in the store: {error}. \
                  They are the same if another instance has a `secret` that this one has not"
             ),
-            SaltCheck::Same | SaltCheck::Other | SaltCheck::Lost | SaltCheck::Unreadable(_) => {}
+            SaltCheck::Lost => self.was_salt_lost = true,
+            SaltCheck::Same => self.was_salt_lost = false,
+            SaltCheck::Other | SaltCheck::Unreadable(_) => {}
         }
         self.is_salt_unreadable = matches!(salt, SaltCheck::Unreadable(_));
-        let may_go_on = !salt_replaced.is_cancelled();
+        let is_doubtful = self.is_salt_unreadable && self.was_salt_lost;
+        let may_go_on = !salt_replaced.is_cancelled() && !is_doubtful;
         if !may_go_on {
             instance_lease.suspend();
         }
@@ -87,7 +96,13 @@ impl Task for Heartbeat {
         }
         let missed = |_: &StoreError| instance_lease.record_missed_renewal();
         let renewed = renewed.inspect_err(missed)?;
-        let salt_found = salt_found.inspect_err(missed)?;
+        let mut salt_found = salt_found.inspect_err(missed)?;
+        let restore_salt = || salts::restore(&**store, &config.service, &secrets, salt);
+        if salt_found == SaltCheck::Lost && !instance_lease.may_start() {
+            // A lease that was suspended, as by a failover, comes back only under a salt that others have too.
+            self.was_salt_lost = true;
+            salt_found = restore_salt().await.inspect_err(missed)?;
+        }
         if !self.may_go_on(&salt_found) {
             return Ok(PassResult::Idle);
         }
@@ -103,10 +118,8 @@ impl Task for Heartbeat {
         // cache answer again: a lease that comes back would otherwise let it replay records that were purged meanwhile.
         let has_new_purge = cache.observe_purge_count(renewed.purges);
         instance_lease.record_renewal(started);
-        // After the renewal, which takes no longer for it: until here another salt could have been stored unnoticed as well.
-        if salt_found == SaltCheck::Lost
-            && !self.may_go_on(&salts::restore(&**store, &config.service, &secrets, salt).await?)
-        {
+        // A lease that holds is renewed first: another salt could have been stored unnoticed until here as well.
+        if salt_found == SaltCheck::Lost && !self.may_go_on(&restore_salt().await?) {
             return Ok(PassResult::Idle);
         }
         // At once: a purge waits until all instances have reported it, and an instance that starts must know of the jump.

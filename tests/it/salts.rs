@@ -12,7 +12,7 @@ use oncegate::store::salts::{self, OpenSaltError};
 
 use crate::harness::proxy::Setup;
 use crate::harness::store_fixture::StoreFixture;
-use crate::harness::{Proxy, Store, World, on_both_stores, postgres, route};
+use crate::harness::{Proxy, Store, TEST_TIMEOUT, World, eventually, on_both_stores, postgres, route};
 use crate::policies::reload::{RELOADED, reload};
 use crate::store_trouble::is_unavailable;
 
@@ -287,6 +287,27 @@ async fn an_instance_that_cannot_read_the_stored_salt_goes_on_with_its_own_and_s
     let line = world.proxy.wait_for_log("cannot read the one in the store").await;
     assert_eq!(line["level"], "WARN");
     assert_eq!((&*pay(&world, "k-1").await, &*pay(&world, "k-2").await), ("replayed", "executed"));
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_read_the_salt_stored_after_a_loss_starts_nothing_until_it_can() {
+    let world = World::with(Store::postgres().await, |proxy| setup(proxy.short_leases(), OLD)).await;
+    assert_eq!(pay(&world, "k-1").await, "executed");
+    // Another process is the first to store one.
+    let first = "create table kept as select value from oncegate.salts;
+        create function be_first() returns trigger language plpgsql as $$ begin
+          if pg_trigger_depth() > 1 then return new; end if;
+          insert into oncegate.salts (service, value) values (new.service, 'x');
+          return null;
+        end $$;
+        create trigger be_first before insert on oncegate.salts for each row execute function be_first();
+        delete from oncegate.salts";
+    world.store.tamper(first).await;
+    world.proxy.wait_for_log("It starts nothing until it can").await;
+    is_unavailable(&world.pay("k-2").field("X-Caller", CALLER).send().await);
+    assert_eq!(pay(&world, "k-1").await, "replayed");
+    world.store.tamper("update oncegate.salts set value = (select value from kept)").await;
+    eventually(TEST_TIMEOUT, async || (pay(&world, "k-2").await == "executed").then_some(())).await;
 }
 
 on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
+
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
 use crate::harness::relay::remote;
@@ -258,6 +260,34 @@ async fn an_unstored_response_of_the_newest_attempt_is_kept_where_the_route_repe
     let again = once_it_is_back(&world, "k-1").await;
     assert_eq!((again.status, again.is_replay(), &*again.text()), (201, true, "effect 1"));
     assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn an_unstored_response_is_not_repeated_while_another_attempt_runs() {
+    let (world, wire) = remote(|setup| setup.short_leases().defaults("on_unknown = \"retry\"")).await;
+    let other = world.setup.clone().through(&world.store.url()).start().await;
+    let holds = [Hold::new(), Hold::new()];
+    for hold in &holds {
+        world.upstream.then(Answer::status(201).hold(hold));
+    }
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    let same = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
+    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409));
+    let meanwhile = async {
+        world.upstream.wait_for_executed(2).await;
+        holds[0].release();
+        assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+        wire.restore();
+        assert_eq!(once_it_is_back(&world, "k-1").await.outcome(), (409, "in-flight".to_owned()));
+        holds[1].release();
+    };
+    let (second, ()) = join(second, meanwhile).await;
+    assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
+    let replay =
+        eventually(TEST_TIMEOUT, async || Some(world.pay("k-1").send().await).filter(|answer| answer.status != 409));
+    assert_eq!(replay.await.comparable(), second.replayed());
 }
 
 #[tokio::test]
