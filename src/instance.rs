@@ -1,6 +1,6 @@
 //! The state of this process that all its requests and tasks share.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub struct Instance {
     pub salt: Salt,
     /// Cancelled when the store has another salt: this process may start nothing any more, and ends.
     pub salt_replaced: CancellationToken,
+    /// Whether the store had lost the salt and has one now that this process cannot read: nothing may start until it can.
+    pub is_salt_doubtful: AtomicBool,
     /// This instance's right to start attempts.
     pub instance_lease: InstanceLease,
     /// The store's clock, as far as this instance believes it.

@@ -1,7 +1,7 @@
 //! Assembles an instance and starts its background tasks, as `run` does and the simulation in `tests/simulation`.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -110,6 +110,7 @@ pub async fn assemble(
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),
         salt_replaced: CancellationToken::new(),
+        is_salt_doubtful: AtomicBool::new(false),
         latencies: RouteLatencies::default(),
         config: Arc::clone(config),
         store: breaker.clone(),

@@ -1,5 +1,6 @@
 //! Accepts a request for asynchronous delivery. A client that gets 202 has its key and its request durable in the store.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,6 +15,7 @@ use crate::config::DeliveryMode;
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
 use crate::domain::operation::OperationId;
 use crate::domain::sealed::SealedBytes;
+use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::machine::fill_random;
 use crate::protocol::prefer;
@@ -53,7 +55,8 @@ impl Gate {
         let epoch = self.instance.cache.current_epoch();
         let mut replaces = None;
         // Under another salt than the store's, a retry elsewhere would not find the request, and accept it again.
-        let may_accept = !self.instance.salt_replaced.is_cancelled();
+        let Instance { salt_replaced, is_salt_doubtful, .. } = &*self.instance;
+        let may_accept = !salt_replaced.is_cancelled() && !is_salt_doubtful.load(Ordering::Acquire);
         for _ in 0..=TAKE_OVERS_MAX {
             let is_refused = !may_accept || (may_use_key.is_err() && replaces.is_none());
             let enqueued = if is_refused {

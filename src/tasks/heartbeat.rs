@@ -1,6 +1,7 @@
 //! Renews this instance's lease, and compares the store's clock with boot time and its salt with the one in use.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -36,7 +37,7 @@ impl Heartbeat {
     /// Whether this process may start anything more, after a look at the salt in the store. Under two salts a key has two records,
     /// and would be executed twice.
     fn may_go_on(&mut self, salt: &SaltCheck) -> bool {
-        let Instance { instance_lease, salt_replaced, .. } = &*self.instance;
+        let Instance { instance_lease, salt_replaced, is_salt_doubtful, .. } = &*self.instance;
         match salt {
             SaltCheck::Other if !salt_replaced.is_cancelled() => {
                 tracing::error!("{}; it ends, and uses the other one when it is started again", SaltError::Changed);
@@ -56,6 +57,7 @@ impl Heartbeat {
         }
         self.is_salt_unreadable = matches!(salt, SaltCheck::Unreadable(_));
         let is_doubtful = self.is_salt_unreadable && self.was_salt_lost;
+        is_salt_doubtful.store(is_doubtful, Ordering::Release);
         let may_go_on = !salt_replaced.is_cancelled() && !is_doubtful;
         if !may_go_on {
             instance_lease.suspend();

@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use framing_guard::FramingTimeouts;
@@ -90,6 +91,7 @@ async fn gate(setup: &Setup) -> Gate {
         unsent_deliveries: Default::default(),
         salt,
         salt_replaced: CancellationToken::new(),
+        is_salt_doubtful: AtomicBool::new(false),
         instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
         store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
         in_flight: Arc::default(),
