@@ -28,9 +28,9 @@ use framing_guard::{FramingTimeouts, GuardedStream, Malformed, Verdicts, http2};
 
 /// The concurrent streams of one HTTP/2 connection: as many as browsers and gRPC clients use, and a bound for one client.
 const STREAMS_MAX: u32 = 100;
-/// The bytes of bodies that one HTTP/2 connection, and one of its streams, may have sent and Oncegate not read yet. The worker reads
-/// as many in one turn, in which nobody else has it: hyper's own bound of 1 MiB doubled the p99 of other clients. A stream has less,
-/// so that an upload to a slow service does not block the others of its connection.
+/// The bytes of bodies that a client may send on one HTTP/2 connection, and on one of its streams, before Oncegate reads them. The
+/// worker reads that much in one turn, and serves nobody else meanwhile: with hyper's own bound of 1 MiB, other clients' p99 was twice
+/// as long. A stream has less, so that an upload to a slow service does not block the others of its connection.
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 const STREAM_WINDOW: u32 = 64 * 1024;
 /// The header fields of one HTTP/2 request: 64 KiB, as in HTTP/1.

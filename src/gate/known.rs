@@ -31,7 +31,8 @@ impl Gate {
         if !self.may_be_superseded(&own, guarded) {
             return guarded.decide(own);
         }
-        let promises_nothing = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
+        // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one.
+        let own_suffices = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
         match self.instance.store.find(guarded.reserve_request.id).await {
             Ok(Some(stored)) => {
                 let stored = guarded.store_clock.certain(stored, guarded.reserve_request.time_limit);
@@ -45,7 +46,7 @@ impl Gate {
                 guarded.decide(if is_later { stored } else { own })
             }
             Ok(None) => guarded.decide(own),
-            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if promises_nothing => guarded.decide(own),
+            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if own_suffices => guarded.decide(own),
             Err(error) => Decision::Refuse(log_and_refuse(error)),
         }
     }

@@ -51,11 +51,12 @@ impl InstanceLease {
     pub fn record_renewal(&self, started_at: BootInstant) {
         self.missed.store(false, Ordering::Release);
         let until = started_at.millis() + millis(self.expiry) - self.margin();
-        // By the time of its end: the store may have executed a renewal that it was slow to accept after the lease had ended there.
+        // Now, and not when it was started: the store may have been slow, and the lease have ended there before it was renewed.
         let now = BootInstant::now().millis();
         let is_after_gap = |valid_until: u64| now > valid_until;
         let note_gap = || self.unbroken_since.store(now, Ordering::Release);
-        // First the gap: nobody must see the lease valid again and no gap before it. And again, if it was suspended meanwhile.
+        // The gap first: nobody may see the lease valid again without the gap before it. And once more, because it may have been
+        // suspended between the two.
         if is_after_gap(self.valid_until.load(Ordering::Acquire)) {
             note_gap();
         }

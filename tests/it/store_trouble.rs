@@ -25,6 +25,12 @@ async fn once_it_is_back(world: &World, key: &str) -> Response {
     eventually(TEST_TIMEOUT, async || Some(world.pay(key).send().await).filter(|answer| answer.status != 503)).await
 }
 
+/// Sends the request of `k-1` to another proxy until that one repeats the lapsed attempt, and returns its answer.
+async fn is_repeated_at(other: &Proxy) -> Response {
+    let same = other.post("/pay").key("k-1").field("Prefer", "wait=0").json(r#"{"amount":10,"currency":"EUR"}"#);
+    eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409)).await
+}
+
 #[tokio::test]
 async fn a_proxy_without_its_store_does_not_start() {
     let nowhere = Upstream::unused_address().await;
@@ -230,8 +236,7 @@ async fn an_unstored_response_is_not_repeated_where_another_attempt_may_have_fol
     let first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
     wire.cut();
-    let same = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
-    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409)).await;
+    let second = is_repeated_at(&other).await;
     assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
     hold.release();
     let first = first.await.unwrap().unwrap();
@@ -273,8 +278,7 @@ async fn an_unstored_response_is_not_repeated_while_another_attempt_runs() {
     let first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
     wire.cut();
-    let same = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
-    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409));
+    let second = is_repeated_at(&other);
     let meanwhile = async {
         world.upstream.wait_for_executed(2).await;
         holds[0].release();
@@ -303,8 +307,7 @@ async fn a_waiting_duplicate_does_not_get_a_response_that_another_attempt_may_ha
     // Sent after it, and answered after a second.
     assert_eq!(world.pay("k-1").field("Prefer", "wait=1").send().await.status, 409);
     wire.cut();
-    let same = other.post("/pay").key("k-1").field("Prefer", "wait=0").json(r#"{"amount":10,"currency":"EUR"}"#);
-    let second = eventually(TEST_TIMEOUT, async || Some(same.send().await).filter(|answer| answer.status != 409)).await;
+    let second = is_repeated_at(&other).await;
     assert_eq!((second.oncegate_status(), &*second.text()), (Some("executed"), "effect 2"));
     hold.release();
     assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
