@@ -120,9 +120,9 @@ pub(super) fn key_space_text(route: &Route, method: &Method, path: &str) -> Stri
         KeySpace::Path => {
             let host = route.host.as_deref().unwrap_or_default();
             let path = if SeededBug::SpellingsApart.is_active() { path.to_owned() } else { key_path(path) };
-            format!("{method} {host}{path}")
+            [method.as_str(), " ", host, &path].concat()
         }
-        KeySpace::Route => format!("route {}", route.space_name()),
+        KeySpace::Route => ["route ", route.space_name()].concat(),
         KeySpace::Service => "service".to_owned(),
     }
 }

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
+use itoa::Buffer;
+
 use super::{REQUESTS, json_writer};
-use crate::domain::rfc3339;
+use crate::domain::rfc3339::display_micros;
 use crate::telemetry::log_writer::LogWriter;
 
 /// The log line of a request on a route that guards or observes.
@@ -90,13 +92,7 @@ impl RequestLine<'_> {
 
     /// Appends the line as JSON, with the fields in the order of `tracing_subscriber`.
     fn format_json(&self, text: &mut String, now: SystemTime) {
-        let micros = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_micros() % 1_000;
-        let seconds = rfc3339::format(now);
-        let _ = write!(
-            text,
-            "{{\"timestamp\":\"{}{micros:03}Z\",\"level\":\"INFO\",\"message\":\"request\"",
-            seconds.trim_end_matches('Z')
-        );
+        let _ = write!(text, "{{\"timestamp\":\"{}\",\"level\":\"INFO\",\"message\":\"request\"", display_micros(now));
         let texts = [
             ("route", Some(self.route)),
             ("path", Some(self.path)),
@@ -109,25 +105,53 @@ impl RequestLine<'_> {
         ];
         for (name, value) in texts {
             let Some(value) = value else { continue };
-            let _ = write!(text, ",\"{name}\":");
+            append_name(text, name);
             append_quoted(text, value);
         }
         let numbers = [("status", self.status.map(u32::from)), ("attempt", self.attempt)];
         for (name, number) in numbers {
-            let _ = number.map_or(Ok(()), |number| write!(text, ",\"{name}\":{number}"));
+            let Some(number) = number else { continue };
+            append_name(text, name);
+            text.push_str(Buffer::new().format(number));
         }
         let times = [("total_ms", Some(self.total)), ("store_ms", self.store), ("upstream_ms", self.upstream)];
         for (name, time) in times {
-            let Some(us) = time.map(|time| time.as_micros()) else { continue };
-            let _ = write!(text, ",\"{name}\":{}.{:03}", us / 1_000, us % 1_000);
+            let Some(time) = time else { continue };
+            append_name(text, name);
+            append_millis(text, time);
         }
         text.push_str(if self.client_gone { ",\"client_gone\":true}\n" } else { "}\n" });
     }
 }
 
+fn append_name(text: &mut String, name: &str) {
+    text.push_str(",\"");
+    text.push_str(name);
+    text.push_str("\":");
+}
+
+/// Appends a time in milliseconds, with microsecond precision.
+fn append_millis(text: &mut String, time: Duration) {
+    let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let (whole, fraction) = (us / 1_000, (us % 1_000) as u16);
+    text.push_str(Buffer::new().format(whole));
+    text.push('.');
+    let digit = |value: u16| char::from(b'0' + (value % 10) as u8);
+    text.extend([digit(fraction / 100), digit(fraction / 10), digit(fraction)]);
+}
+
 /// Appends `value` as a JSON string (RFC 8259 section 7). Nearly always there is nothing to escape.
 fn append_quoted(text: &mut String, value: &str) {
     text.push('"');
+    if value.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        append_escaped(text, value);
+    } else {
+        text.push_str(value);
+    }
+    text.push('"');
+}
+
+fn append_escaped(text: &mut String, value: &str) {
     for character in value.chars() {
         match character {
             '"' | '\\' => text.extend(['\\', character]),
@@ -137,7 +161,6 @@ fn append_quoted(text: &mut String, value: &str) {
             _ => text.push(character),
         }
     }
-    text.push('"');
 }
 
 /// Returns a time in milliseconds, with microsecond precision.
