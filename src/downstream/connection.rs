@@ -45,39 +45,12 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Serves a connection to its end, or, once a drain is `closing`, to the end of its running requests.
 pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: FramingTimeouts, drain: DrainSignals) {
     let certificate = socket.certificate_name().map(Arc::new);
-    let client = Arc::new(ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) });
+    let client = ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) };
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let service = service_fn(|mut request: Request<Incoming>| {
-        let (gate, client, verdicts) = (Arc::clone(&gate), Arc::clone(&client), verdicts.clone());
-        let (socket, leaving) = (socket.clone(), drain.leaving.clone());
-        async move {
-            if request.version() == Version::HTTP_2 {
-                http2::join_cookies(request.headers_mut());
-                let request = request.map(RequestBody::new);
-                let response = answer_request(request, &client, &gate, &verdicts, &socket).await;
-                return Ok::<_, Infallible>(response);
-            }
-            socket.begin_request();
-            let (request, unread) = split_unread(request);
-            let mut response = answer_request(request, &client, &gate, &verdicts, &socket).await;
-            let is_last = response.headers().get(CONNECTION).is_some_and(|option| option == "close");
-            let can_keep = match unread.filter(|_| !is_last) {
-                Some(unread) => {
-                    let service_closes = response.extensions().get::<ServiceCloses>().is_some();
-                    can_keep_connection(unread, service_closes).await
-                }
-                None => !is_last,
-            };
-            // `close` beside an answer loses nothing; a connection that is cut while it is idle may be cut under the
-            // client's next request. HTTP/2 has GOAWAY for this, which is sent when the drain is `closing`.
-            let closes = !can_keep || leaving.is_cancelled();
-            if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok(response)
-        }
-    });
+    let served = Arc::new(ServedConnection { gate, client, verdicts, socket, drain });
+    let ServedConnection { client, verdicts, socket, drain, .. } = &*served;
+    let service = service_fn(|request| Arc::clone(&served).respond(request));
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,
     // and it needs hyper's own time limit for heads to be off.
@@ -121,41 +94,72 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     }
 }
 
-async fn answer_request(
-    request: Request<RequestBody>,
-    client: &ClientConnection,
-    gate: &Arc<Gate>,
-    verdicts: &Verdicts,
-    socket: &SharedSocket,
-) -> Response<Body> {
-    let verdict = match request.version() {
-        Version::HTTP_2 => http2::check_request(&request),
-        _ => verdicts.next(),
-    };
-    let response = match verdict {
-        Ok(()) => {
-            let mut handled = pin!(gate.handle(request, client));
-            // Code that buffers the body reports its framing errors itself. A body that streams through would only end as
-            // some broken request at the service: the guard's verdict answers it here, and the upstream is left with an
-            // incomplete request.
-            poll_fn(|context| {
-                let handled = handled.as_mut().poll(context);
-                if client.early_hints.any() && (handled.is_ready() || socket.is_between_messages()) {
-                    socket.write_between_messages(&client.early_hints.take());
-                }
-                match (handled, verdicts.body_error()) {
-                    (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(gate, malformed)),
-                    (handled, _) => handled,
-                }
-            })
-            .await
+/// A connection, as its requests see it.
+struct ServedConnection {
+    gate: Arc<Gate>,
+    client: ClientConnection,
+    verdicts: Verdicts,
+    socket: SharedSocket,
+    drain: DrainSignals,
+}
+
+impl ServedConnection {
+    async fn respond(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        if request.version() == Version::HTTP_2 {
+            http2::join_cookies(request.headers_mut());
+            return Ok(self.answer(request.map(RequestBody::new)).await);
         }
-        Err(malformed) => refuse(gate, malformed),
-    };
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        verdicts.mark_upgraded();
+        self.socket.begin_request();
+        let (request, unread) = split_unread(request);
+        let mut response = self.answer(request).await;
+        let is_last = response.headers().get(CONNECTION).is_some_and(|option| option == "close");
+        let can_keep = match unread.filter(|_| !is_last) {
+            Some(unread) => {
+                let service_closes = response.extensions().get::<ServiceCloses>().is_some();
+                can_keep_connection(unread, service_closes).await
+            }
+            None => !is_last,
+        };
+        // `close` beside an answer loses nothing; a connection that is cut while it is idle may be cut under the client's next
+        // request. HTTP/2 has GOAWAY for this, which is sent when the drain is `closing`.
+        let closes = !can_keep || self.drain.leaving.is_cancelled();
+        if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
     }
-    response
+
+    async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {
+        let Self { gate, client, verdicts, socket, .. } = self;
+        let verdict = match request.version() {
+            Version::HTTP_2 => http2::check_request(&request),
+            _ => verdicts.next(),
+        };
+        let response = match verdict {
+            Ok(()) => {
+                let mut handled = pin!(gate.handle(request, client));
+                // Code that buffers the body reports its framing errors itself. A body that streams through would only end as
+                // some broken request at the service: the guard's verdict answers it here, and the upstream is left with an
+                // incomplete request.
+                poll_fn(|context| {
+                    let handled = handled.as_mut().poll(context);
+                    if client.early_hints.any() && (handled.is_ready() || socket.is_between_messages()) {
+                        socket.write_between_messages(&client.early_hints.take());
+                    }
+                    match (handled, verdicts.body_error()) {
+                        (Poll::Pending, Some(malformed)) => Poll::Ready(refuse(gate, malformed)),
+                        (handled, _) => handled,
+                    }
+                })
+                .await
+            }
+            Err(malformed) => refuse(gate, malformed),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            verdicts.mark_upgraded();
+        }
+        response
+    }
 }
 
 /// Refuses a request whose end is unknown or wrong: no byte after it can be read as a request.
