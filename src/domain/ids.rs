@@ -111,7 +111,8 @@ impl RecordId {
 
 impl fmt::Display for RecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&HEXLOWER.encode_display(&self.0), f)
+        let mut digits = [0; 64];
+        f.write_str(HEXLOWER.encode_mut_str(&self.0, &mut digits))
     }
 }
 

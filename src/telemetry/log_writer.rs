@@ -1,9 +1,9 @@
 //! Writes log lines to standard error without blocking the code that logs.
 //!
 //! Logging puts a line into a buffer; one thread writes the buffer, many lines with one call. A line after a quiet time is
-//! written at once, later ones are gathered for [`GATHER_TIME`], so that the thread is not woken for each of them. If standard
-//! error is too slow (a pipe that nobody reads, a disk that hangs), lines that do not fit are dropped and counted: a request
-//! never waits for its own log.
+//! written at once, and so is a warning or an error; others are gathered for [`GATHER_TIME`], so that the thread is not woken for
+//! each of them. If standard error is too slow (a pipe that nobody reads, a disk that hangs), lines that do not fit are dropped and
+//! counted: a request never waits for its own log.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,22 +13,20 @@ use std::time::Duration;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The size of the buffer, 1 MiB: some thousand lines, or a tenth of a second at more requests than one machine serves.
+/// The size of the buffer, 1 MiB: some thousand lines, or the lines of 30 ms at as many requests as two cores serve.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The limit for warnings and errors: they have another 1 MiB to themselves, so that a flood of lines does not hide its own
-/// cause.
-const URGENT_BYTES_MAX: usize = 2 * BYTES_MAX;
-
 /// The time between two writes while lines keep coming. To wake the thread for each line costs more than the line itself; a
-/// reader of the log notices no 5 ms, and at most so much of it is lost when the process is killed.
+/// reader of the log notices no 5 ms.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
-#[derive(Default)]
 struct LogQueue {
+    /// The limit for the lines that wait. Warnings and errors have as much again to themselves, so that a flood of lines does not
+    /// hide its own cause.
+    bytes_max: usize,
     state: Mutex<LogQueueState>,
-    /// There is a first line for the thread, or somebody waits for `written`.
-    wanted: Condvar,
+    /// The lines are due.
+    due: Condvar,
     written: Condvar,
 }
 
@@ -36,8 +34,9 @@ struct LogQueue {
 struct LogQueueState {
     waiting: Vec<u8>,
     writer: WriterState,
-    /// Whether somebody waits until all lines are written.
-    is_flushing: bool,
+    /// Whether the lines are to be written without gathering more: the thread sleeps, one of them is urgent, they are many, or
+    /// somebody waits for them.
+    is_due: bool,
     dropped: u64,
     /// The dropped lines that were reported already.
     reported: u64,
@@ -55,18 +54,32 @@ enum WriterState {
 }
 
 impl LogQueue {
-    /// Adds a line unless the buffer would exceed `bytes_max`.
-    fn push(&self, line: &[u8], bytes_max: usize) {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, state: Mutex::default(), due: Condvar::new(), written: Condvar::new() }
+    }
+
+    /// Adds a line unless the buffer is full. An urgent line may fill twice the buffer, and is written without delay: it may be
+    /// the last before the process is killed.
+    fn push(&self, line: &[u8], is_urgent: bool) {
         let mut state = self.lock();
+        let bytes_max = if is_urgent { 2 * self.bytes_max } else { self.bytes_max };
         if state.waiting.len() + line.len() > bytes_max {
             state.dropped += 1;
             return;
         }
         state.waiting.extend_from_slice(line);
-        let is_idle = state.writer == WriterState::Idle;
+        // Well before the buffer is full: no line is dropped because of others that gather.
+        let many = state.waiting.len() >= self.bytes_max / 4;
+        if is_urgent || many || state.writer == WriterState::Idle {
+            self.make_due(state);
+        }
+    }
+
+    fn make_due(&self, mut state: MutexGuard<'_, LogQueueState>) {
+        let was_due = std::mem::replace(&mut state.is_due, true);
         drop(state);
-        if is_idle {
-            self.wanted.notify_one();
+        if !was_due {
+            self.due.notify_one();
         }
     }
 
@@ -79,10 +92,12 @@ impl LogQueue {
                 let mut state = self.lock();
                 while state.waiting.is_empty() {
                     state.writer = WriterState::Idle;
-                    state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state.is_due = false;
+                    state = self.due.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
                 std::mem::swap(&mut state.waiting, &mut lines);
                 state.writer = WriterState::Writing;
+                state.is_due = false;
             }
             // An error is ignored: there is no other place to report it.
             let _ = out.write_all(&lines).and_then(|()| out.flush());
@@ -90,27 +105,26 @@ impl LogQueue {
             lines.shrink_to(BYTES_MAX);
             let dropped = {
                 let mut state = self.lock();
-                state.writer = WriterState::Gathering;
-                self.written.notify_all();
                 let all = state.dropped;
                 all - std::mem::replace(&mut state.reported, all)
             };
             if dropped > 0 {
                 report_dropped(dropped);
             }
-            let gathering = self.wanted.wait_timeout_while(self.lock(), gather_time, |state| !state.is_flushing);
-            drop(gathering.unwrap_or_else(PoisonError::into_inner));
+            // Only now, so that a flush waits for the report too.
+            let mut state = self.lock();
+            state.writer = WriterState::Gathering;
+            self.written.notify_all();
+            let gathered = self.due.wait_timeout_while(state, gather_time, |state| !state.is_due);
+            drop(gathered.unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     /// Waits until all lines are written, for at most `timeout`.
     fn flush(&self, timeout: Duration) {
-        let mut state = self.lock();
-        state.is_flushing = true;
-        self.wanted.notify_one();
+        self.make_due(self.lock());
         let is_behind = |state: &mut LogQueueState| state.writer == WriterState::Writing || !state.waiting.is_empty();
-        let waited = self.written.wait_timeout_while(state, timeout, is_behind);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_flushing = false;
+        drop(self.written.wait_timeout_while(self.lock(), timeout, is_behind));
     }
 
     fn lock(&self) -> MutexGuard<'_, LogQueueState> {
@@ -125,25 +139,25 @@ static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 #[derive(Clone, Copy)]
 pub(super) struct LogWriter {
     queue: &'static LogQueue,
-    bytes_max: usize,
+    is_urgent: bool,
 }
 
 impl LogWriter {
     /// Starts the thread that writes, unless it runs already; there is one for the whole process.
     pub(super) fn new() -> io::Result<Self> {
-        if QUEUE.set(LogQueue::default()).is_ok() {
+        if QUEUE.set(LogQueue::new(BYTES_MAX)).is_ok() {
             let report = |dropped| tracing::warn!(dropped, "standard error is too slow: log lines were dropped");
             let write = move || QUEUE.wait().write_forever(io::stderr(), GATHER_TIME, report);
             thread::Builder::new().name("log".into()).spawn(write)?;
         }
-        Ok(Self { queue: QUEUE.wait(), bytes_max: BYTES_MAX })
+        Ok(Self { queue: QUEUE.wait(), is_urgent: false })
     }
 }
 
 impl Write for LogWriter {
     /// Takes one whole line, as `tracing_subscriber` formats it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.queue.push(line, self.bytes_max);
+        self.queue.push(line, self.is_urgent);
         Ok(line.len())
     }
 
@@ -160,8 +174,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Self {
-        let urgent = *metadata.level() <= Level::WARN;
-        Self { bytes_max: if urgent { URGENT_BYTES_MAX } else { BYTES_MAX }, ..*self }
+        Self { is_urgent: *metadata.level() <= Level::WARN, ..*self }
     }
 }
 
@@ -199,22 +212,42 @@ mod tests {
         }
     }
 
+    /// Starts a thread that writes the queue's lines. Returns the permits for its writes, and what it has written.
+    fn start_writer(
+        queue: &Arc<LogQueue>,
+        gather_time: Duration,
+        report_dropped: impl Fn(u64) + Send + 'static,
+    ) -> (mpsc::Sender<()>, mpsc::Receiver<Vec<u8>>) {
+        let ((allow, allowed), (out, written)) = (mpsc::channel(), mpsc::channel());
+        let queue = Arc::clone(queue);
+        thread::spawn(move || queue.write_forever(Slow(allowed, out), gather_time, report_dropped));
+        (allow, written)
+    }
+
+    /// A queue whose writer gathers for ever, after a first line.
+    fn gathering_queue() -> (Arc<LogQueue>, mpsc::Receiver<Vec<u8>>) {
+        let queue = Arc::new(LogQueue::new(100));
+        let (allow, written) = start_writer(&queue, Duration::MAX, |_| ());
+        (0..10).for_each(|_| allow.send(()).unwrap());
+        queue.push(b"first\n", false);
+        assert_eq!(written.recv().unwrap(), b"first\n");
+        (queue, written)
+    }
+
     #[test]
     fn logging_never_waits_and_dropped_lines_are_counted_and_reported() {
-        let queue = Arc::new(LogQueue::default());
-        let ((allow, allowed), (out, written), (report, reports)) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-        let writer = Arc::clone(&queue);
-        let report = move |dropped| report.send(dropped).unwrap();
-        thread::spawn(move || writer.write_forever(Slow(allowed, out), GATHER_TIME, report));
-        queue.push(b"first\n", 10);
+        let queue = Arc::new(LogQueue::new(10));
+        let (report, reports) = mpsc::channel();
+        let (allow, written) = start_writer(&queue, GATHER_TIME, move |dropped| report.send(dropped).unwrap());
+        queue.push(b"first\n", false);
         // Until the writer has taken the line, and is stuck.
         while queue.lock().writer != WriterState::Writing {
             thread::yield_now();
         }
         for line in ["1234\n", "5678\n", "lost\n", "lost\n"] {
-            queue.push(line.as_bytes(), 10);
+            queue.push(line.as_bytes(), false);
         }
-        queue.push(b"urgent\n", 20);
+        queue.push(b"urgent\n", true);
         assert_eq!(queue.lock().dropped, 2);
         allow.send(()).unwrap();
         assert_eq!(written.recv().unwrap(), b"first\n");
@@ -226,23 +259,29 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_come_soon_after_another_are_gathered_into_one_write() {
-        let queue = Arc::new(LogQueue::default());
-        let ((allow, allowed), (out, written)) = (mpsc::channel(), mpsc::channel());
-        let writer = Arc::clone(&queue);
-        thread::spawn(move || writer.write_forever(Slow(allowed, out), Duration::MAX, |_| ()));
-        for _ in 0..3 {
-            allow.send(()).unwrap();
-        }
-        queue.push(b"at once\n", BYTES_MAX);
-        assert_eq!(written.recv().unwrap(), b"at once\n");
-        queue.push(b"one\n", BYTES_MAX);
-        // A thread that did not gather would write that line now.
-        for _ in 0..100 {
-            thread::yield_now();
-        }
-        queue.push(b"two\n", BYTES_MAX);
+    fn lines_that_come_soon_after_another_are_gathered_until_somebody_waits_for_them() {
+        let (queue, written) = gathering_queue();
+        queue.push(b"one\n", false);
+        // A thread that does not gather writes that line now.
+        (0..100).for_each(|_| thread::yield_now());
+        queue.push(b"two\n", false);
         queue.flush(Duration::from_secs(60));
         assert_eq!(written.recv().unwrap(), b"one\ntwo\n");
+    }
+
+    #[test]
+    fn an_urgent_line_ends_the_gathering() {
+        let (queue, written) = gathering_queue();
+        queue.push(b"one\n", false);
+        queue.push(b"urgent\n", true);
+        assert_eq!(written.recv().unwrap(), b"one\nurgent\n");
+    }
+
+    #[test]
+    fn a_quarter_of_a_buffer_ends_the_gathering() {
+        let (queue, written) = gathering_queue();
+        queue.push(b"one\n", false);
+        queue.push(b"a line of twenty one\n", false);
+        assert_eq!(written.recv().unwrap(), b"one\na line of twenty one\n");
     }
 }
