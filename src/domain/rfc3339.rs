@@ -1,4 +1,4 @@
-//! Times in the API: RFC 3339, in UTC, to the millisecond.
+//! Times in the API and in logs: RFC 3339, in UTC.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

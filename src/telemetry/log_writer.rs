@@ -25,8 +25,9 @@ struct LogQueue {
     /// hide its own cause.
     bytes_max: usize,
     state: Mutex<LogQueueState>,
-    /// The lines are due.
+    /// Wakes the thread when `is_due` becomes true.
     due: Condvar,
+    /// Wakes those who flush after each write.
     written: Condvar,
 }
 
