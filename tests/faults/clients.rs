@@ -19,10 +19,8 @@ use crate::seeded_random::SeededRandom;
 
 /// The number of recent keys that clients reuse.
 const RECENT: usize = 40;
-/// The number of consecutive tries of one operation.
+/// The number of consecutive tries of one operation, and of the request for each key at the end. The store may be slow then.
 const TRIES: usize = 8;
-/// The number of tries at the end, where the store is slow; each counts.
-const TRIES_AT_THE_END: usize = 3;
 /// Longer than any answer takes unless a request is stuck.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(6);
 /// Per mille of operations that another request with the key accompanies while they run.
@@ -146,7 +144,7 @@ impl ClientPool {
                 loop {
                     let Some((name, route)) = names.lock().unwrap().pop() else { return };
                     let known = RememberedKey { name, route, acknowledged: false };
-                    for _ in 0..TRIES_AT_THE_END {
+                    for _ in 0..TRIES {
                         let body = match route {
                             TargetRoute::Messages => message_body(&known.name),
                             TargetRoute::Pay | TargetRoute::Later | TargetRoute::Preferred => right_body(&known.name),

@@ -30,7 +30,7 @@ pub const OPERATIONS: &str = "operations";
 const SLACK: Duration = Duration::from_millis(600);
 
 /// The time by which a run may be extended until each fault was injected.
-const OVERTIME: Duration = Duration::from_secs(20);
+const OVERTIME: Duration = Duration::from_secs(60);
 
 /// The longest pause between two faults; twice that once all were injected, and twice the fault after one of a Patroni cluster.
 const PAUSE_MAX: Duration = Duration::from_millis(1_500);
