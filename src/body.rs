@@ -9,11 +9,13 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::{mpsc, oneshot};
 
+use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
 use request_body::RequestBody;
 
 pub mod arrival_rate;
 pub mod body_budget;
+pub mod client_body;
 pub mod early_response;
 pub mod pooled;
 pub mod request_body;
@@ -30,6 +32,8 @@ pub enum Body {
         data: Bytes,
         /// The trailers that follow them.
         trailers: Option<HeaderMap>,
+        /// The part of the memory for bodies that this body takes, where it counts.
+        share: Option<BudgetShare>,
     },
     /// A body that streams from a client.
     Streaming(RequestBody),
@@ -38,7 +42,12 @@ pub enum Body {
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
     /// A body that one of our tasks passes on: see `gate::oversize`.
-    Piped(mpsc::Receiver<BodyPiece>),
+    Piped {
+        /// The pieces. A channel that closes without an end is a body that broke off.
+        pieces: mpsc::Receiver<BodyPiece>,
+        /// The part of the memory for bodies that its beginning takes.
+        share: Option<BudgetShare>,
+    },
 }
 
 /// Counts live [`ConnectionGuard`]s: the requests that must end with their client's connection, or a body that is still being sent.
@@ -74,36 +83,50 @@ pub enum BodyPiece {
 #[derive(Debug)]
 pub struct TeedBody {
     incoming: RequestBody,
-    copy: BytesMut,
+    /// The copy so far; `None` once it is sent, or when the body is too long or finds no room.
+    copy: Option<BodyCopy>,
     bytes_max: usize,
-    /// The receiver of the whole copy; `None` once it is sent, or when the body is too long.
-    receiver: Option<oneshot::Sender<Bytes>>,
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+struct BodyCopy {
+    bytes: BytesMut,
+    share: BudgetShare,
+    receiver: oneshot::Sender<(Bytes, BudgetShare)>,
 }
 
 impl TeedBody {
     fn copy_data(&mut self, data: &Bytes) {
-        if self.copy.len() + data.len() > self.bytes_max {
-            self.receiver = None;
-        } else if self.receiver.is_some() {
-            self.copy.extend_from_slice(data);
+        let Some(copy) = &mut self.copy else { return };
+        let is_short = copy.bytes.len() + data.len() <= self.bytes_max;
+        if is_short && copy.share.try_add(data.len(), Arrived::Much).is_ok() {
+            copy.bytes.extend_from_slice(data);
+        } else {
+            self.copy = None;
         }
     }
 
     fn send_copy_at_end(&mut self) {
         if self.incoming.is_end_stream()
-            && let Some(receiver) = self.receiver.take()
+            && let Some(BodyCopy { bytes, share, receiver }) = self.copy.take()
         {
-            let _ = receiver.send(std::mem::take(&mut self.copy).freeze());
+            let _ = receiver.send((bytes.freeze(), share));
         }
     }
 }
 
 impl Body {
-    /// Returns a streaming body and the receiver of its copy. The receiver gets an error if the body breaks off or is longer
-    /// than `bytes_max`.
-    pub fn teed(incoming: RequestBody, bytes_max: usize) -> (Self, oneshot::Receiver<Bytes>) {
+    /// Returns a streaming body and the receiver of its copy, which counts in `share`. The receiver gets an error if the body
+    /// breaks off, is longer than `bytes_max` or finds no room.
+    pub fn teed(
+        incoming: RequestBody,
+        bytes_max: usize,
+        share: BudgetShare,
+    ) -> (Self, oneshot::Receiver<(Bytes, BudgetShare)>) {
         let (receiver, copy) = oneshot::channel();
-        let mut tee = TeedBody { incoming, copy: BytesMut::new(), bytes_max, receiver: Some(receiver) };
+        let begun = BodyCopy { bytes: BytesMut::new(), share, receiver };
+        let mut tee = TeedBody { incoming, copy: Some(begun), bytes_max };
         tee.send_copy_at_end();
         (Self::Teed(tee), copy)
     }
@@ -126,12 +149,40 @@ impl Body {
 
     /// Returns a body of these bytes.
     pub fn whole(data: impl Into<Bytes>) -> Self {
-        Self::Whole { data: data.into(), trailers: None }
+        Self::Whole { data: data.into(), trailers: None, share: None }
     }
 
     /// Returns a body of these bytes, with trailers after it.
     pub fn with_trailers(data: Bytes, trailers: HeaderMap) -> Self {
-        Self::Whole { data, trailers: (!trailers.is_empty()).then_some(trailers) }
+        Self::Whole { data, trailers: (!trailers.is_empty()).then_some(trailers), share: None }
+    }
+
+    /// Lets a body that is in memory count in `share` until it is dropped. The bytes of a streaming body are not held.
+    pub fn counted_in(mut self, counted: BudgetShare) -> Self {
+        if let Self::Whole { share, .. } | Self::Piped { share, .. } = &mut self {
+            *share = Some(counted);
+        }
+        self
+    }
+
+    fn take_share(&mut self) -> Option<BudgetShare> {
+        match self {
+            Self::Whole { share, .. } | Self::Piped { share, .. } => share.take(),
+            Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => None,
+        }
+    }
+
+    /// The bytes of a body that is in memory; none of a streaming one.
+    pub fn into_held_bytes(self) -> Bytes {
+        match self {
+            Self::Whole { data, .. } => data,
+            Self::Piped { .. } | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => Bytes::new(),
+        }
+    }
+
+    /// Whether Oncegate holds bytes of this body for its reader.
+    fn is_held(&self) -> bool {
+        matches!(self, Self::Whole { .. } | Self::Piped { .. })
     }
 }
 
@@ -153,7 +204,7 @@ impl http_body::Body for Body {
                 tee.send_copy_at_end();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Self::Piped(pieces) => pieces.poll_recv(cx).map(|piece| match piece {
+            Self::Piped { pieces, .. } => pieces.poll_recv(cx).map(|piece| match piece {
                 Some(BodyPiece::Frame(frame)) => Some(Ok(frame)),
                 Some(BodyPiece::End) => None,
                 None => Some(Err("the body broke off".into())),
@@ -163,18 +214,18 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
+            Self::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
             Self::Tied(body, _) => body.is_end_stream(),
-            Self::Piped(_) => false,
+            Self::Piped { .. } => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             // With trailers there is no exact length: only a chunked message can carry them.
-            Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
-            Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
+            Self::Whole { data, trailers: None, .. } => SizeHint::with_exact(data.len() as u64),
+            Self::Whole { .. } | Self::Piped { .. } => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
             Self::Tied(body, _) => body.size_hint(),
         }

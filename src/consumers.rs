@@ -36,6 +36,9 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
     let mut running: Vec<RunningConsumer> = Vec::new();
     loop {
         let config = Arc::clone(&live.borrow_and_update());
+        // Before the consumers change, so that a new one finds its route. Also before the first ones: a reload may have come since
+        // the gate was made.
+        gate.reload(Arc::clone(&config));
         running.retain(|started| {
             let is_configured = config.consumers.contains(&started.consumer);
             if !is_configured {
@@ -54,8 +57,7 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
         tokio::select! {
             () = closing.cancelled() => break,
             changed = live.changed() => match changed {
-                // Before the consumers change, so that a new one finds its route.
-                Ok(()) => gate.reload(Arc::clone(&live.borrow())),
+                Ok(()) => {}
                 Err(_) => break,
             },
         }

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Response;
+use http::header::CONNECTION;
 use rustix::net::sockopt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
@@ -13,8 +15,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::body::Body;
 use crate::gate::Gate;
-use crate::protocol::refusal::ReachedLimit;
+use crate::protocol::refusal::{ReachedLimit, Refusal};
 use balancer::{ConnectionCount, WorkerInbox};
 use connection_limits::{ConnectionLimits, ConnectionPermit};
 use framing_guard::FramingTimeouts;
@@ -38,11 +41,6 @@ const KEEPALIVE_PROBES: u32 = 4;
 /// client on a bad network loses a packet in each and sends it again after one second, and after three. A client that
 /// takes longer only holds a socket.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-
-/// The answer on a connection beyond a limit: the refusal `overloaded`, in few bytes.
-const OVERLOADED: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
-    Content-Length: 75\r\nRetry-After: 1\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
-    {\"status\":503,\"code\":\"overloaded\",\"retry\":\"same_key\",\"title\":\"Overloaded\"}\n";
 
 /// The two steps of a drain, as the connections see them.
 #[derive(Clone, Default)]
@@ -118,8 +116,22 @@ fn refuse_connection(gate: &Gate, stream: &TcpStream, limit: ReachedLimit) {
     gate.count_overload(limit);
     if gate.tls().is_none() {
         // A client that does not get it sees a closed connection, which it may retry as well: nothing was forwarded.
-        let _ = stream.try_write(OVERLOADED.as_bytes());
+        let _ = stream.try_write(&encode_refusal(gate.refuse(Refusal::Overloaded(limit))));
     }
+}
+
+/// A refusal as HTTP/1.1, for a connection that hyper does not serve.
+fn encode_refusal(refusal: Response<Body>) -> Vec<u8> {
+    let (head, body) = refusal.into_parts();
+    let body = body.into_held_bytes();
+    let mut bytes =
+        format!("HTTP/1.1 {}\r\nconnection: close\r\ncontent-length: {}\r\n", head.status, body.len()).into_bytes();
+    for (name, value) in head.headers.iter().filter(|(name, _)| **name != CONNECTION) {
+        bytes.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(&body);
+    bytes
 }
 
 async fn serve_connection(

@@ -9,10 +9,13 @@
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request, Response};
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
+use crate::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
+use crate::body::client_body::UNWATCHED_MAX;
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuards};
 use crate::config::{Config, KeySource};
@@ -36,6 +39,7 @@ use admit::{Admission, GuardedRequest};
 use client::ClientConnection;
 use decide::Decision;
 use outcome::Outcome;
+use reserve::StartHindrance;
 use response_context::ResponseContext;
 use routing::Router;
 use wait::{AwaitedEnd, WorkResult};
@@ -212,7 +216,12 @@ impl Gate {
                     context.add_fields(&mut response, OncegateStatus::Rejected);
                     return Ok(response);
                 }
-                Ok(outcome.render(context, &live.config.problem_base))
+                let share = self.hold_response(&outcome)?;
+                let response = outcome.render(context, &live.config.problem_base);
+                Ok(match share {
+                    Some(share) => response.map(|body| body.counted_in(share)),
+                    None => response,
+                })
             }
             Admission::Observed(mut observed) => {
                 context.continue_trace(&mut observed.head.headers);
@@ -227,6 +236,31 @@ impl Gate {
                 context.continue_trace(passing.request.headers_mut());
                 context.timed(TraceStage::Upstream, pin!(pass::pass(passing))).await
             }
+        }
+    }
+
+    /// Counts the body of a response that Oncegate holds, until its client has taken it; `None` for a short one.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] if replays that their clients have not taken fill their memory. The response of this request's own
+    /// attempt is never refused.
+    fn hold_response(&self, outcome: &Outcome) -> Result<Option<BudgetShare>, Refusal> {
+        let length = outcome.held_body().map_or(0, Bytes::len);
+        if matches!(outcome, Outcome::Replayed(_)) {
+            return self.hold_replay(length);
+        }
+        Ok((length > UNWATCHED_MAX).then(|| self.instance.response_bodies.share_of(length)))
+    }
+
+    /// Counts the body of a stored response that goes to a client; `None` for a short one.
+    fn hold_replay(&self, length: usize) -> Result<Option<BudgetShare>, Refusal> {
+        if length <= UNWATCHED_MAX {
+            return Ok(None);
+        }
+        let mut share = self.instance.response_bodies.share();
+        match share.try_add(length, Arrived::Much) {
+            Ok(()) => Ok(Some(share)),
+            Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
         }
     }
 
@@ -288,12 +322,18 @@ impl Gate {
         let epoch = cache.current_epoch();
         let mut entry = in_flight.register(guarded.reserve_request.token);
         let mut reserving_since = BootInstant::now();
-        let may_start = instance_lease.may_start() && !self.instance.drain_expired.is_cancelled();
+        let may_start = if !instance_lease.may_start() || self.instance.drain_expired.is_cancelled() {
+            Err(StartHindrance::NoLease)
+        } else if self.instance.response_bodies.is_full() {
+            Err(StartHindrance::Overloaded)
+        } else {
+            Ok(())
+        };
         let mut result = match self.reserve(&guarded, may_start, context).await {
             Ok(result) => result,
             Err(failure) => return Box::pin(self.without_reservation(guarded, failure, entry, context)).await,
         };
-        for _ in 0..=TAKE_OVERS_MAX {
+        for round in 0..=TAKE_OVERS_MAX {
             let record = match result {
                 ReserveResult::Fresh(lease) => match self.start_attempt(&guarded, &lease, &mut entry) {
                     Ok(()) => {
@@ -314,7 +354,11 @@ impl Gate {
             };
             self.instance.cache_completed(&record, epoch);
             match guarded.decide(record) {
-                Decision::TakeOver(_) if !may_start => return WorkResult::refused(Refusal::StoreUnavailable),
+                Decision::TakeOver(_) if let Err(hindrance) = may_start => {
+                    return WorkResult::refused(hindrance.into_refusal());
+                }
+                // A take-over that nobody looks at would leave the key in flight.
+                Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
                 Decision::TakeOver(found) => {
                     if found.token == guarded.reserve_request.token {
                         // The record is this request's own reservation. The store's answer was lost, and the sweeper has made

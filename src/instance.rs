@@ -84,8 +84,11 @@ pub struct Instance {
     pub cache: Cache,
     /// Completed responses that instances share; `None` where no server is configured.
     pub shared_cache: Option<Arc<SharedCache>>,
-    /// The bytes of bodies in memory.
+    /// The bytes of requests' bodies in memory, and of the responses to them until they are stored.
     pub bodies: Arc<BodyBudget>,
+    /// The bytes of responses that clients have not taken yet. They have a budget of their own: clients that do not read must not keep
+    /// others from getting their replays, for which a request's body is needed.
+    pub response_bodies: Arc<BodyBudget>,
     /// The new keys of callers and addresses, for routes that limit them.
     pub key_limits: NewKeyLimits,
     /// The live keys of callers and addresses.
@@ -105,6 +108,11 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// The bytes of all bodies in memory.
+    pub fn held_bytes(&self) -> u64 {
+        self.bodies.held() + self.response_bodies.held()
+    }
+
     /// The key's record, as far as this instance knows it without the store.
     pub fn known_record(&self, id: &RecordId) -> Option<Record> {
         self.cached_record(id).or_else(|| self.in_flight.find(id))

@@ -10,6 +10,7 @@ pub mod prefer;
 pub mod problem_pages;
 pub mod refusal;
 pub mod request_codec;
+pub mod retry_after;
 pub mod status;
 pub mod stored_response;
 pub mod via;

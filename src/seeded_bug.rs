@@ -67,7 +67,7 @@ pub enum SeededBug {
     ResendBroken,
     /// `retry-when-quiet` does not wait.
     RetryBeforeQuiet,
-    /// Whatever salt the store has, this process goes on with its own.
+    /// This process goes on with its own salt, whatever salt the store has.
     SaltNotCompared,
     /// The first byte is sent before the reservation is durable.
     SendBeforeReserved,

@@ -98,7 +98,7 @@ pub trait Store: Send + Sync + 'static {
     /// has expired or is missing, or past their own deadline by `expiry`. At most `limit` keys; rows that another
     /// transaction has locked are left for the next pass.
     ///
-    /// `as_of` is the store's time by the caller's own clock. What ends later has not ended, whatever the store's clock says;
+    /// `as_of` is the store's time by the caller's own clock. A time after it has not come, whatever the store's clock says;
     /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
     fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>>;
 

@@ -75,7 +75,7 @@ impl AdminListener {
         let metrics = &self.instance.observability.metrics;
         self.key_counts.refresh(&self.instance).await;
         metrics.in_flight.set(i64::try_from(self.instance.in_flight.count()).unwrap_or(i64::MAX));
-        metrics.held_body_bytes.set(i64::try_from(self.instance.bodies.held()).unwrap_or(i64::MAX));
+        metrics.held_body_bytes.set(i64::try_from(self.instance.held_bytes()).unwrap_or(i64::MAX));
         metrics.breaker_open.set(i64::from(self.instance.breaker.health().is_open));
         let format = ScrapeFormat::from_accept(headers.get(header::ACCEPT).map_or(b"", HeaderValue::as_bytes));
         let mut response = Response::new(Body::whole(metrics.text(format)));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -57,6 +57,9 @@ impl AdminTokens {
         let failed = |source| TokenFileError { file: config.token_file.clone(), source };
         let file = config.token_file.as_deref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let token = read_or_create(file).map_err(failed)?;
+        if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
+            tracing::warn!(file = %file.display(), "everybody on this machine can read the admin token: `chmod 600` its file");
+        }
         tracing::info!(file = %file.display(), "the admin listener's token is in this file");
         Ok(Self { operator: Some(token), reader })
     }
@@ -99,8 +102,6 @@ fn read(file: &Path) -> io::Result<AdminToken> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

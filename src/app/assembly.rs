@@ -106,6 +106,7 @@ pub async fn assemble(
         token_verifiers: TokenVerifiers::default(),
         upstream_slots,
         bodies: BodyBudget::new(config.limits.held_bodies),
+        response_bodies: BodyBudget::new(config.limits.held_bodies),
         tracker: TaskTracker::new(),
         draining: CancellationToken::new(),
         drain_expired: CancellationToken::new(),

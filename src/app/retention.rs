@@ -32,6 +32,7 @@ pub(super) async fn publish(store: &dyn Store, config: &Config) -> Result<(), St
         remember: route.remember,
         body_max: route.max_response_body,
         drop_headers: route.drop_headers.clone(),
+        encrypted: config.store.encrypt,
     });
     store.service_reports().store_route_retention(Arc::clone(&config.service), retention.collect()).await
 }

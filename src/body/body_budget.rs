@@ -68,6 +68,18 @@ impl BodyBudget {
         BudgetShare { budget: Arc::clone(self), bytes: 0, begun: 0 }
     }
 
+    /// A share of this many bytes, which are in memory whether there is room for them or not.
+    pub fn share_of(self: &Arc<Self>, bytes: usize) -> BudgetShare {
+        let mut share = self.share();
+        share.add(bytes);
+        share
+    }
+
+    /// Whether nothing more has room.
+    pub fn is_full(&self) -> bool {
+        self.held() >= self.bytes_max
+    }
+
     /// The bytes held now.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)

@@ -252,8 +252,8 @@ impl SharedCache {
 }
 
 impl SharedCacheTask {
-    /// Keeps the server connected and writes what is queued, until `stop`. What is queued then is lost, which costs a read of
-    /// the store.
+    /// Keeps the server connected and writes the queued entries, until `stop`. The entries that are queued then are lost: each
+    /// costs a read of the store.
     pub async fn run(self, stop: CancellationToken) {
         let Self { cache, connector, mut queue } = self;
         let write = async {

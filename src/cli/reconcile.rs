@@ -9,15 +9,20 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::escape_invisible;
 use super::{CommandError, ConfigFile, block_on, load_without_service, print};
 use crate::config::{self, Config, ReconcileConfig, Route};
 use crate::domain::ids::RecordId;
+use crate::domain::key::shorten_middle;
 use crate::domain::probe::{ProbeAnswer, SettledKey};
 use crate::domain::state::StateKind;
 use crate::store::{self, OpenError, Store, StoreError, StoreSettings};
 use crate::upstream::UpstreamClient;
 use crate::upstream::connection_slots::UpstreamSlots;
 use crate::upstream::probe::{self, ProbePools, ProbeReply};
+
+/// The number of characters of a key that a line shows.
+const KEY_CHARS_MAX: usize = 40;
 
 /// The number of rows that the store reads at once: few enough that running proxies do not slow down.
 const PAGE: u32 = 500;
@@ -220,11 +225,10 @@ impl ComparisonReport {
         for (verdict, keys) in [("DISAGREE", &self.disagree), ("unanswered", &self.unanswered)] {
             for (key, reply) in keys {
                 let SettledKey { subject, .. } = key;
-                let name = String::from_utf8_lossy(&subject.key);
-                let name: String = name.chars().take(8).collect();
+                let name = shorten_middle(&escape_invisible(&String::from_utf8_lossy(&subject.key)), KEY_CHARS_MAX);
                 writeln!(
                     text,
-                    "{verdict:<11} {}  {}  {name}…  {} here, {}",
+                    "{verdict:<11} {}  {}  {name}  {} here, {}",
                     subject.id,
                     subject.route,
                     describe_state(key),

@@ -28,8 +28,8 @@ pub(super) struct RunArguments {
     /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
-    /// What tells callers apart, e.g. authorization,header:x-tenant, or none: all callers share their keys. For each route
-    /// without a scope of its own
+    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
+    /// keys. For each route without a scope of its own
     #[arg(long, value_name = "PARTS")]
     scope: Option<String>,
 }

@@ -161,22 +161,22 @@ fn resolve_path(
     path: Located<Option<MessagePathTemplate>>,
 ) -> Option<MessagePathTemplate> {
     let pattern = route.path.as_str();
-    let problem = |message: String| {
-        section.reader().problem(&path.position, message);
+    // Neither path is shown: they may be filled in from the environment.
+    let problem = |message: &str| {
+        section
+            .reader()
+            .problem(&path.position, format!("{message}: write the route's path with names of message headers"));
         None
     };
     let Some(template) = &path.value else {
         return match pattern.contains('{') {
-            true => problem(format!(
-                "is needed, because `{}` has many paths: write one like `{pattern}` with names of message headers",
-                route.name
-            )),
+            true => problem("is needed, because the route has many paths"),
             false => MessagePathTemplate::parse(pattern).ok(),
         };
     };
     match PathTemplate::parse(template.as_str()) {
         Ok(shape) if shape.is_covered_by(&route.path) => path.value,
-        _ => problem(format!("`{template}` leads to other paths than those of `{}`: `{pattern}`", route.name)),
+        _ => problem("leads to other paths than those of the route"),
     }
 }
 

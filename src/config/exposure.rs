@@ -50,11 +50,7 @@ pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
         rows.push(("  requests", format!("bodies: hashed; short ones can be found {guess}{routes}")));
     }
     if config.store.encrypt {
-        let by_sql = match config.store.location {
-            StoreLocation::Postgres(_) => ", but not those that services store by SQL",
-            StoreLocation::Memory | StoreLocation::Sqlite(_) => "",
-        };
-        rows.push(("  responses", format!("encrypted{by_sql}")));
+        rows.push(("  responses", "encrypted".to_owned()));
     } else {
         let setting = if has_secret { "`store.encrypt`" } else { "`secret` and `store.encrypt`" };
         rows.push(("  responses", format!("in clear, fields and bodies, without {setting}")));
@@ -133,7 +129,7 @@ mod tests {
         assert!(!start.is_warning && start.text.contains("reads stored responses"), "{start:?}");
 
         let config = folder.config(&format!("{SECRET}{POSTGRES}encrypt = true"));
-        let sealed = "responses: encrypted, but not those that services store by SQL";
+        let sealed = "responses: encrypted";
         assert_eq!(described(&config), [&[always][..], &hashed, &[sealed]].concat());
         assert_eq!(start_exposure(&config), None);
     }

@@ -153,7 +153,12 @@ pub const JWT: &[KeyDoc] = &[
 pub const LIMITS: &[KeyDoc] = &[
     KeyDoc::new("connections", Integer, "8192", "connections of clients; fewer where file descriptors are short"),
     KeyDoc::new("connections_per_peer", Integer, "0", "connections of one peer address; 0 for no limit"),
-    KeyDoc::new("held_bodies", Size, r#""96MiB""#, "bodies in memory; beyond it, requests get 503 overloaded"),
+    KeyDoc::new(
+        "held_bodies",
+        Size,
+        r#""96MiB""#,
+        "bodies in memory, and as much again for responses that clients have not read; beyond it, requests get 503 overloaded",
+    ),
     KeyDoc::new("body_rate", Size, r#""512B""#, "a second, over any 10 s; a slower request body is refused"),
     KeyDoc::new("upstream_connections", Integer, "512", "connections to one upstream; beyond, requests wait"),
 ];
@@ -240,7 +245,7 @@ pub const ROUTE: &[KeyDoc] = &[
         "scope",
         Texts,
         r#"["authorization?", "header:x-api-key?"]"#,
-        "what tells callers apart: authorization, jwt:CLAIM, client-cert, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
+        "the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
     ),
     KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "the space in which a key is unique"),
     KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),

@@ -151,8 +151,8 @@ impl SessionContext {
 
     fn log_full(&self) {
         tracing::warn!(queue = %self.consumer.queue, route = %self.consumer.route,
-            "as many messages of unknown outcome are set aside as may be: the queue stands still when they leave no places \
-             for others, until the outcome of some is known");
+            "the consumer may set no more messages of unknown outcome aside. Until the outcome of some is known, such \
+             messages keep their places, and the queue stands still when they take all");
     }
 
     fn log_unsent(&self, sent: Result<bool, lapin::Error>) {

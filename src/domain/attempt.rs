@@ -176,6 +176,22 @@ impl Settlement {
         })
     }
 
+    /// Whether the record has this outcome of this very attempt. The service or an operator may have settled it otherwise.
+    pub fn is_outcome_of(&self, record: &Record) -> bool {
+        record.token == self.token
+            && match (&self.outcome, &record.state) {
+                (AttemptOutcome::Completed { response, .. }, KeyState::Completed(stored)) => {
+                    stored.response == *response
+                }
+                (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
+                (AttemptOutcome::Unknown(_), KeyState::Unknown) => true,
+                (
+                    AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_),
+                    _,
+                ) => false,
+            }
+    }
+
     /// The time for which the outcome is worth storing, from its attempt's end; `None` if it never lapses.
     pub fn ttl(&self) -> Option<Duration> {
         match self.outcome {

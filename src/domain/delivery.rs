@@ -45,7 +45,7 @@ pub struct PickUpRequest {
     pub busy: Vec<RecordId>,
     /// The attempts that were begun and not sent, with their tokens: each does not count, if it is still its key's newest.
     pub unsent: Vec<(RecordId, Token)>,
-    /// The store's time by the caller's own clock. What ends later has not ended, whatever the store's clock says.
+    /// The store's time by the caller's own clock. A time after it has not come, whatever the store's clock says.
     pub as_of: SystemTime,
 }
 

@@ -2,8 +2,8 @@
 
 /// Returns the problem of a path that is written in another program's syntax, beginning with a verb.
 ///
-/// A colon or an asterisk inside a segment may be literal, as in `/v1/things:batch`; at its beginning neither is a path
-/// that an API has.
+/// A colon or an asterisk inside a segment may be literal, as in `/v1/things:batch`. No API has a path with either at the beginning of
+/// a segment, or with an asterisk at its end: such a route would guard nothing.
 pub(super) fn problem_of_foreign_syntax(path: &str) -> Option<String> {
     if path.starts_with(['^', '~']) || path.ends_with('$') {
         return Some(
@@ -28,7 +28,8 @@ fn problem_of_segment(segment: &str) -> Option<String> {
             format!("`{{{}}}`", name(inside.rsplit_once(':').map_or(inside, |(_, name)| name)))
         }
         [b'(', ..] | [b'[', ..] => "`{name}` for one segment, or `{*rest}` for the rest of the path".to_owned(),
-        _ if segment.ends_with(".*") || segment.ends_with(".+") => "`{*rest}` for the rest of the path".to_owned(),
+        [.., b'*'] => "`{*rest}` as a segment of its own, for the rest of the path".to_owned(),
+        _ if segment.ends_with(".+") => "`{*rest}` for the rest of the path".to_owned(),
         _ => return None,
     };
     Some(format!("has `{segment}`, which is no placeholder here: write {right}"))

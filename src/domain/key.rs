@@ -54,6 +54,17 @@ impl fmt::Debug for Key {
     }
 }
 
+/// The beginning and the end of a key of more than `chars_max` characters, for lists: some clients begin all their keys with the same
+/// word, as Stripe's do with `stripe-node-retry-`.
+pub fn shorten_middle(key: &str, chars_max: usize) -> String {
+    let (count, end) = (key.chars().count(), chars_max.saturating_sub(1) / 2);
+    if count <= chars_max {
+        return key.to_owned();
+    }
+    let (head, tail): (String, String) = (key.chars().take(end).collect(), key.chars().skip(count - end).collect());
+    format!("{head}…{tail}")
+}
+
 /// The syntax of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySyntax {
@@ -82,7 +93,7 @@ pub struct KeyLimits {
 pub enum KeyError {
     /// It has a character that the syntax does not allow.
     BadCharacter,
-    /// It begins with a quote and is no structured-field String.
+    /// It is no structured-field String, and begins with a quote or has to be one.
     BadString,
     /// It is empty.
     Empty,
@@ -99,8 +110,8 @@ pub enum KeyError {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BadCharacter => "it has a character that is not allowed: visible ASCII without comma is",
-            Self::BadString => "it begins with a quote but is not a structured-field String (RFC 9651, section 3.3.3)",
+            Self::BadCharacter => "it has a character that the route's syntax does not allow",
+            Self::BadString => "it is not a structured-field String in quotes (RFC 9651, section 3.3.3)",
             Self::Empty => "it is empty",
             Self::NotUuid => "it is not a UUID",
             Self::Several => "it was sent more than once",

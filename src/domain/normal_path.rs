@@ -86,8 +86,8 @@ const SEEN_BYTES_MAX: usize = 64 * 1024;
 /// `%5C`, `//`, `;parameters`).
 ///
 /// A service may undo some respellings and not others, in any order: `/a%2Fb/../pay` is `/pay` for one and `/a/pay` for
-/// another. All selections and orders are tried. What still has a respelling in it is the path as it was sent, and no
-/// route's; of the others there must be one.
+/// another. All selections and orders are tried. A result that still has a respelling in it belongs to no route. The
+/// results without one must all be the same path.
 pub fn lenient_form(path: &str) -> LenientForm<'_> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()

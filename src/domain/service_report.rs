@@ -93,6 +93,8 @@ pub struct RouteRetention {
     pub body_max: usize,
     /// Fields that are not kept.
     pub drop_headers: Vec<HeaderName>,
+    /// Whether responses are encrypted, which only a proxy can do.
+    pub encrypted: bool,
 }
 
 #[cfg(test)]

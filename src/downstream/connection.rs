@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use hyper_util::server::conn::auto::Builder;
 use super::DrainSignals;
 use super::shared_socket::{SharedSocket, Socket};
 use crate::body::Body;
+use crate::body::client_body::{ClientBody, ResponseWatch};
 use crate::body::early_response::{can_keep_connection, split_unread};
 use crate::body::request_body::RequestBody;
 use crate::gate::Gate;
@@ -48,8 +50,9 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let client = ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) };
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let served = Arc::new(ServedConnection { gate, client, verdicts, socket, drain });
-    let ServedConnection { client, verdicts, socket, drain, .. } = &*served;
+    let (responses, is_http10) = (ResponseWatch::default(), AtomicBool::new(false));
+    let served = Arc::new(ServedConnection { gate, client, verdicts, socket, responses, is_http10, drain });
+    let ServedConnection { client, verdicts, socket, responses, drain, .. } = &*served;
     let service = service_fn(|request| Arc::clone(&served).respond(request));
     let mut builder = Builder::new(TokioExecutor::new());
     // A client that has closed its sending side may still wait for its answer. The framing guard needs half-close too,
@@ -73,9 +76,10 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
             false => Poll::Pending,
         }
     }));
+    let mut stalled = pin!(responses.stalled());
     let mut open = true;
     let ended = loop {
-        // In this order: whether anything depends on the client's presence is known once hyper has been polled.
+        // In this order: what depends on the client, and whether it has taken its responses, is known once hyper has been polled.
         tokio::select! {
             biased;
             ended = &mut connection => break ended,
@@ -87,10 +91,17 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
                 tracing::debug!("a client disconnected; its forwarded request is cancelled");
                 return;
             }
+            () = &mut stalled => {
+                tracing::debug!("a client has taken nothing of a response for too long; its connection is closed");
+                return;
+            }
         }
     };
     if let Err(error) = ended {
         tracing::debug!(error, "a client's connection failed");
+        if served.is_http10.load(Ordering::Relaxed) {
+            socket.reset_at_end();
+        }
     }
 }
 
@@ -100,15 +111,28 @@ struct ServedConnection {
     client: ClientConnection,
     verdicts: Verdicts,
     socket: SharedSocket,
+    responses: ResponseWatch,
+    /// Whether the current request is one of HTTP/1.0.
+    is_http10: AtomicBool,
     drain: DrainSignals,
 }
 
 impl ServedConnection {
-    async fn respond(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        if request.version() == Version::HTTP_2 {
-            http2::join_cookies(request.headers_mut());
-            return Ok(self.answer(request.map(RequestBody::new)).await);
-        }
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ClientBody>, Infallible> {
+        let response = match request.version() {
+            Version::HTTP_2 => self.respond_http2(request).await,
+            _ => self.respond_http1(request).await,
+        };
+        Ok(response.map(|body| self.responses.watch(body)))
+    }
+
+    async fn respond_http2(&self, mut request: Request<Incoming>) -> Response<Body> {
+        http2::join_cookies(request.headers_mut());
+        self.answer(request.map(RequestBody::new)).await
+    }
+
+    async fn respond_http1(&self, request: Request<Incoming>) -> Response<Body> {
+        self.is_http10.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
         self.socket.begin_request();
         let (request, unread) = split_unread(request);
         let mut response = self.answer(request).await;
@@ -126,7 +150,7 @@ impl ServedConnection {
         if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response)
+        response
     }
 
     async fn answer(&self, request: Request<RequestBody>) -> Response<Body> {

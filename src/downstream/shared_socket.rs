@@ -5,7 +5,9 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -95,6 +97,18 @@ impl SharedSocket {
             }
             Socket::Tls(stream) => poll_tls_closed(stream, context),
         }
+    }
+
+    /// Lets the end of the connection be a reset. A response over HTTP/1.0 without a length ends with its connection, so that a client
+    /// would take the beginning of one that broke off for the whole.
+    pub fn reset_at_end(&self) {
+        let state = self.lock();
+        let stream = match &state.socket {
+            Socket::Plain(stream) => stream,
+            Socket::Tls(stream) => stream.get_ref().0,
+        };
+        // Without it the client sees an ordinary end, which is all that can be done.
+        let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
     }
 
     fn lock(&self) -> MutexGuard<'_, SocketState> {

@@ -2,38 +2,34 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, request};
 
-use super::authorize::{Authorizer, ReplayQuestion};
 use super::client::ClientConnection;
-use super::decide::{Decision, DecisionRules, decide};
 use super::first_sent;
 use super::pass::{self, PassThroughRequest};
 use super::response_context::ResponseContext;
 use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig};
-use crate::body::body_budget::BudgetShare;
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
 use crate::domain::ids::Token;
+use crate::domain::key::Key;
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
 use crate::domain::route_table::{RouteMatch, Spelling};
 use crate::instance::Instance;
-use crate::instance::metrics::{MethodLabel, ReservationResult};
-use crate::instance::store_clock::StoreClock;
+use crate::instance::metrics::MethodLabel;
 use crate::instance::token_verifier::TokenVerifier;
 use crate::machine::fill_random;
 use crate::protocol::early_hints;
 use crate::protocol::fields::{self, RequestOrigin};
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::refusal::Refusal;
 use crate::upstream::UpstreamClient;
 
 use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
@@ -41,11 +37,13 @@ use origin::{client_address, request_origin};
 use scope::CallerProofs;
 use token::{CallerToken, verify_token};
 
+pub use guarded_request::GuardedRequest;
 pub(super) use message::AdmitError;
 pub use message::Message;
 
 pub mod explain;
 pub(super) mod fingerprinting;
+mod guarded_request;
 mod identity;
 mod key_location;
 mod message;
@@ -76,68 +74,6 @@ pub struct ObservedRequest {
     pub(super) tie: ConnectionGuard,
 }
 
-/// A guarded request with its whole body and its reservation.
-pub struct GuardedRequest {
-    /// The reservation that the store is asked for.
-    pub reserve_request: ReserveRequest,
-    /// The head as received: a record may have been made with another recipe, which needs all of it.
-    pub(super) head: request::Parts,
-    pub(super) body: Bytes,
-    /// The part of the memory for bodies that this request's body and its response take.
-    pub(super) share: BudgetShare,
-    pub(super) origin: RequestOrigin,
-    /// The address that the request comes from, where its route limits new keys.
-    pub(super) client_address: Option<IpAddr>,
-    pub(super) active: ActiveRoute,
-    pub(super) secrets: Secrets,
-    /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
-    pub(super) can_wait_for_store: bool,
-    /// The judge of the times in the key's record.
-    pub(super) store_clock: Arc<StoreClock>,
-}
-
-impl GuardedRequest {
-    /// The route's policy.
-    pub fn route(&self) -> &Route {
-        &self.active.route
-    }
-
-    /// The route's part in a decision.
-    pub fn rules(&self) -> DecisionRules {
-        let ActiveRoute { route, latency, .. } = &self.active;
-        let average_latency = latency.average();
-        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
-    }
-
-    /// Decides what this request does, given its key's record.
-    pub fn decide(&self, record: Record) -> Decision {
-        let path = fingerprint_path(&self.active.route, &self.head);
-        let input = fingerprint_input(&self.head, &path, &self.body);
-        let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
-        decide(self.store_clock.certain(record, self.reserve_request.time_limit), is_same, &self.rules())
-    }
-
-    /// The question whether this request's caller may read a stored response, where the route has it asked.
-    pub(super) fn replay_question(&self) -> Option<(Arc<Authorizer>, ReplayQuestion)> {
-        let authorizer = self.active.authorizer.as_ref()?;
-        Some((
-            Arc::clone(authorizer),
-            ReplayQuestion::new(&self.head, self.route(), self.origin.certificate.as_deref()),
-        ))
-    }
-
-    /// Refuses a new key, and counts that.
-    pub(super) fn refuse_new_key(&self, wait: RetryAfter) -> Refusal {
-        self.active.metrics.rate_limited.inc();
-        Refusal::TooManyKeys(wait)
-    }
-
-    /// Counts the result of this request's reservation.
-    pub(super) fn count(&self, result: ReservationResult, instance: &Instance) {
-        instance.observability.count_reservation(&self.active.metrics, &self.reserve_request.scope, result);
-    }
-}
-
 impl Gate {
     /// Reads as much of a request as its reservation needs. Nothing is reserved before the whole body is in: the fingerprint
     /// needs it, and a client that goes away before that has requested nothing.
@@ -151,14 +87,15 @@ impl Gate {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
         if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            context.note_route(&evaded.route, &head.headers);
+            context.note_route(&evaded.route);
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
             RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
-                context.note_route(&active.route, &head.headers);
+                context.note_route(&active.route);
                 context.guard(&self.instance.observability, &head, &active.metrics);
+                echo_valid_key(&head, &active.route, context);
                 return Err(path_ambiguous(&active.route));
             }
             RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
@@ -172,7 +109,7 @@ impl Gate {
             }
         };
         let route = &active.route;
-        context.note_route(route, &head.headers);
+        context.note_route(route);
         match route.mode {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
@@ -187,8 +124,11 @@ impl Gate {
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
-        check_nominated(&head.headers, route)?;
-        let mut search = self.identify(&head, None, &origin, active).await?;
+        let identified = match check_nominated(&head.headers, route) {
+            Ok(()) => self.identify(&head, None, &origin, active).await,
+            Err(refusal) => Err(refusal),
+        };
+        let mut search = identified.inspect_err(|_| echo_valid_key(&head, route, context))?;
         if search != IdentitySearch::NoKey && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
@@ -204,6 +144,10 @@ impl Gate {
         if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
             search = self.identify(&head, Some(data), &origin, active).await?;
             self.check_head(&search, &head, route, context)?;
+        }
+        // A drain may have begun while the body came in.
+        if matches!(search, IdentitySearch::Found(_)) && self.draining.is_cancelled() {
+            return Err(Refusal::Draining);
         }
         match (search, body) {
             (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
@@ -230,6 +174,7 @@ impl Gate {
             }
             (_, body) if !route.key.required => {
                 context.unguard();
+                let body = body.counted_in(share);
                 Ok(unguarded(head, body, &origin, &active.upstream, client, Some(route)))
             }
             (_, _) => Err(key_location::missing(&route.key)),
@@ -263,9 +208,7 @@ impl Gate {
             IdentitySearch::NoKey => return check_without_key(&head.headers, route),
         };
         context.with_trace(|trace| trace.note_key(&identity.key));
-        if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
-            context.echo_key(name, value);
-        }
+        echo_key(head, route, context);
         first_sent::check(&head.headers, route, || self.instance.store_clock.now())
     }
 }
@@ -315,6 +258,22 @@ impl Instance {
         };
         first_sent::check(&head.headers, route, || self.store_clock.now())?;
         Ok(Some(self.reserve_request(view, identity, view.fingerprint())))
+    }
+}
+
+/// Echoes the field that the key was found in.
+fn echo_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
+    if let Some((name, value)) = route.key.headers().find_map(|name| Some((name, head.headers.get(name)?))) {
+        context.echo_key(name, value);
+    }
+}
+
+/// Echoes the key of a request that is refused for another reason.
+fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseContext) {
+    if let Ok(Some(key)) = key_location::in_head(head, &route.key)
+        && Key::parse(&key, route.key.syntax, route.key.limits).is_ok()
+    {
+        echo_key(head, route, context);
     }
 }
 
@@ -411,7 +370,7 @@ fn unguarded(
 fn path_ambiguous(route: &Route) -> Refusal {
     let detail = format!(
         "The service may take this path for `{}`, which is guarded, and it is spelled otherwise: a doubled or encoded slash, one \
-         at the end, a parameter, dots, or another case. Send it as the service documents it. Nothing was executed.",
+         at the end, a parameter, dots, or another case. Send it as the service documents it. This request was not executed.",
         route.path
     );
     Refusal::PathAmbiguous(detail.into())

@@ -11,7 +11,7 @@ use super::{Gate, log_and_refuse};
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::store::StoreError;
 use crate::telemetry::logs::error_causes;
 
@@ -19,6 +19,8 @@ use crate::telemetry::logs::error_causes;
 pub(super) enum ReserveFailure {
     /// This instance has no valid lease, and asked the store for the record instead. The store failed, or has none.
     NoLease(Option<StoreError>),
+    /// Responses that their clients do not take fill the memory for them, and the store has no record of the key.
+    Overloaded,
     /// The store failed, or could not be asked.
     Store(StoreError),
     /// The caller may use no new key for so long, and the store has no record of this one.
@@ -34,7 +36,7 @@ impl ReserveFailure {
                 StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::NoLease(None) | Self::TooManyKeys(_) => None,
+            Self::NoLease(None) | Self::Overloaded | Self::TooManyKeys(_) => None,
         }
     }
 
@@ -42,6 +44,7 @@ impl ReserveFailure {
         match self {
             Self::NoLease(Some(error)) | Self::Store(error) => log_and_refuse(error),
             Self::NoLease(None) => Refusal::StoreUnavailable,
+            Self::Overloaded => Refusal::Overloaded(ReachedLimit::HeldBodies),
             Self::TooManyKeys(wait) => guarded.refuse_new_key(wait),
         }
     }

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{DATE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 
 use super::Gate;
 use super::admit::GuardedRequest;
 use super::outcome::Outcome;
-use super::response_context::ResponseContext;
 use super::settle::persist;
 use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, Settlement};
@@ -27,6 +26,7 @@ use crate::instance::in_flight::InFlightEntry;
 use crate::instance::metrics::ReservationResult;
 use crate::jitter::random_fraction;
 use crate::protocol::refusal::Refusal;
+use crate::protocol::retry_after::requested_pause;
 use crate::protocol::{grpc, request_codec};
 use crate::telemetry::logs::error_causes;
 
@@ -90,8 +90,7 @@ impl Gate {
             }
         };
         // Accepted before, so it is not refused now.
-        let mut share = self.instance.bodies.share();
-        share.add(body.len());
+        let share = self.instance.bodies.share_of(body.len());
         let guarded = Box::new(GuardedRequest {
             reserve_request: (*lease.reserve_request).clone(),
             head,
@@ -112,13 +111,7 @@ impl Gate {
         if delivery.number > 1 {
             guarded.count(ReservationResult::FailedRetry, &self.instance);
         }
-        let mut context = ResponseContext::default();
-        context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
-        context.with_trace(|trace| {
-            trace.note_key(&guarded.reserve_request.key);
-            trace.note_record(guarded.reserve_request.id);
-            trace.note_no_client();
-        });
+        let context = guarded.context_without_client(&self.instance.observability);
         let outcome = self.forward(guarded, lease, entry, reserving_since, &context).await;
         context.note_outcome(&outcome);
         match delivery_result(outcome, &route).await {
@@ -146,22 +139,23 @@ impl Gate {
         let tries = delivery.number;
         let (states, note): (&'static [StateKind], _) = match result {
             DeliveryResult::Open => return,
-            DeliveryResult::Retry(said) | DeliveryResult::Final(said) if is_last => {
-                (&[StateKind::Queued], format!("tried {tries} times, last result: {said}"))
+            DeliveryResult::Retry(text) | DeliveryResult::Final(text) if is_last => {
+                (&[StateKind::Queued], format!("tried {tries} times, last result: {text}"))
             }
-            DeliveryResult::Final(said) => {
-                (&[StateKind::Queued], format!("another try cannot change the result: {said}"))
+            DeliveryResult::Final(text) => {
+                (&[StateKind::Queued], format!("another try cannot change the result: {text}"))
             }
-            DeliveryResult::Unknown(said) if is_last && route.on_unknown != OnUnknown::Hold => {
-                (&[StateKind::Unknown], format!("tried {tries} times, last result: {said}"))
+            DeliveryResult::Unknown(text) if is_last && route.on_unknown != OnUnknown::Hold => {
+                (&[StateKind::Unknown], format!("tried {tries} times, last result: {text}"))
             }
-            DeliveryResult::Retry(said) | DeliveryResult::Unknown(said) => {
-                tracing::info!(record = %id, route = %route.name, tries, said, "not delivered yet");
+            DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {
+                tracing::info!(record = %id, route = %route.name, tries, result = text, "not delivered yet");
                 return;
             }
         };
         if self.give_up(id, token, states, note.clone()).await {
-            tracing::warn!(record = %id, route = %route.name, said = note, "not delivered: given up, an operator must decide");
+            tracing::warn!(record = %id, route = %route.name, reason = note,
+                "the delivery was given up; its key is dead until an operator decides");
             self.instance.wait_groups.wake(id);
         }
     }
@@ -183,11 +177,11 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
         false => DeliveryResult::Retry(answered(status)),
     };
     match outcome {
-        Outcome::CompletedByService(_) | Outcome::Executed { .. } => None,
+        Outcome::ExecutedElsewhere(_) | Outcome::Executed { .. } => None,
         Outcome::Replayed(completed) => completed.expires_at.is_none().then_some(DeliveryResult::Open),
         Outcome::Released(response) => Some(released(grpc::answered_status(&response), &response.headers)),
         Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(grpc::answered_status(&response)))),
-        Outcome::Unstored(_) => Some(DeliveryResult::Open),
+        Outcome::Unstored { .. } => Some(DeliveryResult::Open),
         Outcome::Streamed(streamed) => {
             let (status, headers) = (streamed.status().into(), streamed.head.headers.clone());
             match streamed.drain().await {
@@ -225,7 +219,7 @@ pub(super) fn release(
     response: Option<(ServiceStatus, &HeaderMap)>,
 ) -> Settlement {
     let is_final = response.is_some_and(|(status, headers)| is_final(route, status, headers));
-    let retry_after = response.and_then(|(_, headers)| retry_after(headers));
+    let retry_after = response.and_then(|(_, headers)| requested_pause(headers));
     let pause = lease.delivery.map(|delivery| pause(route, &delivery, is_final, retry_after));
     let ttl = response.map_or(ttl, |(status, _)| released_ttl(status, ttl, &lease));
     lease.release(ttl).with_retry_in(pause)
@@ -274,43 +268,5 @@ fn pause(route: &Route, delivery: &DeliveryAttempt, is_final: bool, retry_after:
     match is_final || route.retry.is_last(delivery) {
         true => GIVE_UP_WITHIN,
         false => route.retry.pause(delivery, random_fraction(), retry_after),
-    }
-}
-
-/// The pause that `Retry-After` asks for: seconds, or a date (RFC 9110 section 10.2.3), which counts by the service's clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
-    let date = |text: &str| httpdate::parse_http_date(text).ok();
-    let value = text(RETRY_AFTER)?;
-    let until = || date(value)?.duration_since(date(text(DATE)?)?).ok();
-    value.parse().ok().map(Duration::from_secs).or_else(until)
-}
-
-#[cfg(test)]
-mod tests {
-    use http::{HeaderName, HeaderValue};
-
-    use super::*;
-
-    fn pause_of(fields: &[(HeaderName, &'static str)]) -> Option<u64> {
-        let fields = fields.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
-        retry_after(&fields.collect()).map(|pause| pause.as_secs())
-    }
-
-    #[test]
-    fn a_retry_after_date_counts_by_the_service_s_clock() {
-        const NOON: &str = "Sun, 06 Nov 1994 12:00:00 GMT";
-        const LATER: &str = "Sun, 06 Nov 1994 12:00:09 GMT";
-        assert_eq!(pause_of(&[(RETRY_AFTER, "7")]), Some(7));
-        assert_eq!(pause_of(&[(RETRY_AFTER, LATER), (DATE, NOON)]), Some(9));
-        for nothing in [
-            &[][..],
-            &[(RETRY_AFTER, LATER)],
-            &[(RETRY_AFTER, NOON), (DATE, LATER)],
-            &[(RETRY_AFTER, "soon")],
-            &[(RETRY_AFTER, "-1")],
-        ] {
-            assert_eq!(pause_of(nothing), None);
-        }
     }
 }

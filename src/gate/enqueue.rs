@@ -84,7 +84,7 @@ impl Gate {
                     // Saves this instance's deliverer the time until its next look.
                     self.instance.delivery_due.notify_one();
                     let retry_after = RetryAfter::new(guarded.rules().average_latency);
-                    return WorkResult::Waits(guarded, AwaitedEnd::Delivery(retry_after));
+                    return WorkResult::Waits(guarded, AwaitedEnd::OwnDelivery(retry_after));
                 }
                 Ok(EnqueueResult::Taken(record)) => record,
                 Err(error) => return WorkResult::refused(log_and_refuse(error)),

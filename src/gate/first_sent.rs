@@ -8,11 +8,6 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use crate::config::{Dialect, FIRST_SENT, Route};
 use crate::protocol::refusal::Refusal;
 
-/// Whether the request has both fields of a repeatable request.
-pub(super) fn is_repeatable(headers: &HeaderMap, route: &Route) -> bool {
-    headers.contains_key(FIRST_SENT) && route.key.headers().any(|name| headers.contains_key(name))
-}
-
 /// Whether the request has a time of a repeatable request, and no key that it belongs to.
 pub(super) fn lacks_key(headers: &HeaderMap, route: &Route) -> bool {
     route.dialect == Dialect::Repeatability && headers.contains_key(FIRST_SENT)

@@ -39,20 +39,24 @@ use crate::upstream::{CallError, SendCheck, UpstreamClient};
 
 /// The result of a call to the service.
 enum UpstreamOutcome {
-    /// A whole response, with its status and the directives of the service.
-    Answered { response: StoredResponse, status: ServiceStatus, directives: ServiceDirectives },
-    /// Bytes of the request may have left this process, and no whole response came back.
-    Broken,
+    /// A whole response.
+    Answered(ServiceAnswer),
     /// The service got nothing of the request, or processed nothing of it, so trying again is safe. The text says why.
     NeverSent(String),
-    /// Not one byte of the request left this process: all connections to the upstream were in use.
-    Overloaded,
+    /// Bytes of the request may have left this process, and no whole response came back.
+    NoResponse(Refusal, UnknownCause),
+    /// Not one byte of the request left this process: the lease or the time for the first byte was over, or all connections to the
+    /// upstream were in use.
+    NotSent(Refusal),
     /// The response is larger than the route stores. Its beginning is here; the rest is still coming.
     Oversize(OversizeResponse),
-    /// Bytes may have left, and the route's `upstream_timeout` is over.
-    TimedOut,
-    /// Not one byte of the request left this process: the lease or the time for the first byte was over before.
-    TooLate,
+}
+
+/// A whole response of the service.
+struct ServiceAnswer {
+    response: StoredResponse,
+    status: ServiceStatus,
+    directives: ServiceDirectives,
 }
 
 impl Gate {
@@ -90,7 +94,7 @@ impl Gate {
     ) -> Outcome {
         let GuardedRequest { reserve_request, head, body, mut share, origin, active, .. } = *guarded;
         let ActiveRoute { route, upstream, latency, .. } = active;
-        let (ttl, record, number) = (route.ttl, reserve_request.id, lease.attempt);
+        let (record, number) = (reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
         let is_call = fields::is_grpc(&head.headers);
         let mut request = upstream_request(head, body, &origin, reserved, &route);
@@ -100,8 +104,7 @@ impl Gate {
         forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
         context.continue_trace(request.headers_mut());
         context.with_trace(|trace| trace.note_attempt(number));
-        let mut attempt = RunningAttempt::new(&self.instance, lease, entry, ttl);
-        attempt.note_sending();
+        let attempt = RunningAttempt::new(&self.instance, lease, entry);
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
         let outcome = call(&upstream, (&mut request, is_call), deadline, &route, may_send, &mut share).await;
@@ -109,88 +112,86 @@ impl Gate {
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
         context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, sent, took));
-        match outcome {
-            UpstreamOutcome::Answered { response, status, directives } => {
-                let (mut verdict, ttl) = directives.apply(&route, status, &response.headers);
-                if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
-                    verdict = ResponseVerdict::Release;
-                }
-                if route.limits_new_keys() && status.is_success() {
-                    self.instance.key_limits.note_accepted(&reserve_request.scope);
-                }
-                // Anything that may panic comes before the lease leaves the attempt's care.
-                let storable =
-                    (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, &route));
-                let (lease, entry) = attempt.into_parts();
-                let settlement = match (verdict, storable) {
-                    (ResponseVerdict::Store, Some(storable)) => {
-                        lease.complete(storable, ttl).with_remember(route.remember)
-                    }
-                    (ResponseVerdict::Release, _) => {
-                        deliver::release(lease, &route, ttl, Some((status, &response.headers)))
-                    }
-                    (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                        let cause = directives.unknown_cause(status);
-                        context.with_trace(|trace| trace.note_unknown(cause));
-                        tracing::warn!(%record, route = %route.name, attempt = number, %cause,
-                            "the service's response leaves the outcome unknown");
-                        deliver::unknown(lease, &route, cause)
-                    }
-                };
-                if SeededBug::AnswerBeforeStored.is_active() && verdict == ResponseVerdict::Store {
-                    let instance = Arc::clone(&self.instance);
-                    tokio::spawn(async move { persist(&instance, settlement, entry).await });
-                    return Outcome::Executed { response, expires_at: None };
-                }
-                let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
-                let expires_at = match settled {
-                    SettleOutcome::Done { expires_at } => expires_at,
-                    SettleOutcome::Bypassed => None,
-                    SettleOutcome::Fenced(_) if SeededBug::LoserAnswersItsOwn.is_active() => None,
-                    SettleOutcome::Fenced(record) => {
-                        let stored = stored_outcome(record, &reserve_request);
-                        return stored.unwrap_or(Outcome::Unstored(response));
-                    }
-                    SettleOutcome::Unstored => return Outcome::Unstored(response),
-                };
-                match verdict {
-                    ResponseVerdict::Release => Outcome::Released(response),
-                    ResponseVerdict::Store => Outcome::Executed { response, expires_at },
-                    ResponseVerdict::Unknown => Outcome::Unknown(response),
-                }
+        let (refusal, settlement, entry) = match outcome {
+            UpstreamOutcome::Answered(answer) => {
+                return self.settle_answer(answer, attempt, &route, &reserve_request, context).await;
+            }
+            UpstreamOutcome::Oversize(oversize) => {
+                let instance = Arc::clone(&self.instance);
+                return Outcome::Streamed(oversize::stream(instance, oversize, attempt, &route, deadline, share));
             }
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();
-                let settlement = deliver::release(lease, &route, ttl, None);
-                let refusal = Refusal::UpstreamUnreachable(reason.into());
-                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
+                let settlement = deliver::release(lease, &route, route.ttl, None);
+                (Refusal::UpstreamUnreachable(reason.into()), settlement, entry)
             }
-            UpstreamOutcome::Overloaded | UpstreamOutcome::TooLate => {
-                let refusal = match outcome {
-                    UpstreamOutcome::Overloaded => Refusal::Overloaded(ReachedLimit::UpstreamConnections),
-                    _ => Refusal::StoreUnavailable,
-                };
+            UpstreamOutcome::NotSent(refusal) => {
                 if let Refusal::Overloaded(limit) = refusal {
                     self.count_overload(limit);
                 }
                 let (lease, entry) = attempt.into_parts();
-                let settlement = deliver::not_sent(&self.instance, lease, &route.retry, ttl);
-                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
+                (refusal, deliver::not_sent(&self.instance, lease, &route.retry, route.ttl), entry)
             }
-            UpstreamOutcome::Broken | UpstreamOutcome::TimedOut => {
-                let (refusal, cause) = match outcome {
-                    UpstreamOutcome::TimedOut => (Refusal::UpstreamTimeout, UnknownCause::Timeout),
-                    _ => (Refusal::UpstreamBroken, UnknownCause::Broken),
-                };
+            UpstreamOutcome::NoResponse(refusal, cause) => {
                 context.with_trace(|trace| trace.note_unknown(cause));
                 tracing::warn!(%record, route = %route.name, attempt = number, %cause, "the outcome is unknown");
                 let (lease, entry) = attempt.into_parts();
-                let settlement = deliver::unknown(lease, &route, cause);
-                self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
+                (refusal, deliver::unknown(lease, &route, cause), entry)
             }
-            UpstreamOutcome::Oversize(oversize) => {
-                Outcome::Streamed(oversize::stream(Arc::clone(&self.instance), oversize, attempt, &route, deadline))
+        };
+        self.settle_without_response(settlement, entry, &reserve_request, context, refusal).await
+    }
+
+    /// Judges a whole response, stores the outcome, and only then returns it.
+    async fn settle_answer(
+        &self,
+        answer: ServiceAnswer,
+        attempt: RunningAttempt,
+        route: &Route,
+        reserve_request: &ReserveRequest,
+        context: &ResponseContext,
+    ) -> Outcome {
+        let ServiceAnswer { response, status, directives } = answer;
+        let (mut verdict, ttl) = directives.apply(route, status, &response.headers);
+        if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
+            verdict = ResponseVerdict::Release;
+        }
+        if route.limits_new_keys() && status.is_success() {
+            self.instance.key_limits.note_accepted(&reserve_request.scope);
+        }
+        // Anything that may panic comes before the lease leaves the attempt's care.
+        let storable = (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, route));
+        let (lease, entry) = attempt.into_parts();
+        let settlement = match (verdict, storable) {
+            (ResponseVerdict::Store, Some(storable)) => lease.complete(storable, ttl).with_remember(route.remember),
+            (ResponseVerdict::Release, _) => deliver::release(lease, route, ttl, Some((status, &response.headers))),
+            (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
+                let cause = directives.unknown_cause(status);
+                context.with_trace(|trace| trace.note_unknown(cause));
+                tracing::warn!(record = %reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
+                    "the service's response leaves the outcome unknown");
+                deliver::unknown(lease, route, cause)
             }
+        };
+        if SeededBug::AnswerBeforeStored.is_active() && verdict == ResponseVerdict::Store {
+            let instance = Arc::clone(&self.instance);
+            tokio::spawn(async move { persist(&instance, settlement, entry).await });
+            return Outcome::Executed { response, expires_at: None };
+        }
+        let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
+        let expires_at = match settled {
+            SettleOutcome::Done { expires_at } => expires_at,
+            SettleOutcome::Bypassed => None,
+            SettleOutcome::Fenced(_) if SeededBug::LoserAnswersItsOwn.is_active() => None,
+            SettleOutcome::Fenced(record) => {
+                return stored_outcome(record, reserve_request).unwrap_or(Outcome::Unstored { response, verdict });
+            }
+            SettleOutcome::Unstored => return Outcome::Unstored { response, verdict },
+        };
+        match verdict {
+            ResponseVerdict::Release => Outcome::Released(response),
+            ResponseVerdict::Store => Outcome::Executed { response, expires_at },
+            ResponseVerdict::Unknown => Outcome::Unknown(response),
         }
     }
 
@@ -245,6 +246,9 @@ fn reservation_field(lease: &AttemptLease) -> HeaderValue {
     HeaderValue::from_str(&reservation.to_hex()).expect("hex is plain ASCII")
 }
 
+const BROKEN: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamBroken, UnknownCause::Broken);
+const TIMED_OUT: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::UpstreamTimeout, UnknownCause::Timeout);
+
 async fn call(
     upstream: &UpstreamClient,
     (request, is_call): (&mut Request<Body>, bool),
@@ -257,7 +261,7 @@ async fn call(
     let needs_http2 = is_call && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) if SeededBug::TimeoutIsReleased.is_active() => return UpstreamOutcome::NeverSent(String::new()),
-        Err(_) => return UpstreamOutcome::TimedOut,
+        Err(_) => return TIMED_OUT,
         Ok(Err(error)) => {
             if needs_http2 {
                 tracing::warn!(route = %route.name, "gRPC needs HTTP/2: write the upstream as h2c://host:port");
@@ -271,9 +275,11 @@ async fn call(
                 CallError::Broken(_) if SeededBug::BrokenIsReleased.is_active() => {
                     UpstreamOutcome::NeverSent(error.unreachable_reason())
                 }
-                CallError::Broken(_) | CallError::Garbage(_) => UpstreamOutcome::Broken,
-                CallError::Overloaded => UpstreamOutcome::Overloaded,
-                CallError::TooLate => UpstreamOutcome::TooLate,
+                CallError::Broken(_) | CallError::Garbage(_) => BROKEN,
+                CallError::Overloaded => {
+                    UpstreamOutcome::NotSent(Refusal::Overloaded(ReachedLimit::UpstreamConnections))
+                }
+                CallError::TooLate => UpstreamOutcome::NotSent(Refusal::StoreUnavailable),
             };
         }
         Ok(Ok(response)) => response,
@@ -287,11 +293,11 @@ async fn call(
     let mut trailers = HeaderMap::new();
     loop {
         let frame = match timeout_at(deadline, body.frame()).await {
-            Err(_) => return UpstreamOutcome::TimedOut,
+            Err(_) => return TIMED_OUT,
             Ok(None) => break,
             Ok(Some(Err(_))) if SeededBug::PartialResponseStored.is_active() => break,
             // A response that breaks off must never pass for a whole one.
-            Ok(Some(Err(_))) => return UpstreamOutcome::Broken,
+            Ok(Some(Err(_))) => return BROKEN,
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
@@ -320,7 +326,7 @@ async fn call(
     fields::prepare_for_client(&mut trailers);
     let body = Some(buffer.into_bytes());
     let response = StoredResponse { status: head.status, headers: head.headers, body, trailers };
-    UpstreamOutcome::Answered { status: grpc::service_status(is_call, &response), response, directives }
+    UpstreamOutcome::Answered(ServiceAnswer { status: grpc::service_status(is_call, &response), response, directives })
 }
 
 /// A body that is put together from pieces. A body in one piece, as most are, is never copied.
@@ -366,7 +372,7 @@ fn stored_outcome(record: Option<Box<Record>>, reserve_request: &ReserveRequest)
     match record.state {
         KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => None,
         KeyState::Completed(completed) if record.token == reserve_request.token => {
-            Some(Outcome::CompletedByService(completed))
+            Some(Outcome::ExecutedElsewhere(completed))
         }
         // A failover has lost the takeover of the expired key. The earlier operation's response is back, and no retry gets it.
         KeyState::Completed(_) if record.past_ttl => None,

@@ -1,4 +1,4 @@
-//! What this instance knows of a key without the store, and the case in which only the store knows whether that still holds.
+//! Decides by the record that this instance has of a key, and asks the store where another instance may have a later one.
 
 use super::admit::GuardedRequest;
 use super::decide::Decision;

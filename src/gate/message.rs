@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
 pub use super::admit::Message;
@@ -12,12 +11,12 @@ pub use super::admit::Message;
 use super::Gate;
 use super::admit::AdmitError;
 use super::outcome::Outcome;
-use super::response_context::ResponseContext;
 use crate::domain::ids::RecordId;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::state::KeyState;
 use crate::protocol::grpc;
 use crate::protocol::refusal::Refusal;
+use crate::protocol::retry_after::requested_pause;
 
 /// The outcome of a message. It decides how the broker is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,13 +72,7 @@ impl Gate {
                 ));
             }
         };
-        let mut context = ResponseContext::default();
-        context.guard(&self.instance.observability, &guarded.head, &guarded.active.metrics);
-        context.with_trace(|trace| {
-            trace.note_key(&guarded.reserve_request.key);
-            trace.note_record(guarded.reserve_request.id);
-            trace.note_no_client();
-        });
+        let context = guarded.context_without_client(&self.instance.observability);
         let id = guarded.reserve_request.id;
         let outcome = self.execute(guarded, &context, None).await;
         context.with_trace(|trace| {
@@ -107,7 +100,7 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
     match outcome {
         // The request is in the store, so the message is not needed any more.
         Outcome::Accepted { .. } => MessageOutcome::Done,
-        Outcome::CompletedByService(completed) => stored(grpc::answered_status(&completed.response)),
+        Outcome::ExecutedElsewhere(completed) => stored(grpc::answered_status(&completed.response)),
         Outcome::Executed { response, .. } => stored(grpc::answered_status(&response)),
         Outcome::InFlight(_) => {
             MessageOutcome::Again(OutcomeReason::new("in-flight", "The first attempt is still running."))
@@ -121,8 +114,8 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
         Outcome::Streamed(streamed) => {
             let (status, headers) = (streamed.status(), streamed.head.headers.clone());
             match streamed.drain().await {
-                None => MessageOutcome::Again(OutcomeReason::new(
-                    "unstored",
+                None => MessageOutcome::Unknown(OutcomeReason::new(
+                    "outcome-unknown",
                     "A large response broke off, or its outcome could not be stored.",
                 )),
                 Some(ResponseVerdict::Release) => released(status, &headers),
@@ -131,7 +124,7 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
             }
         }
         Outcome::Unknown(response) => unknown(response.status, &response.headers),
-        Outcome::Unstored(response) => unstored(response.status, &response.headers),
+        Outcome::Unstored { response, .. } => unstored(response.status, &response.headers),
         // Messages wait for the store and are never forwarded unguarded. If one were, its response would not be stored.
         Outcome::Bypassed(outcome) => unstored(outcome.http_status(), &HeaderMap::new()),
     }
@@ -152,29 +145,23 @@ fn stored(status: ServiceStatus) -> MessageOutcome {
 
 fn released(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
     MessageOutcome::Again(OutcomeReason {
-        wait: retry_after(headers),
+        wait: requested_pause(headers),
         ..OutcomeReason::answered("released", "The service did not execute the message.", status)
     })
 }
 
 fn unknown(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
     MessageOutcome::Unknown(OutcomeReason {
-        wait: retry_after(headers),
+        wait: requested_pause(headers),
         ..OutcomeReason::answered("outcome-unknown", "The service's response leaves the outcome unknown.", status)
     })
 }
 
 fn unstored(status: StatusCode, headers: &HeaderMap) -> MessageOutcome {
     MessageOutcome::Again(OutcomeReason {
-        wait: retry_after(headers),
+        wait: requested_pause(headers),
         ..OutcomeReason::answered("unstored", "The service responded, and its response is not stored yet.", status)
     })
-}
-
-/// `Retry-After` in seconds (RFC 9110 section 10.2.3). A date does not count: it would need a clock that both sides share.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 impl From<Refusal> for MessageOutcome {
@@ -216,6 +203,7 @@ mod tests {
     use std::time::SystemTime;
 
     use bytes::Bytes;
+    use http::header::RETRY_AFTER;
     use http::{HeaderName, HeaderValue};
 
     use super::*;
@@ -255,12 +243,12 @@ mod tests {
         for (outcome, expected) in [
             (executed(201), "done"),
             (executed(404), "refused"),
-            (Outcome::CompletedByService(completed(201, true)), "done"),
+            (Outcome::ExecutedElsewhere(completed(201, true)), "done"),
             (Outcome::Replayed(completed(302, true)), "done"),
             (Outcome::Replayed(completed(422, true)), "refused"),
             (Outcome::Replayed(completed(500, true)), "refused"),
             (Outcome::Replayed(completed(201, false)), "again"),
-            (Outcome::Unstored(response(201)), "again"),
+            (Outcome::Unstored { response: response(201), verdict: ResponseVerdict::Store }, "again"),
             (Outcome::Bypassed(Box::new(executed(201))), "again"),
             (Outcome::Released(response(503)), "again"),
             (Outcome::InFlight(RetryAfter::new(Duration::from_secs(1))), "again"),

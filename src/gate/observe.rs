@@ -34,7 +34,7 @@ impl Gate {
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
         let ObservedRequest { head, body, origin, active, config, tie } = observed;
         let ActiveRoute { route, upstream, token_verifier, metrics, .. } = active;
-        let (body, copy) = Body::teed(body, route.max_request_body);
+        let (body, copy) = Body::teed(body, route.max_request_body, self.instance.bodies.share());
         let (verdict_sender, verdict) = oneshot::channel();
         let upgrade = pass::asks_for_websocket(&head.headers, head.version);
         let trailers = fields::accepts_trailers(&head.headers);
@@ -48,8 +48,8 @@ impl Gate {
         let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
         // Not tracked: a drain does not wait for a comparison.
         tokio::spawn(async move {
-            let Ok(body) = copy.await else {
-                return log_observed(&route, "not compared: the body did not pass whole, or is too large");
+            let Ok((body, _share)) = copy.await else {
+                return log_observed(&route, "not compared: the body did not pass whole, or is too large to hold");
             };
             let view =
                 RequestView { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
@@ -106,7 +106,7 @@ async fn compare(
     };
     let entry = instance.in_flight.register(request.token);
     let mut result = instance.store.reserve(request.clone()).await?;
-    for _ in 0..=TAKE_OVERS_MAX {
+    for round in 0..=TAKE_OVERS_MAX {
         let record = match result {
             ReserveResult::Fresh(lease) => {
                 let is_first = lease.attempt == 1;
@@ -130,6 +130,7 @@ async fn compare(
                 return Ok(OncegateStatus::Replayed.name());
             }
             Decision::Refuse(refusal) => return Ok(refusal.slug()),
+            Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
             Decision::TakeOver(expected) => result = instance.store.take_over(request.clone(), expected).await?,
         }
     }

@@ -100,7 +100,13 @@ impl Gate {
         let found = self.instance.find_record(id.record).await.map_err(log_and_refuse)?;
         // The name proves that this caller got it from us, so a missing record has expired.
         let certain = |record| self.instance.store_clock.certain(record, Duration::ZERO);
-        found.map(certain).filter(is_there).map(|record| show_record(id, record)).ok_or(Refusal::KeyExpired)
+        let record = found.map(certain).filter(is_there).ok_or(Refusal::KeyExpired)?;
+        let response = show_record(id, record);
+        let length = http_body::Body::size_hint(response.body()).exact().unwrap_or(0);
+        Ok(match self.hold_replay(usize::try_from(length).unwrap_or(usize::MAX))? {
+            Some(share) => response.map(|body| body.counted_in(share)),
+            None => response,
+        })
     }
 
     /// The routes whose scope the operation's caller has; none if this request is another caller's. Tries the scope of every

@@ -2,11 +2,13 @@
 
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{StatusCode, response};
 use tokio::sync::mpsc;
 
 use crate::body::BodyPiece;
+use crate::body::body_budget::BudgetShare;
 use crate::domain::operation::OperationId;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
@@ -26,8 +28,8 @@ pub enum Outcome {
     },
     /// The store could not reserve, so the request was forwarded unguarded. The inner outcome is the attempt's.
     Bypassed(Box<Outcome>),
-    /// The service completed the key itself while this attempt ran. The response is the stored one.
-    CompletedByService(CompletedResponse),
+    /// This request was executed, and something else has stored its response: its delivery, or its service while the attempt ran.
+    ExecutedElsewhere(CompletedResponse),
     /// The attempt's response is stored.
     Executed {
         /// The response as the service sent it.
@@ -47,8 +49,13 @@ pub enum Outcome {
     Streamed(StreamedResponse),
     /// The attempt's response leaves open whether it was executed.
     Unknown(StoredResponse),
-    /// The attempt's response could not be stored yet.
-    Unstored(StoredResponse),
+    /// The attempt's end could not be stored yet.
+    Unstored {
+        /// The response as the service sent it.
+        response: StoredResponse,
+        /// The meaning of the response for the key.
+        verdict: ResponseVerdict,
+    },
 }
 
 /// A response that is handed on while it comes in.
@@ -62,6 +69,8 @@ pub struct StreamedResponse {
     pub(super) verdict: ResponseVerdict,
     /// The body. [`BodyPiece::End`] comes after the attempt is settled; without it the body broke off.
     pub(super) body: mpsc::Receiver<BodyPiece>,
+    /// The part of the memory for bodies that the request and the response's beginning take.
+    pub(super) share: BudgetShare,
 }
 
 impl StreamedResponse {
@@ -87,12 +96,14 @@ impl Outcome {
         match self {
             Self::Accepted { .. } => OncegateStatus::Queued,
             Self::Bypassed(_) => OncegateStatus::Bypassed,
-            Self::CompletedByService(_) | Self::Executed { .. } => OncegateStatus::Executed,
+            // A response that is not stored yet is not durable: it is lost if this instance stops now.
+            Self::ExecutedElsewhere(completed) | Self::Replayed(completed) if completed.expires_at.is_none() => {
+                OncegateStatus::Unstored
+            }
+            Self::ExecutedElsewhere(_) | Self::Executed { .. } => OncegateStatus::Executed,
             Self::InFlight(_) => OncegateStatus::InFlight,
             Self::Refused(refusal) => refusal.oncegate_status(),
             Self::Released(_) => OncegateStatus::Released,
-            // A response that is not stored yet is not durable: it is lost if this instance stops now.
-            Self::Replayed(completed) if completed.expires_at.is_none() => OncegateStatus::Unstored,
             Self::Replayed(_) => OncegateStatus::Replayed,
             Self::Streamed(streamed) => match streamed.verdict {
                 ResponseVerdict::Release => OncegateStatus::Released,
@@ -100,7 +111,25 @@ impl Outcome {
                 ResponseVerdict::Unknown => OncegateStatus::Unknown,
             },
             Self::Unknown(_) => OncegateStatus::Unknown,
-            Self::Unstored(_) => OncegateStatus::Unstored,
+            // Only a response that is to be replayed can lack its storage.
+            Self::Unstored { verdict, .. } => match verdict {
+                ResponseVerdict::Release => OncegateStatus::Released,
+                ResponseVerdict::Store => OncegateStatus::Unstored,
+                ResponseVerdict::Unknown => OncegateStatus::Unknown,
+            },
+        }
+    }
+
+    /// The body of a response of the service that is held in memory.
+    pub(super) fn held_body(&self) -> Option<&Bytes> {
+        match self {
+            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) | Self::Streamed(_) => None,
+            Self::Bypassed(outcome) => outcome.held_body(),
+            Self::ExecutedElsewhere(completed) | Self::Replayed(completed) => completed.response.body.as_ref(),
+            Self::Executed { response, .. }
+            | Self::Released(response)
+            | Self::Unknown(response)
+            | Self::Unstored { response, .. } => response.body.as_ref(),
         }
     }
 
@@ -109,11 +138,11 @@ impl Outcome {
         match self {
             Self::Accepted { .. } | Self::InFlight(_) => StatusCode::ACCEPTED,
             Self::Bypassed(outcome) => outcome.http_status(),
-            Self::CompletedByService(completed) | Self::Replayed(completed) => completed.response.status,
+            Self::ExecutedElsewhere(completed) | Self::Replayed(completed) => completed.response.status,
             Self::Executed { response, .. }
             | Self::Released(response)
             | Self::Unknown(response)
-            | Self::Unstored(response) => response.status,
+            | Self::Unstored { response, .. } => response.status,
             Self::Refused(refusal) => refusal.status(),
             Self::Streamed(streamed) => streamed.status(),
         }

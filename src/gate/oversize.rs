@@ -15,14 +15,12 @@ use super::deliver;
 use super::outcome::StreamedResponse;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::body::BodyPiece;
+use crate::body::body_budget::BudgetShare;
 use crate::body::pooled::PooledBody;
 use crate::config::Route;
-use crate::domain::attempt::{AttemptOutcome, Settlement};
 use crate::domain::ids::{RecordId, Token};
-use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
-use crate::domain::state::KeyState;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::protocol::directives::ServiceDirectives;
@@ -55,13 +53,14 @@ pub(super) fn stream(
     attempt: RunningAttempt,
     route: &Arc<Route>,
     deadline: Instant,
+    share: BudgetShare,
 ) -> StreamedResponse {
     let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
     let status = grpc::status_in_head(*is_call, head.status, &head.headers);
     let (verdict, _) = directives.apply(route, status, &head.headers);
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
-    let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body };
+    let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body, share };
     let route = Arc::clone(route);
     let tracker = instance.tracker.clone();
     tracker.spawn(async move { hand_on(&instance, oversize, attempt, verdict, &route, deadline, frames).await });
@@ -72,7 +71,7 @@ async fn hand_on(
     instance: &Arc<Instance>,
     oversize: OversizeResponse,
     attempt: RunningAttempt,
-    said: ResponseVerdict,
+    head_verdict: ResponseVerdict,
     route: &Route,
     deadline: Instant,
     client: mpsc::Sender<BodyPiece>,
@@ -104,7 +103,7 @@ async fn hand_on(
     };
     let (verdict, ttl) = directives.apply(route, status, &head.headers);
     // The head of a call counts as its success.
-    let differs = verdict != said || is_call && !status.is_success();
+    let differs = verdict != head_verdict || is_call && !status.is_success();
     let response =
         StoredResponse { status: head.status, headers: head.headers, body: None, trailers: HeaderMap::new() };
     let storable = stored_response::to_storable(&response, route);
@@ -129,7 +128,7 @@ async fn hand_on(
             return;
         }
         SettleOutcome::Bypassed | SettleOutcome::Done { .. } => {}
-        SettleOutcome::Fenced(Some(record)) if is_stored_as(&record, &own) => {}
+        SettleOutcome::Fenced(Some(record)) if own.is_outcome_of(&record) => {}
         SettleOutcome::Fenced(_) => {
             tracing::warn!(record = %own.id, "a large response is cut because its key was settled otherwise before its end");
             return;
@@ -143,19 +142,6 @@ async fn hand_on(
     deadline.reservation = None;
     let client = send(client, BodyPiece::Frame(held), &mut deadline).await;
     send(client, BodyPiece::End, &mut deadline).await;
-}
-
-/// Whether the record has this very outcome, so that a retry gets what the response's head says.
-fn is_stored_as(record: &Record, own: &Settlement) -> bool {
-    record.token == own.token
-        && match (&own.outcome, &record.state) {
-            (AttemptOutcome::Completed { response, .. }, KeyState::Completed(stored)) => stored.response == *response,
-            (AttemptOutcome::Retryable { .. }, KeyState::Queued | KeyState::Retryable) => true,
-            (AttemptOutcome::Unknown(_), KeyState::Unknown) => true,
-            (AttemptOutcome::Completed { .. } | AttemptOutcome::Retryable { .. } | AttemptOutcome::Unknown(_), _) => {
-                false
-            }
-        }
 }
 
 /// The deadline of an attempt whose response is handed on. The client's time is not the service's, so it moves while the

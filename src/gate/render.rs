@@ -28,9 +28,9 @@ impl Outcome {
         let is_own = match &self {
             Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) => true,
             // The store's, which another page may have got before.
-            Self::CompletedByService(_) | Self::Replayed(_) => true,
+            Self::ExecutedElsewhere(_) | Self::Replayed(_) => true,
             Self::Bypassed(_) | Self::Executed { .. } | Self::Released(_) => false,
-            Self::Streamed(_) | Self::Unknown(_) | Self::Unstored(_) => false,
+            Self::Streamed(_) | Self::Unknown(_) | Self::Unstored { .. } => false,
         };
         let mut response = match self {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
@@ -41,7 +41,7 @@ impl Outcome {
             }
             Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
             Self::Accepted { operation, retry_after } => accepted(operation, retry_after, context),
-            Self::CompletedByService(completed) => stored(completed, context),
+            Self::ExecutedElsewhere(completed) => stored(completed, context),
             Self::Executed { response, expires_at } => {
                 let mut response = live(response, context);
                 if let Some(expires_at) = expires_at {
@@ -51,7 +51,9 @@ impl Outcome {
             }
             Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), retry_after),
             Self::Refused(refusal) => context.answer_shape().render(&refusal, problem_base),
-            Self::Released(response) | Self::Unknown(response) | Self::Unstored(response) => live(response, context),
+            Self::Released(response) | Self::Unknown(response) | Self::Unstored { response, .. } => {
+                live(response, context)
+            }
             Self::Replayed(completed) => {
                 let mut response = stored(completed, context);
                 response.headers_mut().insert(fields::IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
@@ -102,7 +104,7 @@ fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<B
 }
 
 fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<Body> {
-    let mut response = Response::new(Body::Piped(streamed.body));
+    let mut response = Response::new(Body::Piped { pieces: streamed.body, share: Some(streamed.share) });
     *response.status_mut() = streamed.head.status;
     let headers = response.headers_mut();
     *headers = streamed.head.headers;

@@ -9,15 +9,34 @@ use super::bypass::ReserveFailure;
 use super::response_context::ResponseContext;
 use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use crate::instance::request_trace::TraceStage;
+use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::seeded_bug::SeededBug;
 
+/// The reason why this instance starts no attempt.
+#[derive(Clone, Copy)]
+pub(super) enum StartHindrance {
+    /// It has no valid lease, or its drain is over.
+    NoLease,
+    /// Responses that their clients do not take fill the memory for them.
+    Overloaded,
+}
+
+impl StartHindrance {
+    pub(super) fn into_refusal(self) -> Refusal {
+        match self {
+            Self::NoLease => Refusal::StoreUnavailable,
+            Self::Overloaded => Refusal::Overloaded(ReachedLimit::HeldBodies),
+        }
+    }
+}
+
 impl Gate {
-    /// Reserves the key. Without a lease (`may_start`) this instance starts no attempt, and a caller over its route's limit uses no
-    /// new key. Both can still get answers about attempts of others, and about the caller's earlier ones.
+    /// Reserves the key. With a hindrance this instance starts no attempt, and a caller over its route's limit uses no new key. Both
+    /// can still get answers about attempts of others, and about the caller's earlier ones.
     pub(super) async fn reserve(
         &self,
         guarded: &GuardedRequest,
-        may_start: bool,
+        may_start: Result<(), StartHindrance>,
         context: &ResponseContext,
     ) -> Result<ReserveResult, ReserveFailure> {
         let store = &self.instance.store;
@@ -26,8 +45,8 @@ impl Gate {
         {
             return Ok(self.reserve_in_background(guarded.reserve_request.clone()));
         }
-        let hindrance = match may_start {
-            true => match guarded.use_new_key(&self.instance).await {
+        let failure = match may_start {
+            Ok(()) => match guarded.use_new_key(&self.instance).await {
                 Ok(permit) => {
                     let reserving = store.reserve(permit.mark(&guarded.reserve_request));
                     let reserved = context.timed(TraceStage::Reserve, pin!(reserving)).await;
@@ -38,11 +57,12 @@ impl Gate {
                 }
                 Err(wait) => ReserveFailure::TooManyKeys(wait),
             },
-            false => ReserveFailure::NoLease(None),
+            Err(StartHindrance::NoLease) => ReserveFailure::NoLease(None),
+            Err(StartHindrance::Overloaded) => ReserveFailure::Overloaded,
         };
         match context.timed(TraceStage::Reserve, pin!(store.find(guarded.reserve_request.id))).await {
             Ok(Some(record)) => Ok(ReserveResult::Taken(record)),
-            Ok(None) => Err(hindrance),
+            Ok(None) => Err(failure),
             Err(error) => Err(ReserveFailure::NoLease(Some(error))),
         }
     }

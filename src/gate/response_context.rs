@@ -8,10 +8,9 @@ use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, request};
 use tokio::time::Instant;
 
-use super::first_sent;
 use super::outcome::Outcome;
 use crate::body::Body;
-use crate::config::{CorsPolicy, Dialect, Route};
+use crate::config::{CorsPolicy, Route};
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
@@ -34,8 +33,6 @@ pub struct ResponseContext {
     key_field: Option<(HeaderName, HeaderValue)>,
     /// The form of Oncegate's own answers.
     shape: AnswerShape,
-    /// Whether the request has both fields of a repeatable request, on a route of that dialect.
-    is_repeatable: bool,
     began: Option<Instant>,
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
@@ -56,11 +53,10 @@ impl ResponseContext {
         }
     }
 
-    /// Notes the route that owns the answers to a request with these fields.
-    pub(super) fn note_route(&mut self, route: &Route, headers: &HeaderMap) {
+    /// Notes the route that owns the answers to the request.
+    pub(super) fn note_route(&mut self, route: &Route) {
         self.cors = unless_empty(&route.cors);
         self.shape = route.dialect.into();
-        self.is_repeatable = route.dialect == Dialect::Repeatability && first_sent::is_repeatable(headers, route);
     }
 
     /// The form of Oncegate's own answers to the request.
@@ -93,7 +89,7 @@ impl ResponseContext {
         if self.guarded {
             self.with_trace(|trace| trace.note_oncegate_status(status));
             headers.insert(fields::ONCEGATE_STATUS, status.value());
-            self.shape.add_fields((code, headers), status, self.is_repeatable);
+            self.shape.add_fields((code, headers), status);
         }
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());

@@ -185,7 +185,7 @@ async fn settle_or_take_over(
 fn log_late(settlement: &Settlement, result: &SettleResult) {
     let id = settlement.id;
     match result {
-        SettleResult::Fenced(Some(record)) if !has_this_outcome(record, settlement) => {
+        SettleResult::Fenced(Some(record)) if !settlement.is_outcome_of(record) => {
             let stands = record.state.name();
             tracing::warn!(record = %id, stands, "an attempt's outcome differs from the stored state of its key, and is not stored");
         }
@@ -200,39 +200,22 @@ fn log_late(settlement: &Settlement, result: &SettleResult) {
 fn count_late(instance: &Instance, settlement: &Settlement, result: &SettleResult) {
     let late = match result {
         SettleResult::Done { .. } => LateCompletion::Taken,
-        SettleResult::Fenced(Some(record)) if has_this_outcome(record, settlement) => LateCompletion::Taken,
+        SettleResult::Fenced(Some(record)) if settlement.is_outcome_of(record) => LateCompletion::Taken,
         SettleResult::Fenced(_) => LateCompletion::Dropped,
     };
     instance.observability.metrics.late_completions.count(late);
 }
 
-/// Whether the record is of the settled attempt and has no other response.
-fn has_this_outcome(record: &Record, settlement: &Settlement) -> bool {
-    record.token == settlement.token
-        && match (&record.state, &settlement.outcome) {
-            (KeyState::Completed(stored), AttemptOutcome::Completed { response, .. }) => stored.response == *response,
-            _ => true,
-        }
-}
-
-/// An attempt that runs. If its task ends without a settlement (a panic), the drop settles it: a release if nothing was
-/// sent, else unknown.
+/// An attempt of which bytes may have left. If its task ends without a settlement (a panic), the drop settles it as unknown.
 pub(super) struct RunningAttempt {
     instance: Arc<Instance>,
     held: Option<(AttemptLease, InFlightEntry)>,
-    sent: bool,
-    ttl: Duration,
 }
 
 impl RunningAttempt {
-    /// Takes charge of the lease. `ttl` is the time for which a released key is remembered.
-    pub(super) fn new(instance: &Arc<Instance>, lease: AttemptLease, entry: InFlightEntry, ttl: Duration) -> Self {
-        Self { instance: Arc::clone(instance), held: Some((lease, entry)), sent: false, ttl }
-    }
-
-    /// Notes that from now on bytes may have left.
-    pub(super) fn note_sending(&mut self) {
-        self.sent = true;
+    /// Takes charge of the lease.
+    pub(super) fn new(instance: &Arc<Instance>, lease: AttemptLease, entry: InFlightEntry) -> Self {
+        Self { instance: Arc::clone(instance), held: Some((lease, entry)) }
     }
 
     /// The record and token of the attempt's reservation; `None` if the store may have none.
@@ -251,7 +234,7 @@ impl RunningAttempt {
 impl Drop for RunningAttempt {
     fn drop(&mut self) {
         if let Some((lease, entry)) = self.held.take() {
-            let settlement = if self.sent { lease.unknown(UnknownCause::Crashed) } else { lease.release(self.ttl) };
+            let settlement = lease.unknown(UnknownCause::Crashed);
             count_unknown(&self.instance, &settlement);
             persist_in_background(&self.instance, settlement, entry);
         }

@@ -38,8 +38,10 @@ impl WorkResult {
 pub(super) enum AwaitedEnd {
     /// The end of the key's attempt, which another request has started.
     Attempt(RetryAfter),
-    /// The end of the request's delivery.
+    /// The end of the delivery of an earlier request with the key.
     Delivery(RetryAfter),
+    /// The end of the delivery of this request.
+    OwnDelivery(RetryAfter),
 }
 
 /// One duplicate's wait.
@@ -82,6 +84,14 @@ impl Gate {
             AwaitedEnd::Delivery(retry_after) => {
                 context.note_status(OncegateStatus::Queued);
                 self.accepted(guarded, retry_after).await
+            }
+            AwaitedEnd::OwnDelivery(retry_after) => {
+                context.note_status(OncegateStatus::Queued);
+                match self.accepted(guarded, retry_after).await {
+                    // The first answer to this request, whoever has executed it.
+                    Outcome::Replayed(completed) => Outcome::ExecutedElsewhere(completed),
+                    outcome => outcome,
+                }
             }
         }
     }

@@ -297,9 +297,9 @@ label!(
 label!(
     /// The result of a probe.
     ReconcileResult, "result", {
-        /// The service gave no usable answer.
+        /// There was no usable answer of the service.
         Failed => "failed",
-        /// The service was asked.
+        /// A key was due. The service was asked, unless an instance had died during the last question.
         Scheduled => "scheduled",
         /// The service's answer settled the key.
         Resolved => "resolved",

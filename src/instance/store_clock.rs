@@ -368,6 +368,7 @@ mod tests {
     #[test]
     fn a_jump_is_what_neither_the_round_trip_nor_drift_explains() {
         let now = boot();
+        let clock = |ago| StoreClock::new(LIMITS, &reading(now - signed_millis(ago), 0, 0));
         let second = |clock: &StoreClock, took, ahead| clock.observe(&reading(now, took, ahead));
         let before = Duration::from_secs(2);
         assert_eq!(second(&clock(before), 0, 0), None);

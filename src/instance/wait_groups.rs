@@ -77,6 +77,14 @@ impl WaitGroups {
         group
     }
 
+    /// Removes a group, but not another one that the key has by now.
+    fn remove(&self, id: RecordId, group: &Weak<WaitGroup>) {
+        let mut groups = self.lock();
+        if groups.get(&id).is_some_and(|current| current.ptr_eq(group)) {
+            groups.remove(&id);
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RecordId, Weak<WaitGroup>>> {
         // The map is consistent between any two statements.
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,16 +125,30 @@ async fn watch_key(instance: Arc<Instance>, id: RecordId, group: Weak<WaitGroup>
             continue;
         }
         // Remove the group before it gets its answer: a duplicate that comes now must start a new group.
-        wait_groups.lock().remove(&id);
+        wait_groups.remove(id, &group);
         if let Some(group) = group.upgrade() {
             let set = group.settled.set(found.map(Arc::new));
             debug_assert!(set.is_ok(), "a group has one task, which ends here");
         }
         return;
     }
-    let mut groups = wait_groups.lock();
-    // Another group of the key may be there by now.
-    if groups.get(&id).is_some_and(|group| group.strong_count() == 0) {
-        groups.remove(&id);
+    wait_groups.remove(id, &group);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_group_leaves_a_later_group_of_its_key() {
+        let (groups, id) = (WaitGroups::default(), RecordId::from_stored(&[7; 32]).expect("it is 32 bytes long"));
+        let new_group = || Arc::new(WaitGroup { settled: SetOnce::new(), wake_up: Notify::new() });
+        let earlier = Arc::downgrade(&new_group());
+        let later = new_group();
+        groups.lock().insert(id, Arc::downgrade(&later));
+        groups.remove(id, &earlier);
+        assert!(groups.lock().contains_key(&id), "its duplicates would not be woken");
+        groups.remove(id, &Arc::downgrade(&later));
+        assert!(!groups.lock().contains_key(&id));
     }
 }

@@ -187,13 +187,11 @@ impl AnswerShape {
         response
     }
 
-    /// Adds the fields that the dialect has on answers to guarded requests. `is_repeatable` says whether the request has both
-    /// fields of a repeatable one.
-    pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus, is_repeatable: bool) {
+    /// Adds the fields that the dialect has on answers to guarded requests.
+    pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
         let (code, headers) = response;
         match self {
             Self::Acp | Self::Problem => {}
-            Self::Repeatability if !is_repeatable => {}
             Self::Repeatability => {
                 if let Some(result) = repeatability_result(status) {
                     headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));

@@ -188,17 +188,17 @@ impl Refusal {
         use ClientAction::{Fix, NewKey, Reconcile, SameKey};
         let (status, slug, action, oncegate_status, title, detail): (_, _, _, _, _, Cow<'_, str>) = match self {
             Self::AuthorizeUnavailable => (503, "authorize-unavailable", SameKey, OncegateStatus::Rejected,
-                "The response cannot be replayed at the moment", "Whether you may read the stored response could not be checked. Nothing was executed now. Send the same request with the same key again after Retry-After.".into()),
+                "The response cannot be replayed at the moment", "Whether you may read the stored response could not be checked. This request was not executed; an earlier one with this key was. Send the same request with the same key again after Retry-After.".into()),
             Self::BadRequest(status, detail) => (status.as_u16(), "bad-request", Fix, OncegateStatus::Rejected,
                 "The request cannot be forwarded", (*detail).into()),
             Self::Draining => (503, "draining", SameKey, OncegateStatus::Rejected,
-                "This instance is stopping", "Nothing was executed. Send the same request with the same key again; another instance will handle it.".into()),
+                "This instance is stopping", "This request was not executed; an earlier one with this key may have been. Send the same request with the same key again; another instance will handle it.".into()),
             Self::InFlight(_) => (409, "in-flight", SameKey, OncegateStatus::InFlight,
                 "The first attempt is still running", "A request with this key is being executed. Send the same request with the same key again after Retry-After.".into()),
             Self::IssuerUnavailable => (503, "issuer-unavailable", SameKey, OncegateStatus::Rejected,
-                "The token cannot be verified at the moment", "The keys of the token\'s issuer have not been read yet. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+                "The token cannot be verified at the moment", "The keys of the token\'s issuer have not been read yet. This request was not executed; an earlier one with this key may have been. Send the same request with the same key again after Retry-After.".into()),
             Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
-                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. Nothing was executed now. A new operation needs a new key.".into()),
+                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. This request was not executed. A new operation needs a new key.".into()),
             Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
                 "The idempotency key cannot be used", (*detail).into()),
             Self::KeyMissing(detail) => (400, "key-missing", Fix, OncegateStatus::Rejected,
@@ -206,21 +206,21 @@ impl Refusal {
             Self::KeyReused => (422, "key-reused", NewKey, OncegateStatus::KeyReused,
                 "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged.".into()),
             Self::LoopDetected => (508, "loop-detected", Fix, OncegateStatus::Rejected,
-                "The request has come back", "The request has been through this instance before: its upstream leads back to it. Nothing was executed.".into()),
+                "The request has come back", "The request has been through this instance before: its upstream leads back to it. It was not forwarded again.".into()),
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
-                "The outcome of the first attempt is unknown", "The request may have been executed. It will not be executed again until its outcome is known. Ask the service what happened before you do anything else.".into()),
+                "The outcome of the first attempt is unknown", "The request may have been executed. While that is unknown, it is not executed again unless the route allows it. Ask the service what happened before you do anything else.".into()),
             Self::Overloaded(_) => (503, "overloaded", SameKey, OncegateStatus::Rejected,
-                "This instance has too much work", "Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+                "This instance has too much work", "This request was not executed; an earlier one with this key may have been. Send the same request with the same key again after Retry-After.".into()),
             Self::PathAmbiguous(detail) => (400, "path-ambiguous", Fix, OncegateStatus::Rejected,
                 "The path is not spelled in the one way that is guarded", (&**detail).into()),
             Self::RequestFromFuture => (412, "request-from-future", Fix, OncegateStatus::Rejected,
-                "The request says that it comes from the future", "The time at which the request was first sent lies ahead of this instance's clock. Nothing was executed. Correct the clock of the client.".into()),
+                "The request says that it comes from the future", "The time at which the request was first sent lies ahead of this instance's clock. This request was not executed. Correct the clock of the client.".into()),
             Self::RequestTimeout => (408, "request-timeout", Fix, OncegateStatus::Rejected,
                 "The request did not arrive in time", "The request stopped arriving, and the service did not get all of it.".into()),
             Self::RequestTooOld => (400, "request-too-old", Fix, OncegateStatus::Rejected,
-                "The request is too old", "The request says that it was first sent longer ago than this route allows. Nothing was executed now; an earlier attempt may have been executed.".into()),
+                "The request is too old", "The request says that it was first sent longer ago than this route allows. This request was not executed; an earlier one with this key may have been.".into()),
             Self::RequestTooLarge(bytes) => (413, "request-too-large", Fix, OncegateStatus::Rejected,
-                "The request is too large", format!("The request\'s body is larger than the {bytes} bytes that this route allows. Nothing was executed.").into()),
+                "The request is too large", format!("The request\'s body is larger than the {bytes} bytes that this route allows. This request was not executed.").into()),
             Self::ResponseCorrupt => (500, "response-corrupt", Fix, OncegateStatus::Rejected,
                 "The stored response is damaged", "The operation was executed, but its stored response cannot be read. It will not be executed again; an operator must look at it.".into()),
             Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
@@ -228,17 +228,17 @@ impl Refusal {
             Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,
                 "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
-                "The key cannot be reserved at the moment", "Nothing was executed, but a route that delivers later may have accepted the request. Send the same request with the same key again after Retry-After.".into()),
+                "The key cannot be reserved at the moment", "This request was not forwarded; an earlier one with this key may have been executed. A route that delivers later may have accepted this one. Send the same request with the same key again after Retry-After.".into()),
             Self::TokenInvalid(fault) => (401, "token-invalid", Fix, OncegateStatus::Rejected,
-                "The token is not valid", format!("{} Nothing was executed. Get a new token, and send the same request with the same key again.", fault.detail()).into()),
+                "The token is not valid", format!("{} This request was not executed; an earlier one with this key may have been. Get a new token, and send the same request with the same key again.", fault.detail()).into()),
             Self::TooManyKeys(_) => (429, "too-many-keys", SameKey, OncegateStatus::Rejected,
-                "Too many new keys", "This caller, or the address it comes from, uses or holds more keys than this route allows. Nothing was executed. Send the same request with the same key again after Retry-After.".into()),
+                "Too many new keys", "This caller, or the address it comes from, uses or holds more keys than this route allows. The store has no record of this key, and this request was not executed. Send the same request with the same key again after Retry-After.".into()),
             Self::Unguarded => (403, "unguarded", Fix, OncegateStatus::Rejected,
-                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. Nothing was executed.".into()),
+                "This operation is not guarded", "The operation may change state, and no route makes it safe to retry. This request was not executed.".into()),
             Self::UpstreamBroken => (502, "upstream-broken", Reconcile, OncegateStatus::Unknown,
-                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. It will not be executed again until its outcome is known.".into()),
+                "The connection to the service failed", "The request may have been executed: the service closed the connection after it was sent. Ask the service what happened before you do anything else.".into()),
             Self::UpstreamTimeout => (504, "upstream-timeout", Reconcile, OncegateStatus::Unknown,
-                "The service did not answer in time", "The request may have been executed: no complete response came in time. It will not be executed again until its outcome is known.".into()),
+                "The service did not answer in time", "The request may have been executed: no complete response came in time. Ask the service what happened before you do anything else.".into()),
             Self::UpstreamUnreachable(reason) => (502, "upstream-unreachable", SameKey, OncegateStatus::Released,
                 "The service cannot be reached", format!("{reason} Send it again, with the same key if it has one.").into()),
         };
@@ -275,7 +275,8 @@ impl Refusal {
         self.row().oncegate_status
     }
 
-    /// Whether the client may send the same request with the same key again. Nothing was executed, or the first attempt runs.
+    /// Whether the client may send the same request with the same key again: this one was not executed, or the
+    /// first attempt runs.
     pub fn invites_retry(&self) -> bool {
         self.row().action == ClientAction::SameKey
     }
@@ -336,10 +337,10 @@ impl From<KeyError> for Refusal {
     fn from(error: KeyError) -> Self {
         Self::KeyInvalid(match error {
             KeyError::BadCharacter => {
-                "The key has a character that is not allowed. Allowed are visible ASCII without comma, or printable characters in quotes."
+                "The key has a character that this route's syntax does not allow. By default, visible ASCII without comma is allowed, or printable characters in quotes."
             }
             KeyError::BadString => {
-                "The key begins with a quote but is not a structured-field String (RFC 9651 section 3.3.3)."
+                "The key is not a structured-field String, which is in quotes (RFC 9651 section 3.3.3)."
             }
             KeyError::Empty => "The key is empty.",
             KeyError::NotUuid => "This route requires UUIDs as keys, and this key is not a UUID.",

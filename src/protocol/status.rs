@@ -21,7 +21,7 @@ pub enum OncegateStatus {
     Released,
     /// Nothing was executed now: this is the stored response, or the statement that it was not kept.
     Replayed,
-    /// The request was refused before anything was executed.
+    /// The request was refused, and was not executed.
     Rejected,
     /// The attempt may have executed.
     Unknown,

@@ -16,13 +16,13 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::row::{FoundRecord, millis, state_of};
+use super::row::{FoundRecord, millis};
 use super::{
     AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
     RecordId, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
     SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
 };
-use crate::domain::attempt::{AttemptLease, AttemptOutcome, Settlement};
+use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
 use crate::domain::key_holder::KeyHolder;
@@ -436,19 +436,16 @@ impl Postgres {
                 continue;
             }
             let Some(FoundRecord { record, expires_at }) = found else { return Ok(SettleResult::Fenced(None)) };
-            let ours = record.token == settlement.token;
-            let expected = state_of(&record, &settlement.outcome);
-            match record.state.name() {
-                state if ours && in_doubt && state == expected && is_settled_as(&record, &settlement) => {
-                    return Ok(SettleResult::Done { expires_at });
-                }
-                // Only another transaction's lock can be in the way.
-                _ if ours && settlement.outcome.may_settle(record.state.kind(), record.accepted_at.is_some()) => {
-                    held = true;
-                    pauses.next().await;
-                }
-                _ => return Ok(SettleResult::Fenced(Some(record))),
+            if in_doubt && settlement.is_outcome_of(&record) {
+                return Ok(SettleResult::Done { expires_at });
             }
+            let may_settle = settlement.outcome.may_settle(record.state.kind(), record.accepted_at.is_some());
+            if record.token != settlement.token || !may_settle {
+                return Ok(SettleResult::Fenced(Some(record)));
+            }
+            // Only another transaction's lock can be in the way.
+            held = true;
+            pauses.next().await;
         }
     }
 }
@@ -469,15 +466,6 @@ fn taken(reserve_request: &Arc<ReserveRequest>, record: Record, in_doubt: bool) 
         return fresh(reserve_request, record.attempt, record.recovery_point);
     }
     ReserveResult::Taken(record)
-}
-
-/// Whether a record holds the settlement's response. The service may have completed the key itself under the same
-/// token, with another response: then that one is the answer.
-fn is_settled_as(record: &Record, settlement: &Settlement) -> bool {
-    match (&record.state, &settlement.outcome) {
-        (KeyState::Completed(stored), AttemptOutcome::Completed { response, .. }) => stored.response == *response,
-        _ => true,
-    }
 }
 
 /// Whether a row may be taken over: the condition of `take_over.sql`.

@@ -207,14 +207,6 @@ impl<'a> OutcomeColumns<'a> {
     }
 }
 
-/// The name of the state that an outcome leads this record to: a retryable accepted key is queued again.
-pub fn state_of(record: &Record, outcome: &AttemptOutcome) -> &'static str {
-    match outcome {
-        AttemptOutcome::Retryable { .. } if record.accepted_at.is_some() => StateKind::Queued.name(),
-        outcome => state_after(outcome),
-    }
-}
-
 /// The size of an outcome: its response's body. The fields are small beside a body that is worth counting.
 pub fn body_bytes(outcome: &AttemptOutcome) -> usize {
     match outcome {

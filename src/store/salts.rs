@@ -96,16 +96,17 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
-/// What the store has in the place of the salt that this process uses.
+/// The result of comparing the store's salt with the one that this process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaltCheck {
-    /// That salt.
+    /// The store has the same salt.
     Same,
-    /// Another one.
+    /// The store has another salt.
     Other,
-    /// None: a failover has lost it.
+    /// The store has no salt: a failover has lost it.
     Lost,
-    /// One that this process cannot read. It is the same if another instance has encrypted it under a secret that came later.
+    /// The store has a salt that this process cannot read. It is the same one if another instance has encrypted it under a
+    /// secret that came later.
     Unreadable(SaltError),
 }
 

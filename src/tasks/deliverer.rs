@@ -154,8 +154,8 @@ impl Deliverer {
         let picked = store.pick_up(request).await.inspect_err(|_| self.lock().extend(delivered))?;
         let found = picked.jobs.len() + picked.given_up.len();
         for dead in picked.given_up {
-            tracing::warn!(record = %dead.id, route = %dead.route, said = dead.note,
-                "the request is not delivered: given up, an operator must decide");
+            tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
+                "the delivery was given up; its key is dead until an operator decides");
             self.instance.wait_groups.wake(dead.id);
         }
         for job in picked.jobs {

@@ -79,8 +79,9 @@ impl Task for GoneRoutes {
             as_of: clock.as_of,
         };
         for dead in store.pick_up(request).await?.given_up {
-            tracing::warn!(record = %dead.id, route = %dead.route, said = dead.note,
-                "the request's route is not configured any more: given up, an operator must decide");
+            tracing::warn!(record = %dead.id, route = %dead.route, reason = dead.note,
+                "the request's route is not configured any more; the delivery was given up, and its key is dead until an \
+                 operator decides");
             wait_groups.wake(dead.id);
         }
         Ok(PassResult::Idle)

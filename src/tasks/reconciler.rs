@@ -147,11 +147,11 @@ async fn reconcile_key(instance: Arc<Instance>, reconciled: Arc<ReconciledRoute>
             log_verdict(&verdict, &probe, route, &note);
         }
         Ok(false) => {
-            tracing::info!(%record, %route, said = summary, "the key was settled by another instance or an operator during the probe")
+            tracing::info!(%record, %route, result = summary, "the key was settled by another instance or an operator during the probe")
         }
         Err(error) => {
             let cause = error_causes(&error);
-            tracing::warn!(%record, %route, said = summary, cause, "{error}; the service's reply is not stored, the service is asked again");
+            tracing::warn!(%record, %route, result = summary, cause, "{error}; the service's reply is not stored, the service is asked again");
         }
     }
 }
@@ -169,16 +169,17 @@ fn log_verdict(verdict: &ProbeVerdict, probe: &Probe, route: &str, note: &str) {
     let (record, asked) = (probe.subject.id, probe.number);
     match verdict {
         ProbeVerdict::Completed { .. } => {
-            tracing::info!(%record, route, asked, said = note, "the service says that it was executed: completed");
+            tracing::info!(%record, route, asked, result = note, "the service says that it was executed: completed");
         }
         ProbeVerdict::Retryable { .. } => {
-            tracing::info!(%record, route, asked, said = note, "the service does not know the operation: the next request is the next attempt");
+            tracing::info!(%record, route, asked, result = note, "the service does not know the operation: the next request is the next attempt");
         }
         ProbeVerdict::Dead => {
-            tracing::warn!(%record, route, asked, said = note, "the service does not report an outcome: given up, an operator must decide");
+            tracing::warn!(%record, route, asked, result = note,
+                "the service reported no outcome; the reconciliation was given up, and the key is dead until an operator decides");
         }
         ProbeVerdict::Open { .. } => {
-            tracing::info!(%record, route, asked, said = note, "the service reported no outcome yet: still unknown");
+            tracing::info!(%record, route, asked, result = note, "the service reported no outcome yet: still unknown");
         }
     }
 }

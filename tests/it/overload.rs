@@ -10,7 +10,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
@@ -196,6 +198,62 @@ async fn bodies_that_have_begun_leave_room_for_one_that_is_nearly_complete() {
     assert_eq!(exchange.response().await.oncegate_status(), Some("executed"));
 }
 
+/// A connection whose client takes no more than the head and the first KiB of a response.
+async fn connect_reluctantly(world: &World) -> SendRequest<Full<Bytes>> {
+    let stream = TokioIo::new(world.proxy.client().connect().await);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let (sender, connection) = builder.initial_stream_window_size(1024).handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn pay_over_http2(client: &mut SendRequest<Full<Bytes>>, key: &str) -> http::Response<Incoming> {
+    let request =
+        http::Request::post("http://oncegate/pay").header("Authorization", "a").header("Idempotency-Key", key);
+    timeout(TEST_TIMEOUT, client.send_request(request.body(Full::default()).unwrap())).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn responses_that_their_client_does_not_read_count_until_it_leaves() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let small = world.pay("k-small").send().await;
+    let (mut client, mut unread) = (connect_reluctantly(&world).await, Vec::new());
+    for number in 0..4 {
+        world.upstream.then(Answer::status(201).body("x".repeat(1 << 20)));
+        unread.push(pay_over_http2(&mut client, &format!("unread-{number}")).await);
+    }
+    assert_eq!(held_bytes(&world).await, 4 << 20);
+    let refusal = world.pay("k-new").body("x").send().await;
+    assert!(is_overloaded(&refusal), "{refusal:?}");
+    assert_eq!(world.pay("k-small").send().await.comparable(), small.replayed());
+    drop((client, unread));
+    eventually(TEST_TIMEOUT, async || (held_bytes(&world).await == 0).then_some(())).await;
+    assert_eq!(world.pay("k-new").body("x").send().await.oncegate_status(), Some("executed"));
+}
+
+#[tokio::test]
+async fn replays_that_their_client_does_not_read_have_a_limit_and_keep_nobody_from_executing() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let (mut client, mut unread) = (connect_reluctantly(&world).await, Vec::new());
+    world.upstream.then(Answer::status(201).body("x".repeat(1 << 20)));
+    unread.push(pay_over_http2(&mut client, "k-large").await);
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        unread.push(pay_over_http2(&mut client, "k-large").await);
+        statuses.push(unread.last().unwrap().status().as_u16());
+    }
+    // With the response to the first attempt, three: seven eighths of the limit are for large bodies.
+    assert_eq!(statuses, [201, 201, 503, 503, 503]);
+    let payment = world.pay("k-new").body("x").send().await;
+    assert_eq!(payment.oncegate_status(), Some("executed"));
+    assert_eq!(world.pay("k-new").body("x").send().await.comparable(), payment.replayed());
+    drop((client, unread));
+    let mut client = connect_reluctantly(&world).await;
+    let replayed = async || (pay_over_http2(&mut client, "k-large").await.status() == 201).then_some(());
+    eventually(TEST_TIMEOUT, replayed).await;
+    assert_eq!(world.upstream.calls(), 2);
+}
+
 #[tokio::test]
 async fn a_connection_beyond_the_limit_is_refused_and_others_are_served() {
     let world = World::with(Store::sqlite(), |setup| setup.top("limits = { connections = 3 }")).await;
@@ -227,6 +285,9 @@ async fn a_peer_has_a_limit_of_its_own() {
     })
     .await;
     assert!(reached(&world, "connections_per_peer").await >= 1);
+    let problem = world.pay("k-1").send().await.problem();
+    assert_eq!(problem["type"], "/.oncegate/problems/overloaded");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("same key")), "{problem}");
     assert_eq!(world.upstream.calls(), 0);
 }
 

@@ -29,7 +29,7 @@ const ALL: [&str; 5] = ["0001_keys", "0002_operators", "0003_purges", "0004_outb
 const SQLITE: [&str; 5] = ["0006_unknown_deliveries", "0007_audit", "0008_causes", "0009_salts", "0010_live_keys"];
 
 /// The later migrations that only PostgreSQL has.
-const POSTGRES: [&str; 8] = [
+const POSTGRES: [&str; 9] = [
     "0006_statements",
     "0007_unknown_deliveries",
     "0008_forget",
@@ -38,6 +38,7 @@ const POSTGRES: [&str; 8] = [
     "0011_salts",
     "0012_live_keys",
     "0013_single_rows",
+    "0014_encrypted_routes",
 ];
 
 /// Everything that each store applies, in order: the migrations, and in PostgreSQL the indexes that are built after

@@ -184,6 +184,23 @@ async fn an_unstorable_response_is_sent_with_a_mark_and_stored_later() {
 }
 
 #[tokio::test]
+async fn a_released_response_is_called_released_although_its_release_cannot_be_stored() {
+    let (world, wire) = remote(|setup| setup).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(503).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    hold.release();
+    let first = first.await.unwrap().unwrap();
+    assert_eq!((first.status, first.oncegate_status()), (503, Some("released")));
+    wire.restore();
+    let executed = async || Some(world.pay("k-1").send().await).filter(|again| again.status == 201);
+    assert_eq!(eventually(TEST_TIMEOUT, executed).await.oncegate_status(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 2);
+}
+
+#[tokio::test]
 async fn after_a_long_outage_a_response_is_stored_within_one_lease() {
     let (world, wire) = remote(Setup::short_leases).await;
     let hold = Hold::new();

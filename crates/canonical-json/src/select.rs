@@ -70,7 +70,7 @@ impl fmt::Display for PointerError {
 
 impl Error for PointerError {}
 
-/// Which parts of a body make its fingerprint: see [`super::canonicalize_selected`]. The default is all of it.
+/// The parts of a body that make its fingerprint: see [`super::canonicalize_selected`]. The default is the whole body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The parts to keep; everything if this is empty.

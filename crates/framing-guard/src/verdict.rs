@@ -187,7 +187,7 @@ impl Malformed {
             Self::BadChunk => (400, "The chunked body is not framed as RFC 9112 section 7.1 requires."),
             Self::BadHeader => (
                 400,
-                "A header field line must be a name, a colon directly after it, and a value without control characters.",
+                "A header field line must be a name, a colon directly after it, and a value without control characters. The name of a field that frames the request has hyphens.",
             ),
             Self::BadHost => (400, "The Host field must be a host with an optional port."),
             Self::BadLength => (400, "Content-Length must be present once and be a decimal number."),

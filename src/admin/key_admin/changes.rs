@@ -28,7 +28,7 @@ const REFUSED_MAX: usize = 100;
 const PAGE: u32 = 5_000;
 
 /// The part of a route's configuration that matters to decisions about its keys.
-pub(super) struct RouteLimits {
+pub(super) struct RouteTimes {
     ttl: Duration,
     remember: Option<Duration>,
     /// `None` where the configuration does not have the route: how long its proxies wait is not known here.
@@ -36,16 +36,16 @@ pub(super) struct RouteLimits {
 }
 
 impl KeyAdminSnapshot<'_> {
-    /// Returns the terms of a route. For a route that is not configured here, they are the longest TTL and memory of all routes. The
+    /// Returns the times of a route. For a route that is not configured here, they are the longest TTL and memory of all routes. The
     /// time until its attempts are quiet cannot be guessed: other instances may have the route, and wait for longer than
     /// any route here.
-    pub(super) fn route_limits(&self, route: &str) -> RouteLimits {
+    pub(super) fn route_times(&self, route: &str) -> RouteTimes {
         let routes = &self.config.routes;
         match routes.iter().find(|known| known.has_name(route)) {
             Some(route) => {
-                RouteLimits { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) }
+                RouteTimes { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) }
             }
-            None => RouteLimits {
+            None => RouteTimes {
                 ttl: routes.iter().map(|route| route.ttl).max().unwrap_or_default(),
                 remember: routes.iter().filter_map(|route| route.remember).max(),
                 quiet_after: None,
@@ -60,16 +60,17 @@ impl KeyAdminSnapshot<'_> {
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
     }
 
-    /// Whether retries get the key's response: it is completed, and its TTL has not ended, by the store's clock and by this
-    /// instance's estimate of it.
+    /// Whether the key's next retry is not executed: the key is completed, and its TTL has not ended, by the store's clock and by
+    /// this instance's estimate of it. Where the route refuses late retries, the time counts too for which it remembers the key.
     pub(super) fn is_live(&self, entry: &KeyEntry) -> bool {
         let now = self.as_of.map_or(entry.now, |as_of| as_of.min(entry.now));
-        entry.state == StateKind::Completed && entry.expires_at.is_none_or(|at| at > now)
+        let remembered_for = self.route_times(&entry.route).remember.unwrap_or_default();
+        entry.state == StateKind::Completed && entry.expires_at.is_none_or(|at| at + remembered_for > now)
     }
 
     /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
-        let RouteLimits { ttl, remember, quiet_after } = self.route_limits(&entry.route);
+        let RouteTimes { ttl, remember, quiet_after } = self.route_times(&entry.route);
         let is_live = self.is_live(entry);
         let must_be_quiet = decision.requires_quiet() && decision.is_for(entry.state, is_live);
         if must_be_quiet && quiet_after.is_none() {

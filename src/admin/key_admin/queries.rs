@@ -53,7 +53,7 @@ impl KeyAdminSnapshot<'_> {
     /// [`ApiProblem`], where there is no such key, there are several, or the store fails.
     pub async fn show_key(&self, id: &str) -> Result<KeyDetails, ApiProblem> {
         let entry = self.find_entry(id).await?;
-        let quiet_at = self.route_limits(&entry.route).quiet_after.map(|after| entry.deadline + after);
+        let quiet_at = self.route_times(&entry.route).quiet_after.map(|after| entry.deadline + after);
         let (record, corrupt) = match self.store.find(entry.id).await {
             Ok(record) => (record, None),
             Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt(row))),

@@ -10,6 +10,7 @@ use crate::admin::key_admin::dto::{
 use crate::admin::key_admin::params::cursor_text;
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
+use crate::domain::key::shorten_middle;
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
@@ -17,9 +18,8 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
 use crate::store::admin::{AuditEntry, KeyCount, KeyEntry, KeysWithoutRoute};
 
-/// The number of characters of a key that a list shows, of its beginning and of its end: some clients begin all their keys with
-/// the same word, as Stripe's do with `stripe-node-retry-`.
-const KEY_ENDS: (usize, usize) = (12, 12);
+/// The number of characters of a key that a list shows.
+const KEY_CHARS_MAX: usize = 25;
 /// The number of digits of an id that are shown: unique among more keys than fit on any disk.
 const ID_DIGITS: usize = 16;
 /// The number of digits of a caller's hash that are shown: enough to tell two apart.
@@ -476,15 +476,7 @@ pub fn shorten(text: &str, chars: usize) -> String {
 
 /// The beginning and the end of a key.
 pub fn shorten_key(key: &str) -> String {
-    let visible = make_visible(key);
-    let (first, last) = KEY_ENDS;
-    let count = visible.chars().count();
-    if count <= first + last + 1 {
-        return visible;
-    }
-    let (head, tail): (String, String) =
-        (visible.chars().take(first).collect(), visible.chars().skip(count - last).collect());
-    format!("{head}…{tail}")
+    shorten_middle(&make_visible(key), KEY_CHARS_MAX)
 }
 
 /// A text that anybody may have written, without characters that turn the direction of a line or are invisible. The

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::super::escape_invisible;
+use crate::domain::key::shorten_middle;
 use crate::domain::rfc3339;
 
 /// The number of characters of a key that a table shows.
@@ -48,7 +49,7 @@ pub(super) fn render_list(keys: &[Value], paint: Paint) -> String {
             age(now, &key["created_at"]),
             age(now, &key["settled_at"]),
             text(key, "route"),
-            shorten(&text(key, "key")),
+            shorten_middle(&text(key, "key"), KEY_CHARS_MAX),
             id.chars().take(ID_DIGITS).collect(),
         ]
     }));
@@ -136,13 +137,6 @@ fn text(value: &Value, name: &str) -> String {
         Value::String(text) => escape_invisible(text),
         Value::Null => "-".to_owned(),
         other => other.to_string(),
-    }
-}
-
-fn shorten(key: &str) -> String {
-    match key.chars().count() > KEY_CHARS_MAX {
-        true => key.chars().take(KEY_CHARS_MAX - 1).chain(['…']).collect(),
-        false => key.to_owned(),
     }
 }
 

@@ -53,10 +53,14 @@ fn a_path_is_one_of_the_routes_own() {
         assert_eq!(config(&on(path, template)).consumers[0].path.as_str(), template);
     }
     for (path, template, why) in [
-        ("/o/{id}", "", " consumers[0].path: is needed, because `a` has many paths: write one like `/o/{id}`"),
-        ("/o/{id}", "/o", "10:8: consumers[0].path: `/o` leads to other paths than those of `a`: `/o/{id}`"),
-        ("/o/{id}", "/o/{x}/pay", "10:8: consumers[0].path: `/o/{x}/pay` leads"),
-        ("/o/7", "/o/{x}", "10:8: consumers[0].path: `/o/{x}` leads"),
+        ("/o/{id}", "", " consumers[0].path: is needed, because the route has many paths: write the route's path"),
+        (
+            "/o/{id}",
+            "/o",
+            "10:8: consumers[0].path: leads to other paths than those of the route: write the route's path",
+        ),
+        ("/o/{id}", "/o/{x}/pay", "10:8: consumers[0].path: leads to other paths"),
+        ("/o/7", "/o/{x}", "10:8: consumers[0].path: leads to other paths"),
         ("/a", "/a?x", "10:8: consumers[0].path: `/a?x` has a character that no path has"),
     ] {
         let text = match template {

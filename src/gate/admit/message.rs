@@ -120,8 +120,7 @@ impl Gate {
         };
         let reserve_request = self.instance.reserve_request(&view, identity, view.fingerprint());
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
-        let mut share = self.instance.bodies.share();
-        share.add(body.len());
+        let share = self.instance.bodies.share_of(body.len());
         let store_clock = Arc::clone(&self.instance.store_clock);
         let can_wait_for_store = true;
         Ok(Box::new(GuardedRequest {

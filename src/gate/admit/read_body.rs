@@ -67,8 +67,8 @@ fn count(share: &mut BudgetShare, bytes: usize, arrived: Arrived) -> Result<(), 
     share.try_add(bytes, arrived).map_err(|BudgetExhausted| Refusal::Overloaded(ReachedLimit::HeldBodies))
 }
 
-/// The capacity of a buffer that has to hold `length` bytes and is too small. It doubles with what arrives. What is only announced
-/// takes no memory before a quarter of it is there, because an announcement costs a client nothing.
+/// The capacity of a buffer that has to hold `length` bytes and is too small. It doubles with the bytes that arrive. An
+/// announced length takes no memory before a quarter of it has arrived, because an announcement costs a client nothing.
 fn grown_capacity(length: usize, arrived: Arrived, announced: Option<usize>, bytes_max: usize) -> usize {
     let capacity = match (arrived, announced) {
         (Arrived::Much, Some(announced)) => announced,

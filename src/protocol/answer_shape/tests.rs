@@ -106,28 +106,27 @@ async fn no_dialect_makes_an_error_a_success_or_offers_a_retry_of_what_may_have_
 
 #[test]
 fn the_dialects_fields_follow_the_meaning_of_an_answer() {
-    let fields = |shape: AnswerShape, code: u16, status, is_repeatable| {
+    let fields = |shape: AnswerShape, code: u16, status| {
         let mut headers = HeaderMap::new();
-        shape.add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status, is_repeatable);
+        shape.add_fields((StatusCode::from_u16(code).unwrap(), &mut headers), status);
         let text = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         headers.iter().map(text).collect::<Vec<_>>().join(", ")
     };
-    for (shape, code, status, is_repeatable, expected) in [
-        (AnswerShape::Problem, 500, OncegateStatus::Replayed, true, ""),
-        (AnswerShape::Acp, 500, OncegateStatus::Replayed, true, ""),
-        (AnswerShape::Stripe, 200, OncegateStatus::Replayed, false, ""),
-        (AnswerShape::Stripe, 402, OncegateStatus::Replayed, false, "stripe-should-retry: false"),
-        (AnswerShape::Stripe, 500, OncegateStatus::Executed, false, ""),
-        (AnswerShape::Stripe, 503, OncegateStatus::Released, false, ""),
-        (AnswerShape::Stripe, 502, OncegateStatus::Unknown, false, "stripe-should-retry: false"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Executed, true, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Replayed, true, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 409, OncegateStatus::InFlight, true, "repeatability-result: accepted"),
-        (AnswerShape::Repeatability, 400, OncegateStatus::KeyReused, true, "repeatability-result: rejected"),
-        (AnswerShape::Repeatability, 412, OncegateStatus::Rejected, true, "repeatability-result: rejected"),
-        (AnswerShape::Repeatability, 201, OncegateStatus::Bypassed, true, ""),
-        (AnswerShape::Repeatability, 400, OncegateStatus::Rejected, false, ""),
+    for (shape, code, status, expected) in [
+        (AnswerShape::Problem, 500, OncegateStatus::Replayed, ""),
+        (AnswerShape::Acp, 500, OncegateStatus::Replayed, ""),
+        (AnswerShape::Stripe, 200, OncegateStatus::Replayed, ""),
+        (AnswerShape::Stripe, 402, OncegateStatus::Replayed, "stripe-should-retry: false"),
+        (AnswerShape::Stripe, 500, OncegateStatus::Executed, ""),
+        (AnswerShape::Stripe, 503, OncegateStatus::Released, ""),
+        (AnswerShape::Stripe, 502, OncegateStatus::Unknown, "stripe-should-retry: false"),
+        (AnswerShape::Repeatability, 201, OncegateStatus::Executed, "repeatability-result: accepted"),
+        (AnswerShape::Repeatability, 201, OncegateStatus::Replayed, "repeatability-result: accepted"),
+        (AnswerShape::Repeatability, 409, OncegateStatus::InFlight, "repeatability-result: accepted"),
+        (AnswerShape::Repeatability, 400, OncegateStatus::KeyReused, "repeatability-result: rejected"),
+        (AnswerShape::Repeatability, 412, OncegateStatus::Rejected, "repeatability-result: rejected"),
+        (AnswerShape::Repeatability, 201, OncegateStatus::Bypassed, ""),
     ] {
-        assert_eq!(fields(shape, code, status, is_repeatable), expected, "{shape:?} {code} {status:?}");
+        assert_eq!(fields(shape, code, status), expected, "{shape:?} {code} {status:?}");
     }
 }

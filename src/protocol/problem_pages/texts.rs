@@ -36,7 +36,7 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "draining",
         means: "This instance of the proxy is stopping, and starts nothing new.",
-        executed: "No. Nothing of the request was forwarded.",
+        executed: "Nothing of this request was forwarded. An earlier one with this key may have been executed.",
         client: "Send the same request with the same key again, after `Retry-After` and on a new connection. Another \
                  instance will handle it.",
         operator: "Nothing, if it lasts seconds. If clients see it at every deployment, the load balancer keeps \
@@ -57,7 +57,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         slug: "issuer-unavailable",
         means: "The route identifies callers by their token. This instance of the proxy has not been able to read the keys of the \
                 token's issuer since it started, so it cannot verify any token.",
-        executed: "No. The request was not forwarded, and the store was not asked.",
+        executed: "This request was not forwarded, and the store was not asked. An earlier one with this key may have been \
+                   executed.",
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "Look at the place that `jwt.jwks` names: the log has the reason why it cannot be read. The proxy tries again \
                    every 30 seconds at least.",
@@ -113,7 +114,7 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         slug: "outcome-unknown",
         means: "An earlier attempt was sent to the service, and its answer was lost: the connection failed, the time \
                 limit passed, or the proxy was stopped. The proxy cannot know how the attempt ended.",
-        executed: "Perhaps. The request may have been executed, and it is not executed again while that is unknown.",
+        executed: "Perhaps. While that is unknown, the request is not executed again unless the route's `on_unknown` allows it.",
         client: "Do not send the operation with a new key. Ask the service whether it was done, then continue from \
                  there. Asking again with the same key is safe on a route that holds such keys, as routes do by \
                  default: the request gets the response once it is known.",
@@ -124,7 +125,7 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "overloaded",
         means: "One of the limits of this proxy is reached: bodies in memory, connections, or connections to the service.",
-        executed: "No. Nothing of the request was forwarded.",
+        executed: "Nothing of this request was forwarded. An earlier one with this key may have been executed.",
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`oncegate_overloaded_total` says which limit it was; `[limits]` sets them. Look for clients that send \
                    slowly or hold many connections before you raise a limit.",
@@ -152,7 +153,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "request-timeout",
         means: "The request did not arrive in time: its head was incomplete, or its body stopped or was too slow.",
-        executed: "No. A request is forwarded only when it is complete.",
+        executed: "Nothing of a guarded request, which is forwarded only when it is complete. The service may have the beginning of a \
+                   request that no route guards.",
         client: "Send the complete request again, on a new connection: this one is closed. The same key may be used.",
         operator: "The cause is a slow network, or a client that announces a longer body than it sends. Many of these \
                    from few addresses mean that somebody holds connections open on purpose.",
@@ -204,7 +206,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "store-unavailable",
         means: "The proxy cannot store the reservation of the key at the moment, and it forwards nothing without one.",
-        executed: "No. Nothing of the request was forwarded.",
+        executed: "Nothing of this request was forwarded. An earlier one with this key may have been executed. A route that \
+                   delivers later may have accepted this one, and then delivers it.",
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`/readyz` on the admin listener says what is wrong with the store. Check the database, the network \
                    to it, and the settings `store.timeout` and `store.max_connections`.",
@@ -212,7 +215,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "token-invalid",
         means: "The route identifies callers by their token, and this token does not verify: `detail` says why.",
-        executed: "No. The request was not forwarded, and the store was not asked.",
+        executed: "This request was not forwarded, and the store was not asked. An earlier one with this key may have been \
+                   executed.",
         client: "Get a new token from the issuer, and send the same request with the same key again. A new token of the same \
                  caller finds the same key.",
         operator: "If all tokens are refused, compare `[jwt]` with a token: `issuer` with its `iss`, `audience` with its `aud`, \
@@ -222,7 +226,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         slug: "too-many-keys",
         means: "The caller uses new keys faster, or holds more live keys, than the route's `limits` allow. A caller whom the \
                 service has not accepted yet shares the limits of the address that it comes from.",
-        executed: "No. Nothing of the request was forwarded. Retries of keys that are known are answered as ever.",
+        executed: "Nothing of this request was forwarded, and the store has no record of its key. Retries of known keys are \
+                   answered as before.",
         client: "Send the same request with the same key again, after `Retry-After`.",
         operator: "`oncegate_rate_limited_total` counts by route. `/api/v1/stats` lists the callers, as hashes, that repeat most.",
     },
@@ -239,8 +244,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         slug: "upstream-broken",
         means: "The request was sent to the service, and the service closed the connection before its answer was \
                 complete.",
-        executed: "Perhaps. The service may have executed it before that. With a key it is not executed again until \
-                   that is known.",
+        executed: "Perhaps. The service may have executed it before that. With a key it is not executed again while that is \
+                   unknown, unless the route's `on_unknown` allows it.",
         client: "Do not send the operation with a new key. Ask the service whether it was done. Without a key, treat \
                  it as possibly done.",
         operator: "Look at the service's own log at that moment: a crash, a restart without draining, a memory limit. \
@@ -249,8 +254,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "upstream-timeout",
         means: "The request was sent to the service, and no complete answer came within this route's time limit.",
-        executed: "Perhaps. The service may still be working on it. It is not executed again with this key until the \
-                   outcome is known.",
+        executed: "Perhaps. The service may still be working on it. With a key it is not executed again while the outcome \
+                   is unknown, unless the route's `on_unknown` allows it.",
         client: "Do not send the operation with a new key. Ask again with the same key later, or ask the service.",
         operator: "The limit is the route's `upstream_timeout`. Keep it above the time after which the service itself \
                    gives up, so that the service reports how it ended.",
@@ -259,7 +264,7 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         slug: "upstream-unreachable",
         means: "The proxy could not connect to the service, or the service refused the request before it processed \
                 anything of it.",
-        executed: "No. The service got nothing of the request, or has declared that it did nothing with it.",
+        executed: "Not by this request: the service got nothing of it, or has declared that it did nothing with it.",
         client: "Send the same request with the same key again, a little later.",
         operator: "Check whether the service is running, and whether `upstream` names it as this proxy sees it. The \
                    log and the `detail` have the cause, such as a failed TLS handshake; `connect_timeout` limits each try.",

@@ -64,6 +64,11 @@ const STEPS: &[MigrationStep] = &[
         },
     ]),
     MigrationStep::new(13, "0013_single_rows", include_str!("../../../migrations/postgres/0013_single_rows.sql")),
+    MigrationStep::new(
+        14,
+        "0014_encrypted_routes",
+        include_str!("../../../migrations/postgres/0014_encrypted_routes.sql"),
+    ),
 ];
 
 /// See [`crate::store::schema()`].

@@ -258,13 +258,15 @@ impl Postgres {
         let dropped =
             |terms: &RouteRetention| terms.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",");
         let dropped: Vec<String> = terms.iter().map(dropped).collect();
-        let parameters: [Parameter<'_>; 6] = [
+        let encrypted = terms.iter().any(|terms| terms.encrypted);
+        let parameters: [Parameter<'_>; 7] = [
             (/* service */ &&**service, Type::TEXT),
             (/* route */ &routes, Type::TEXT_ARRAY),
             (/* ttl_ms */ &each(|terms| millis(terms.ttl)), Type::INT8_ARRAY),
             (/* remember_ms */ &remember, Type::INT8_ARRAY),
             (/* body_max */ &each(|terms| i64::try_from(terms.body_max).unwrap_or(i64::MAX)), Type::INT8_ARRAY),
             (/* drop_headers */ &dropped, Type::TEXT_ARRAY),
+            (/* encrypted */ &encrypted, Type::BOOL),
         ];
         query(&self.upkeep, deadline, STORE_ROUTE_RETENTION, &parameters).await.map(drop)
     }

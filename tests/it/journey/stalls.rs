@@ -99,6 +99,7 @@ async fn gate(setup: &Setup) -> Gate {
         cache: Cache::new(config.cache_memory),
         shared_cache: None,
         bodies: BodyBudget::new(config.limits.held_bodies),
+        response_bodies: BodyBudget::new(config.limits.held_bodies),
         key_limits: Default::default(),
         live_keys: Default::default(),
         replay_permissions: Default::default(),

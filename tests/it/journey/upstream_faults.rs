@@ -1,6 +1,10 @@
 //! A service that does not answer, or not correctly: the proxy never calls it a second time without certainty.
 
-use crate::harness::{Answer, Hold, Response, Store, Upstream, World, on_both_stores};
+use std::io::ErrorKind;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Answer, Hold, Response, Store, Upstream, World, on_both_stores, route};
 
 /// Checks that the retry of an attempt that may have executed is refused.
 async fn is_held(world: &World, key: &str) {
@@ -161,6 +165,24 @@ async fn interim_responses_to_a_guarded_request_are_not_passed_on() {
     let first = world.pay("k-1").send().await;
     assert_eq!((first.status, &*first.text(), first.interim.len(), first.field("link")), (201, "hi", 0, None));
     assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+}
+
+#[tokio::test]
+async fn over_http_1_0_a_response_that_breaks_off_ends_with_a_reset() {
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", "max_response_body = \"1KiB\""))).await;
+    let chunk = format!("3e8\r\n{}\r\n", "x".repeat(1000));
+    for path in ["/pay", "/unguarded"] {
+        let beginning = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(3));
+        world.upstream.then(Answer::raw(beginning));
+        let mut client = world.proxy.client().connect().await;
+        let fields = "Host: h\r\nAuthorization: Bearer a\r\nIdempotency-Key: k-1\r\nContent-Length: 0\r\n\r\n";
+        client.write_all(format!("POST {path} HTTP/1.0\r\n{fields}").as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        let ended = client.read_to_end(&mut bytes).await;
+        assert_eq!(ended.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset), "{path}");
+    }
+    let retry = world.post("/pay").anonymous().key("k-1").field("Authorization", "Bearer a").send().await;
+    assert_eq!(retry.outcome(), (409, "outcome-unknown".to_owned()));
 }
 
 #[tokio::test]

@@ -95,6 +95,19 @@ async fn a_released_key_is_executed_again(store: Store) {
     assert_eq!(operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({})).await.0, 409);
 }
 
+on_both_stores!(a_key_that_refuses_late_retries_is_released_only_at_a_risk);
+async fn a_key_that_refuses_late_retries_is_released_only_at_a_risk(store: Store) {
+    let world = World::with(store, |setup| setup.defaults("ttl = \"1s\"\nafter_ttl = \"refuse\"")).await;
+    world.pay("k-1").send().await;
+    eventually(TEST_TIMEOUT, async || (world.pay("k-1").send().await.status == 410).then_some(())).await;
+    let operator = Operator::of(&world.proxy);
+    let id = operator.id("k-1").await;
+    // The reaper has not come yet, and the next retry would be executed.
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/release"), json!({})).await;
+    assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")), "{reply}");
+    assert_eq!((world.pay("k-1").send().await.status, world.upstream.calls()), (410, 1));
+}
+
 on_both_stores!(a_dead_key_is_settled_or_requeued);
 async fn a_dead_key_is_settled_or_requeued(store: Store) {
     let mut world = World::start(store).await;

@@ -192,9 +192,9 @@ async fn repeatable_requests_are_accepted_once_and_rejected_when_they_differ(sto
 async fn one_field_of_a_repeatable_request_without_the_other_is_refused() {
     let world = speaking(Store::sqlite(), "repeatability", "").await;
     let lonely = world.post("/pay").field("Repeatability-Request-ID", ID).json("{}").send().await;
-    assert_eq!((result(&lonely), document(&lonely)["code"].as_str()), ((400, "none"), Some("bad-request")));
+    assert_eq!((result(&lonely), document(&lonely)["code"].as_str()), ((400, "rejected"), Some("bad-request")));
     let lonely = world.post("/pay").field("Repeatability-First-Sent", &date(0)).json("{}").send().await;
-    assert_eq!((result(&lonely), document(&lonely)["code"].as_str()), ((400, "none"), Some("key-missing")));
+    assert_eq!((result(&lonely), document(&lonely)["code"].as_str()), ((400, "rejected"), Some("key-missing")));
     assert_eq!(world.upstream.calls(), 0);
     let neither = world.post("/pay").json("{}").send().await;
     assert_eq!((neither.oncegate_status(), result(&neither)), (None, (201, "none")), "no repeatable request");

@@ -313,8 +313,8 @@ async fn an_accepted_call_is_asked_to_come_again_until_its_response_is_there(sto
     // No other delivery would change this one.
     service.then(CallAnswer::trailers_only(7));
     caller.pay("k-2", "100 EUR").await;
-    let given_up = world.proxy.wait_for_log("not delivered: given up").await;
-    assert_eq!(given_up["said"], "another try cannot change the result: answered grpc:PERMISSION_DENIED");
+    let given_up = world.proxy.wait_for_log("the delivery was given up").await;
+    assert_eq!(given_up["reason"], "another try cannot change the result: answered grpc:PERMISSION_DENIED");
 }
 
 #[tokio::test]

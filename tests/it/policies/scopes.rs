@@ -13,6 +13,7 @@ async fn scoped(store: Store, scope: &str) -> World {
 async fn is_refused(request: Request) {
     let refusal = request.send().await;
     assert_eq!((refusal.outcome(), refusal.oncegate_status()), ((400, "scope-missing".to_owned()), Some("rejected")));
+    assert!(refusal.field("idempotency-key").is_some(), "its key is echoed");
 }
 
 on_both_stores!(a_cookie_may_be_the_scope);

@@ -25,7 +25,7 @@ async fn a_response_found_by_a_probe_is_replayed(store: Store) {
     assert_eq!((asked[0].field("idempotency-key"), asked[0].field("authorization")), (None, None));
     assert_eq!(probed.world.upstream.calls(), 1);
     let line = probed.world.proxy.wait_for_log("the service says that it was executed").await;
-    assert_eq!((&line["level"], &line["route"], &line["said"]), (&"INFO".into(), &"pay".into(), &"200".into()));
+    assert_eq!((&line["level"], &line["route"], &line["result"]), (&"INFO".into(), &"pay".into(), &"200".into()));
 }
 
 on_both_stores!(two_404s_after_the_quiet_time_release_a_key_for_another_attempt);
@@ -44,7 +44,7 @@ async fn two_404s_after_the_quiet_time_release_a_key_for_another_attempt(store: 
     assert_eq!(executed.len(), 1, "one effect in all");
     assert_eq!(executed[0].field("oncegate-attempt"), Some("2"));
     assert_eq!(probed.lookup.calls(), 2);
-    assert_eq!(probed.world.proxy.wait_for_log("the next request is the next attempt").await["said"], "404 x 2");
+    assert_eq!(probed.world.proxy.wait_for_log("the next request is the next attempt").await["result"], "404 x 2");
     assert_eq!(probed.world.pay("k-1").send().await.comparable(), second.replayed());
 }
 
@@ -70,7 +70,7 @@ async fn inconclusive_probes_are_repeated_and_given_up_under_every_policy() {
     for policy in policies {
         assert_eq!(pay(policy).send().await.status, 502);
     }
-    world.proxy.wait_for_logs("given up, an operator must decide", 3).await;
+    world.proxy.wait_for_logs("the reconciliation was given up", 3).await;
     assert_eq!(lookup.calls(), 9);
     for policy in policies {
         let refusal = pay(policy).send().await;
@@ -81,7 +81,7 @@ async fn inconclusive_probes_are_repeated_and_given_up_under_every_policy() {
     assert_eq!((world.upstream.calls(), elsewhere.calls(), lookup.calls()), (3, 0, 9));
     let line = world.proxy.wait_for_log("given up").await;
     assert_eq!(line["level"], "WARN");
-    assert!(line["said"].as_str().unwrap().starts_with("asked 3 times, at last: "), "{line}");
+    assert!(line["result"].as_str().unwrap().starts_with("asked 3 times, at last: "), "{line}");
     assert_eq!(world.proxy.stop().await, Some(0));
     assert_eq!(world.store.states().await, ["dead", "dead", "dead"]);
 }
@@ -91,7 +91,7 @@ async fn a_404_is_forgotten_after_a_different_probe_reply() {
     let probed = ReconcileWorld::open(Store::sqlite(), "max_attempts = 3").await;
     probed.lookup.then(Answer::status(404)).then(Answer::status(503)).then(Answer::status(404));
     probed.lose("k-1", Answer::close()).await;
-    probed.world.proxy.wait_for_log("given up, an operator must decide").await;
+    probed.world.proxy.wait_for_log("the reconciliation was given up").await;
     assert_eq!(probed.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (3, 1));
 }
@@ -124,7 +124,7 @@ async fn a_proxy_killed_during_the_last_probe_leaves_a_key_that_is_given_up() {
     probed.lose("k-1", Answer::close()).await;
     probed.lookup.wait_for_executed(1).await;
     probed.world.crash_and_restart().await;
-    probed.world.proxy.wait_for_log("given up, an operator must decide").await;
+    probed.world.proxy.wait_for_log("the reconciliation was given up").await;
     assert_eq!(probed.world.pay("k-1").send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!((probed.lookup.calls(), probed.world.upstream.calls()), (1, 1));
 }

@@ -39,7 +39,7 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
     }
     let (code, out, err) = read_output(&oncegate(file(), &[]).await);
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("pay  paid-key…  completed 201 here, 404 there: not executed"), "{out}");
+    assert!(out.contains("pay  paid-key-1  completed 201 here, 404 there: not executed"), "{out}");
     assert!(out.ends_with("1 agree, 1 disagree, 0 unanswered\n"), "{out}");
     assert!(err.contains("store and service disagree about 1 of 2 keys"), "{err}");
 

@@ -54,7 +54,7 @@ async fn a_late_answer_completes_a_key_that_was_given_up() {
     hold.release();
     let first = first.await.unwrap().unwrap();
     assert_eq!((first.oncegate_status(), &*first.text()), (Some("unstored"), "effect 1"));
-    other.wait_for_log("given up, an operator must decide").await;
+    other.wait_for_log("the reconciliation was given up").await;
     let same = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
     assert_eq!(same.send().await.outcome(), (409, "outcome-unknown".to_owned()));
     assert_eq!(world.store.states().await, ["dead"]);

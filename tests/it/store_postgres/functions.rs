@@ -284,6 +284,7 @@ async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
         remember: Some(DAY),
         body_max: 4,
         drop_headers: vec![HeaderName::from_static("x-dropped"), HeaderName::from_static("set-cookie")],
+        encrypted: false,
     };
     world
         .store()
@@ -364,6 +365,30 @@ async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
     world.store().service_reports().store_route_retention(next.service.clone(), vec![more]).await.unwrap();
     app.complete(&next, 201, r#"[["Set-Cookie", "a=1"]]"#, b"large").await.unwrap();
     assert!(response_of(world.find(&next).await).headers.contains_key("set-cookie"));
+}
+
+#[tokio::test]
+async fn where_responses_are_encrypted_the_functions_refuse() {
+    let world = StoreFixture::postgres().await;
+    let app = App::of(&world).await;
+    let reserve_request = new_reserve_request("k");
+    world.reserve(&reserve_request).await;
+    let publish = async |encrypted| {
+        let route = reserve_request.route.clone();
+        let retention =
+            RouteRetention { route, ttl: DAY, remember: None, body_max: 4, drop_headers: Vec::new(), encrypted };
+        let reports = world.store();
+        reports
+            .service_reports()
+            .store_route_retention(reserve_request.service.clone(), vec![retention])
+            .await
+            .unwrap();
+    };
+    publish(true).await;
+    assert_eq!(app.complete(&reserve_request, 201, "[]", b"card").await, fails("OG003"));
+    assert!(matches!(world.find(&reserve_request).await.state, KeyState::InFlight));
+    publish(false).await;
+    app.complete(&reserve_request, 201, "[]", b"card").await.unwrap();
 }
 
 #[tokio::test]

@@ -48,8 +48,8 @@ impl Record {
     }
 }
 
-/// A proxy's view of a record's times. What has truly passed has also passed by the store's clock; after a jump of the clock,
-/// more has passed by it.
+/// A proxy's view of a record's times. A time that has truly passed has also passed by the store's clock. After a jump
+/// of the clock, other times have passed by it too.
 impl Oncegate {
     /// Whether this proxy believes a time that has passed only by the store's clock.
     fn believes_clock(&self, world: &World, proxy: u8) -> bool {

@@ -1,6 +1,6 @@
 -- store_route_retention: stores how long each route of a service keeps what, for the functions that services call.
-insert into oncegate.terms as t (service, route, ttl_ms, remember_ms, body_max, drop_headers)
-select $1::text, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n.drop_headers, ',')
+insert into oncegate.terms as t (service, route, ttl_ms, remember_ms, body_max, drop_headers, encrypted)
+select $1::text, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n.drop_headers, ','), $7::boolean
   from unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
        as n (route, ttl_ms, remember_ms, body_max, drop_headers)
  cross join durable
@@ -8,6 +8,7 @@ select $1::text, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n
  order by n.route -- proxies that start together must not deadlock
     on conflict (service, route) do update
        set ttl_ms = excluded.ttl_ms, remember_ms = excluded.remember_ms, body_max = excluded.body_max,
-           drop_headers = excluded.drop_headers
-     where (t.ttl_ms, t.remember_ms, t.body_max, t.drop_headers)
-           is distinct from (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers)
+           drop_headers = excluded.drop_headers, encrypted = excluded.encrypted
+     where (t.ttl_ms, t.remember_ms, t.body_max, t.drop_headers, t.encrypted)
+           is distinct from
+           (excluded.ttl_ms, excluded.remember_ms, excluded.body_max, excluded.drop_headers, excluded.encrypted)

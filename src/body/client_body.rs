@@ -1,0 +1,251 @@
+//! Response bodies on their way to clients, which may take them slowly or not at all.
+//!
+//! hyper asks a body for its next bytes once its client has room for them. So the time since a body was last asked is the time for
+//! which its client has taken nothing, unless the body itself waits for its service. Bytes that hyper has got and not written yet
+//! belong to their response too: HTTP/2 keeps them as long as its client opens no window.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::body_budget::BudgetShare;
+use super::{Body, BodyError};
+
+/// The longest body that is not watched, in bytes. Most responses are shorter; their streams and heads take more memory than they do.
+pub const UNWATCHED_MAX: usize = 4 * 1024;
+/// The bytes that hyper gets at once, so that a slow client shows progress.
+const PIECE_MAX: usize = 64 * 1024;
+/// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
+const HELD_STALL_MAX: Duration = Duration::from_secs(30);
+/// The time within which a client must take some of a response that streams through. It takes a connection to the service and little
+/// memory, and clients of streams pause.
+const STREAM_STALL_MAX: Duration = Duration::from_secs(300);
+
+/// The responses of one connection that its client has not taken yet.
+#[derive(Debug, Default)]
+pub struct ResponseWatch(Mutex<Vec<Weak<PendingResponse>>>);
+
+/// A response until its client has taken the last byte.
+#[derive(Debug)]
+struct PendingResponse {
+    stall_max: Duration,
+    /// The time from which the client counts as stalled; `None` while the response waits for its service.
+    stalled_at: Mutex<Option<Instant>>,
+    _share: Option<BudgetShare>,
+}
+
+/// A response's body, as hyper reads it.
+#[derive(Debug)]
+pub struct ClientBody {
+    body: Body,
+    /// The part of a frame of `body` that hyper has not asked for yet.
+    rest: Bytes,
+    /// `None` for a short body.
+    pending: Option<Arc<PendingResponse>>,
+}
+
+/// Bytes that hyper has and may not have written yet.
+struct HandedOver {
+    piece: Bytes,
+    _pending: Arc<PendingResponse>,
+}
+
+impl AsRef<[u8]> for HandedOver {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
+}
+
+impl ResponseWatch {
+    /// Watches a response's body, unless it is short.
+    pub fn watch(&self, mut body: Body) -> ClientBody {
+        let share = body.take_share();
+        let is_short = body.size_hint().exact().is_some_and(|length| length <= UNWATCHED_MAX as u64);
+        let pending = (share.is_some() || !is_short).then(|| {
+            let stall_max = if body.is_held() { HELD_STALL_MAX } else { STREAM_STALL_MAX };
+            let stalled_at = Mutex::new(Some(Instant::now() + stall_max));
+            let pending = Arc::new(PendingResponse { stall_max, stalled_at, _share: share });
+            lock(&self.0).push(Arc::downgrade(&pending));
+            pending
+        });
+        ClientBody { body, rest: Bytes::new(), pending }
+    }
+
+    /// Waits until the client has stalled. Await it in the task that drives the connection, and poll it after the connection.
+    pub fn stalled(&self) -> impl Future<Output = ()> + '_ {
+        let mut timer: Option<Pin<Box<Sleep>>> = None;
+        std::future::poll_fn(move |cx| {
+            loop {
+                let Some(deadline) = self.next_stall() else {
+                    timer = None;
+                    return Poll::Pending;
+                };
+                let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+                // A timer that is too early costs one poll; moving it for each piece would cost more.
+                if deadline < timer.deadline() || timer.is_elapsed() {
+                    timer.as_mut().reset(deadline);
+                }
+                ready!(timer.as_mut().poll(cx));
+                if self.next_stall().is_some_and(|deadline| deadline <= Instant::now()) {
+                    return Poll::Ready(());
+                }
+            }
+        })
+    }
+
+    /// The earliest time at which a response counts as stalled.
+    fn next_stall(&self) -> Option<Instant> {
+        let mut responses = lock(&self.0);
+        responses.retain(|pending| pending.strong_count() > 0);
+        responses.iter().filter_map(|pending| *lock(&pending.upgrade()?.stalled_at)).min()
+    }
+}
+
+impl PendingResponse {
+    fn note_handed_over(&self) {
+        *lock(&self.stalled_at) = Some(Instant::now() + self.stall_max);
+    }
+
+    fn note_waiting_for_service(&self) {
+        *lock(&self.stalled_at) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each value is consistent between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl http_body::Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Self { body, rest, pending } = self.get_mut();
+        let Some(pending) = pending else { return Pin::new(body).poll_frame(cx) };
+        if rest.is_empty() {
+            let Poll::Ready(next) = Pin::new(body).poll_frame(cx) else {
+                pending.note_waiting_for_service();
+                return Poll::Pending;
+            };
+            match next.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => *rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = rest.split_to(rest.len().min(PIECE_MAX));
+        pending.note_handed_over();
+        let handed_over = HandedOver { piece, _pending: Arc::clone(pending) };
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(handed_over)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::sync::mpsc;
+    use tokio::time::{sleep, timeout};
+
+    use super::super::BodyPiece;
+    use super::super::body_budget::BodyBudget;
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn held(length: usize) -> (Body, Arc<BodyBudget>) {
+        let budget = BodyBudget::new(1 << 30);
+        let body = Body::whole(vec![b'x'; length]).counted_in(budget.share_of(length));
+        (body, budget)
+    }
+
+    async fn next(body: &mut ClientBody) -> Bytes {
+        body.frame().await.expect("there is more").expect("it is whole").into_data().expect("it is data")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_held_response_of_which_nothing_is_taken_for_30_s_has_stalled() {
+        let watch = ResponseWatch::default();
+        let (body, _) = held(3 * PIECE_MAX);
+        let mut body = watch.watch(body);
+        let mut pieces = Vec::new();
+        for _ in 0..3 {
+            assert!(timeout(29 * SECOND, watch.stalled()).await.is_err(), "it was asked for a piece meanwhile");
+            pieces.push(next(&mut body).await);
+        }
+        assert!(body.is_end_stream());
+        drop(body);
+        assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok(), "hyper has not written the pieces");
+        drop(pieces);
+        assert!(timeout(3_600 * SECOND, watch.stalled()).await.is_err(), "nothing is pending any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_never_asked_for_has_stalled_too() {
+        let watch = ResponseWatch::default();
+        let _body = watch.watch(held(UNWATCHED_MAX + 1).0);
+        assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_waits_for_its_service_has_not_stalled() {
+        let watch = ResponseWatch::default();
+        let (sender, pieces) = mpsc::channel(1);
+        let mut body = watch.watch(Body::Piped { pieces, share: None });
+        let service = tokio::spawn(async move {
+            sleep(3_600 * SECOND).await;
+            sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"late")))).await.expect("it is read");
+        });
+        let mut first = Box::pin(body.frame());
+        tokio::select! {
+            biased;
+            frame = &mut first => assert!(frame.is_some()),
+            () = watch.stalled() => panic!("its client waits"),
+        }
+        service.await.expect("it has sent");
+    }
+
+    #[tokio::test]
+    async fn the_share_of_a_response_counts_until_its_last_byte_is_written() {
+        let watch = ResponseWatch::default();
+        let (body, budget) = held(PIECE_MAX + 1);
+        let mut body = watch.watch(body);
+        let (first, last) = (next(&mut body).await, next(&mut body).await);
+        assert_eq!((first.len(), last.len(), body.is_end_stream()), (PIECE_MAX, 1, true));
+        drop((body, first));
+        assert_eq!(budget.held(), PIECE_MAX as u64 + 1);
+        drop(last);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_watched_body_has_the_length_and_the_bytes_of_its_original() {
+        let watch = ResponseWatch::default();
+        let bytes: Vec<u8> = (0..3 * PIECE_MAX + 7).map(|number| number as u8).collect();
+        let mut body = watch.watch(Body::whole(bytes.clone()));
+        assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64));
+        let first = next(&mut body).await;
+        assert_eq!(body.size_hint().exact(), Some((bytes.len() - PIECE_MAX) as u64));
+        let rest = body.collect().await.expect("it is whole").to_bytes();
+        assert_eq!([first, rest].concat(), bytes);
+    }
+}

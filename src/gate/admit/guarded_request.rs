@@ -1,0 +1,98 @@
+//! A request with its key, its body and its reservation: what the rest of the journey works with.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request;
+
+use super::super::authorize::{Authorizer, ReplayQuestion};
+use super::super::decide::{Decision, DecisionRules, decide};
+use super::super::response_context::ResponseContext;
+use super::super::routing::ActiveRoute;
+use super::{fingerprint_input, fingerprint_path, is_same_request};
+use crate::body::body_budget::BudgetShare;
+use crate::config::Route;
+use crate::domain::attempt::ReserveRequest;
+use crate::domain::fingerprint::Secrets;
+use crate::domain::record::Record;
+use crate::instance::Instance;
+use crate::instance::metrics::ReservationResult;
+use crate::instance::observability::Observability;
+use crate::instance::store_clock::StoreClock;
+use crate::protocol::fields::RequestOrigin;
+use crate::protocol::refusal::{Refusal, RetryAfter};
+
+/// A guarded request with its whole body and its reservation.
+pub struct GuardedRequest {
+    /// The reservation that the store is asked for.
+    pub reserve_request: ReserveRequest,
+    /// The head as received: a record may have been made with another recipe, which needs all of it.
+    pub(in crate::gate) head: request::Parts,
+    pub(in crate::gate) body: Bytes,
+    /// The part of the memory for bodies that this request's body and its response take.
+    pub(in crate::gate) share: BudgetShare,
+    pub(in crate::gate) origin: RequestOrigin,
+    /// The address that the request comes from, where its route limits new keys.
+    pub(in crate::gate) client_address: Option<IpAddr>,
+    pub(in crate::gate) active: ActiveRoute,
+    pub(in crate::gate) secrets: Secrets,
+    /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
+    pub(in crate::gate) can_wait_for_store: bool,
+    /// The judge of the times in the key's record.
+    pub(in crate::gate) store_clock: Arc<StoreClock>,
+}
+
+impl GuardedRequest {
+    /// The route's policy.
+    pub fn route(&self) -> &Route {
+        &self.active.route
+    }
+
+    /// The route's part in a decision.
+    pub fn rules(&self) -> DecisionRules {
+        let ActiveRoute { route, latency, .. } = &self.active;
+        let average_latency = latency.average();
+        DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
+    }
+
+    /// Decides what this request does, given its key's record.
+    pub fn decide(&self, record: Record) -> Decision {
+        let path = fingerprint_path(&self.active.route, &self.head);
+        let input = fingerprint_input(&self.head, &path, &self.body);
+        let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
+        decide(self.store_clock.certain(record, self.reserve_request.time_limit), is_same, &self.rules())
+    }
+
+    /// The question whether this request's caller may read a stored response, where the route has it asked.
+    pub(in crate::gate) fn replay_question(&self) -> Option<(Arc<Authorizer>, ReplayQuestion)> {
+        let authorizer = self.active.authorizer.as_ref()?;
+        Some((
+            Arc::clone(authorizer),
+            ReplayQuestion::new(&self.head, self.route(), self.origin.certificate.as_deref()),
+        ))
+    }
+
+    /// Refuses a new key, and counts that.
+    pub(in crate::gate) fn refuse_new_key(&self, wait: RetryAfter) -> Refusal {
+        self.active.metrics.rate_limited.inc();
+        Refusal::TooManyKeys(wait)
+    }
+
+    /// Counts the result of this request's reservation.
+    pub(in crate::gate) fn count(&self, result: ReservationResult, instance: &Instance) {
+        instance.observability.count_reservation(&self.active.metrics, &self.reserve_request.scope, result);
+    }
+
+    /// The context of a request that no client waits for: a delivery or a message.
+    pub(in crate::gate) fn context_without_client(&self, observability: &Arc<Observability>) -> ResponseContext {
+        let mut context = ResponseContext::default();
+        context.guard(observability, &self.head, &self.active.metrics);
+        context.with_trace(|trace| {
+            trace.note_key(&self.reserve_request.key);
+            trace.note_record(self.reserve_request.id);
+            trace.note_no_client();
+        });
+        context
+    }
+}
