@@ -117,6 +117,11 @@ impl BudgetShare {
         self.budget.begun.fetch_sub(mem::take(&mut self.begun), Ordering::Relaxed);
     }
 
+    /// Whether nothing more has room in the budget.
+    pub fn is_budget_full(&self) -> bool {
+        self.budget.is_full()
+    }
+
     /// Adds the bytes of a response, or of a request that was accepted before.
     pub fn add(&mut self, bytes: usize) {
         self.budget.held.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -22,6 +22,10 @@ pub const UNWATCHED_MAX: usize = 4 * 1024;
 const PIECE_MAX: usize = 64 * 1024;
 /// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
 const HELD_STALL_MAX: Duration = Duration::from_secs(30);
+/// The same while such responses fill their memory, and new attempts are refused for it.
+const PRESSED_STALL_MAX: Duration = Duration::from_secs(1);
+/// The interval of looks at that memory.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The time within which a client must take some of a response that streams through. It takes a connection to the service and little
 /// memory, and clients of streams pause.
 const STREAM_STALL_MAX: Duration = Duration::from_secs(300);
@@ -34,9 +38,9 @@ pub struct ResponseWatch(Mutex<Vec<Weak<PendingResponse>>>);
 #[derive(Debug)]
 struct PendingResponse {
     stall_max: Duration,
-    /// The time from which the client counts as stalled; `None` while the response waits for its service.
-    stalled_at: Mutex<Option<Instant>>,
-    _share: Option<BudgetShare>,
+    /// The time since when the response waits for its client; `None` while it waits for its service.
+    waiting_since: Mutex<Option<Instant>>,
+    share: Option<BudgetShare>,
 }
 
 /// A response's body, as hyper reads it.
@@ -68,8 +72,8 @@ impl ResponseWatch {
         let is_short = body.size_hint().exact().is_some_and(|length| length <= UNWATCHED_MAX as u64);
         let pending = (share.is_some() || !is_short).then(|| {
             let stall_max = if body.is_held() { HELD_STALL_MAX } else { STREAM_STALL_MAX };
-            let stalled_at = Mutex::new(Some(Instant::now() + stall_max));
-            let pending = Arc::new(PendingResponse { stall_max, stalled_at, _share: share });
+            let waiting_since = Mutex::new(Some(Instant::now()));
+            let pending = Arc::new(PendingResponse { stall_max, waiting_since, share });
             lock(&self.0).push(Arc::downgrade(&pending));
             pending
         });
@@ -85,15 +89,17 @@ impl ResponseWatch {
                     timer = None;
                     return Poll::Pending;
                 };
-                let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-                // A timer that is too early costs one poll; moving it for each piece would cost more.
-                if deadline < timer.deadline() || timer.is_elapsed() {
-                    timer.as_mut().reset(deadline);
-                }
-                ready!(timer.as_mut().poll(cx));
-                if self.next_stall().is_some_and(|deadline| deadline <= Instant::now()) {
+                let now = Instant::now();
+                if deadline <= now {
                     return Poll::Ready(());
                 }
+                // A timer that is too early costs one poll; moving it for each piece would cost more.
+                let look = deadline.min(now + LOOK_EVERY);
+                let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(look)));
+                if timer.is_elapsed() {
+                    timer.as_mut().reset(look);
+                }
+                ready!(timer.as_mut().poll(cx));
             }
         })
     }
@@ -102,17 +108,24 @@ impl ResponseWatch {
     fn next_stall(&self) -> Option<Instant> {
         let mut responses = lock(&self.0);
         responses.retain(|pending| pending.strong_count() > 0);
-        responses.iter().filter_map(|pending| *lock(&pending.upgrade()?.stalled_at)).min()
+        responses.iter().filter_map(|pending| pending.upgrade()?.stalls_at()).min()
     }
 }
 
 impl PendingResponse {
+    /// The time at which its client counts as stalled.
+    fn stalls_at(&self) -> Option<Instant> {
+        let is_pressed = self.share.as_ref().is_some_and(BudgetShare::is_budget_full);
+        let stall_max = if is_pressed { PRESSED_STALL_MAX } else { self.stall_max };
+        lock(&self.waiting_since).map(|since| since + stall_max)
+    }
+
     fn note_handed_over(&self) {
-        *lock(&self.stalled_at) = Some(Instant::now() + self.stall_max);
+        *lock(&self.waiting_since) = Some(Instant::now());
     }
 
     fn note_waiting_for_service(&self) {
-        *lock(&self.stalled_at) = None;
+        *lock(&self.waiting_since) = None;
     }
 }
 
@@ -204,6 +217,18 @@ mod tests {
         let watch = ResponseWatch::default();
         let _body = watch.watch(held(UNWATCHED_MAX + 1).0);
         assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_responses_fill_their_memory_one_of_which_nothing_is_taken_for_1_s_has_stalled() {
+        let watch = ResponseWatch::default();
+        let budget = BodyBudget::new(2 * PIECE_MAX as u64);
+        let _body = watch.watch(Body::whole(vec![b'x'; PIECE_MAX]).counted_in(budget.share_of(PIECE_MAX)));
+        assert!(timeout(5 * SECOND, watch.stalled()).await.is_err());
+        let others = budget.share_of(PIECE_MAX);
+        assert!(timeout(2 * SECOND, watch.stalled()).await.is_ok());
+        drop(others);
+        assert!(timeout(5 * SECOND, watch.stalled()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

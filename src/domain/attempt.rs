@@ -267,3 +267,73 @@ impl AttemptOutcome {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use http::{HeaderMap, StatusCode};
+
+    use super::super::fingerprint::FingerprintRules;
+    use super::super::state::CompletedResponse;
+    use super::*;
+
+    fn token(byte: u8) -> Token {
+        Token::from_random([byte; 16])
+    }
+
+    fn response(body: &'static str) -> Arc<StoredResponse> {
+        let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
+        Arc::new(StoredResponse { status: StatusCode::CREATED, headers, body: Some(Bytes::from(body)), trailers })
+    }
+
+    fn completed(body: &'static str) -> KeyState {
+        KeyState::Completed(CompletedResponse { response: response(body), expires_at: Some(SystemTime::UNIX_EPOCH) })
+    }
+
+    fn record(state: KeyState, token: Token) -> Record {
+        Record {
+            id: RecordId::from_stored(&[1; 32]).unwrap(),
+            attempt: 1,
+            token,
+            recipe: Recipe::new(FingerprintRules::default(), None),
+            fingerprint: Fingerprint::from_stored(&[3; 32]).unwrap(),
+            running_for: Duration::ZERO,
+            deadline_in_ms: 0,
+            past_ttl: false,
+            late: false,
+            recovery_point: None,
+            accepted_at: None,
+            state,
+            reading: None,
+        }
+    }
+
+    #[test]
+    fn a_record_has_an_outcome_only_of_its_own_attempt_and_with_its_own_response() {
+        let end = |outcome| Settlement::from_service(RecordId::from_stored(&[1; 32]).unwrap(), token(2), outcome);
+        let ttl = Duration::from_secs(60);
+        let stored = || end(AttemptOutcome::Completed { response: response("a"), ttl, remember: None });
+        let released = || end(AttemptOutcome::Retryable { ttl });
+        let unknown = || end(AttemptOutcome::Unknown(UnknownCause::Broken));
+        for (settlement, state, expected) in [
+            (stored(), completed("a"), true),
+            (stored(), completed("b"), false),
+            (stored(), KeyState::Unknown, false),
+            (stored(), KeyState::InFlight, false),
+            (released(), KeyState::Retryable, true),
+            // An accepted key is queued again.
+            (released(), KeyState::Queued, true),
+            (released(), completed("a"), false),
+            (released(), KeyState::Unknown, false),
+            (unknown(), KeyState::Unknown, true),
+            (unknown(), KeyState::Retryable, false),
+            (unknown(), KeyState::Dead, false),
+            (unknown(), completed("a"), false),
+        ] {
+            let named = format!("{:?} and {:?}", settlement.outcome, state.name());
+            assert_eq!(settlement.is_outcome_of(&record(state.clone(), token(2))), expected, "{named}");
+            assert!(!settlement.is_outcome_of(&record(state, token(9))), "{named}, another attempt");
+        }
+    }
+}

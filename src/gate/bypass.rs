@@ -19,7 +19,7 @@ use crate::telemetry::logs::error_causes;
 pub(super) enum ReserveFailure {
     /// This instance has no valid lease, and asked the store for the record instead. The store failed, or has none.
     NoLease(Option<StoreError>),
-    /// Responses that their clients do not take fill the memory for them, and the store has no record of the key.
+    /// Bodies fill their memory, and the store has no record of the key.
     Overloaded,
     /// The store failed, or could not be asked.
     Store(StoreError),

@@ -17,7 +17,7 @@ use crate::seeded_bug::SeededBug;
 pub(super) enum StartHindrance {
     /// It has no valid lease, or its drain is over.
     NoLease,
-    /// Responses that their clients do not take fill the memory for them.
+    /// Bodies fill their memory: requests without a body, whose responses may be large, would add to it.
     Overloaded,
 }
 
