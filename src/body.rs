@@ -42,12 +42,7 @@ pub enum Body {
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
     /// A body that one of our tasks passes on: see `gate::oversize`.
-    Piped {
-        /// The pieces. A channel that closes without an end is a body that broke off.
-        pieces: mpsc::Receiver<BodyPiece>,
-        /// The part of the memory for bodies that its beginning takes.
-        share: Option<BudgetShare>,
-    },
+    Piped(mpsc::Receiver<BodyPiece>),
 }
 
 /// Counts live [`ConnectionGuard`]s: the requests that must end with their client's connection, or a body that is still being sent.
@@ -159,7 +154,7 @@ impl Body {
 
     /// Lets a body that is in memory count in `share` until it is dropped. The bytes of a streaming body are not held.
     pub fn counted_in(mut self, counted: BudgetShare) -> Self {
-        if let Self::Whole { share, .. } | Self::Piped { share, .. } = &mut self {
+        if let Self::Whole { share, .. } = &mut self {
             *share = Some(counted);
         }
         self
@@ -167,8 +162,8 @@ impl Body {
 
     fn take_share(&mut self) -> Option<BudgetShare> {
         match self {
-            Self::Whole { share, .. } | Self::Piped { share, .. } => share.take(),
-            Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => None,
+            Self::Whole { share, .. } => share.take(),
+            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => None,
         }
     }
 
@@ -176,13 +171,13 @@ impl Body {
     pub fn into_held_bytes(self) -> Bytes {
         match self {
             Self::Whole { data, .. } => data,
-            Self::Piped { .. } | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => Bytes::new(),
+            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => Bytes::new(),
         }
     }
 
     /// Whether Oncegate holds bytes of this body for its reader.
     fn is_held(&self) -> bool {
-        matches!(self, Self::Whole { .. } | Self::Piped { .. })
+        matches!(self, Self::Whole { .. } | Self::Piped(_))
     }
 }
 
@@ -204,7 +199,7 @@ impl http_body::Body for Body {
                 tee.send_copy_at_end();
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            Self::Piped { pieces, .. } => pieces.poll_recv(cx).map(|piece| match piece {
+            Self::Piped(pieces) => pieces.poll_recv(cx).map(|piece| match piece {
                 Some(BodyPiece::Frame(frame)) => Some(Ok(frame)),
                 Some(BodyPiece::End) => None,
                 None => Some(Err("the body broke off".into())),
@@ -217,7 +212,7 @@ impl http_body::Body for Body {
             Self::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
             Self::Tied(body, _) => body.is_end_stream(),
-            Self::Piped { .. } => false,
+            Self::Piped(_) => false,
         }
     }
 
@@ -225,7 +220,7 @@ impl http_body::Body for Body {
         match self {
             // With trailers there is no exact length: only a chunked message can carry them.
             Self::Whole { data, trailers: None, .. } => SizeHint::with_exact(data.len() as u64),
-            Self::Whole { .. } | Self::Piped { .. } => SizeHint::default(),
+            Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
             Self::Tied(body, _) => body.size_hint(),
         }

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, Request, Response};
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::body_budget::{Arrived, BudgetExhausted, BudgetShare};
+use crate::body::body_budget::{BudgetExhausted, BudgetShare};
 use crate::body::client_body::UNWATCHED_MAX;
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuards};
@@ -257,9 +257,8 @@ impl Gate {
         if length <= UNWATCHED_MAX {
             return Ok(None);
         }
-        let mut share = self.instance.response_bodies.share();
-        match share.try_add(length, Arrived::Much) {
-            Ok(()) => Ok(Some(share)),
+        match self.instance.response_bodies.try_share_of(length) {
+            Ok(share) => Ok(Some(share)),
             Err(BudgetExhausted) => Err(Refusal::Overloaded(ReachedLimit::HeldBodies)),
         }
     }

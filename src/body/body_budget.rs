@@ -8,6 +8,8 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+
 /// A body up to this size may use all of the budget, a larger one [`LARGE_SHARE`] of it. So large bodies that arrive slowly leave
 /// room for payments, which are small.
 const SMALL_BODY: u64 = 64 * 1024;
@@ -75,6 +77,18 @@ impl BodyBudget {
         share
     }
 
+    /// A share of this many bytes, unless they need the eighth that is for others. Where nothing is held, they have room.
+    ///
+    /// # Errors
+    /// [`BudgetExhausted`] if there is no room.
+    pub fn try_share_of(self: &Arc<Self>, bytes: usize) -> Result<BudgetShare, BudgetExhausted> {
+        let (more, limit) = (bytes as u64, self.bytes_max / 8 * LARGE_SHARE);
+        add_within(&self.held, more, limit.max(more))?;
+        let mut share = self.share();
+        share.bytes = more;
+        Ok(share)
+    }
+
     /// Whether nothing more has room.
     pub fn is_full(&self) -> bool {
         self.held() >= self.bytes_max
@@ -117,6 +131,11 @@ impl BudgetShare {
         self.budget.begun.fetch_sub(mem::take(&mut self.begun), Ordering::Relaxed);
     }
 
+    /// Lets the share live as long as these bytes.
+    pub fn attach_to(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(CountedBytes { bytes, _share: self })
+    }
+
     /// Whether nothing more has room in the budget.
     pub fn is_budget_full(&self) -> bool {
         self.budget.is_full()
@@ -126,6 +145,18 @@ impl BudgetShare {
     pub fn add(&mut self, bytes: usize) {
         self.budget.held.fetch_add(bytes as u64, Ordering::Relaxed);
         self.bytes += bytes as u64;
+    }
+}
+
+/// Bytes that count until they are dropped.
+struct CountedBytes {
+    bytes: Bytes,
+    _share: BudgetShare,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -5,6 +5,7 @@
 //! belong to their response too: HTTP/2 keeps them as long as its client opens no window.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -38,8 +39,12 @@ pub struct ResponseWatch(Mutex<Vec<Weak<PendingResponse>>>);
 #[derive(Debug)]
 struct PendingResponse {
     stall_max: Duration,
-    /// The time since when the response waits for its client; `None` while it waits for its service.
-    waiting_since: Mutex<Option<Instant>>,
+    /// The time at which hyper last asked for some of it.
+    asked_at: Mutex<Instant>,
+    /// Whether the body had nothing to give when hyper last asked.
+    waits_for_service: AtomicBool,
+    /// The pieces that hyper has and has not written yet.
+    pieces: AtomicUsize,
     share: Option<BudgetShare>,
 }
 
@@ -56,7 +61,21 @@ pub struct ClientBody {
 /// Bytes that hyper has and may not have written yet.
 struct HandedOver {
     piece: Bytes,
-    _pending: Arc<PendingResponse>,
+    pending: Arc<PendingResponse>,
+}
+
+impl HandedOver {
+    fn new(piece: Bytes, pending: &Arc<PendingResponse>) -> Self {
+        pending.note_given();
+        pending.pieces.fetch_add(1, Ordering::Relaxed);
+        Self { piece, pending: Arc::clone(pending) }
+    }
+}
+
+impl Drop for HandedOver {
+    fn drop(&mut self) {
+        self.pending.pieces.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl AsRef<[u8]> for HandedOver {
@@ -72,8 +91,14 @@ impl ResponseWatch {
         let is_short = body.size_hint().exact().is_some_and(|length| length <= UNWATCHED_MAX as u64);
         let pending = (share.is_some() || !is_short).then(|| {
             let stall_max = if body.is_held() { HELD_STALL_MAX } else { STREAM_STALL_MAX };
-            let waiting_since = Mutex::new(Some(Instant::now()));
-            let pending = Arc::new(PendingResponse { stall_max, waiting_since, share });
+            let (asked_at, waits_for_service) = (Mutex::new(Instant::now()), AtomicBool::new(false));
+            let pending = Arc::new(PendingResponse {
+                stall_max,
+                asked_at,
+                waits_for_service,
+                pieces: AtomicUsize::new(0),
+                share,
+            });
             lock(&self.0).push(Arc::downgrade(&pending));
             pending
         });
@@ -104,28 +129,41 @@ impl ResponseWatch {
         })
     }
 
-    /// The earliest time at which a response counts as stalled.
+    /// The time at which the client counts as stalled: when none of its responses has moved for as long as it may take, or while
+    /// responses fill their memory, when one of them has not. So a client that reads one response after the other keeps its
+    /// connection, and so does one that waits for an event.
     fn next_stall(&self) -> Option<Instant> {
         let mut responses = lock(&self.0);
         responses.retain(|pending| pending.strong_count() > 0);
-        responses.iter().filter_map(|pending| pending.upgrade()?.stalls_at()).min()
+        let pending: Vec<_> = responses.iter().filter_map(Weak::upgrade).collect();
+        let pressed = pending.iter().filter_map(|pending| pending.stalls_under_pressure_at()).min();
+        let all = pending.iter().map(|pending| pending.stalls_at()).collect::<Option<Vec<_>>>();
+        pressed.into_iter().chain(all.and_then(|all| all.into_iter().max())).min()
     }
 }
 
 impl PendingResponse {
-    /// The time at which its client counts as stalled.
+    /// The time at which its client has taken nothing of it for too long; `None` while its client has all that there is.
     fn stalls_at(&self) -> Option<Instant> {
+        let has_all = self.waits_for_service.load(Ordering::Relaxed) && self.pieces.load(Ordering::Relaxed) == 0;
+        (!has_all).then(|| *lock(&self.asked_at) + self.stall_max)
+    }
+
+    /// The same while responses fill their memory; `None` while they do not.
+    fn stalls_under_pressure_at(&self) -> Option<Instant> {
         let is_pressed = self.share.as_ref().is_some_and(BudgetShare::is_budget_full);
-        let stall_max = if is_pressed { PRESSED_STALL_MAX } else { self.stall_max };
-        lock(&self.waiting_since).map(|since| since + stall_max)
+        is_pressed.then(|| *lock(&self.asked_at) + PRESSED_STALL_MAX)
     }
 
-    fn note_handed_over(&self) {
-        *lock(&self.waiting_since) = Some(Instant::now());
+    /// Notes that hyper has asked, and got something.
+    fn note_given(&self) {
+        *lock(&self.asked_at) = Instant::now();
+        self.waits_for_service.store(false, Ordering::Relaxed);
     }
 
+    /// Notes that hyper has asked, and that there was nothing.
     fn note_waiting_for_service(&self) {
-        *lock(&self.waiting_since) = None;
+        self.waits_for_service.store(true, Ordering::Relaxed);
     }
 }
 
@@ -146,6 +184,7 @@ impl http_body::Body for ClientBody {
                 pending.note_waiting_for_service();
                 return Poll::Pending;
             };
+            pending.note_given();
             match next.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => *rest = data,
                 Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
@@ -154,9 +193,7 @@ impl http_body::Body for ClientBody {
             }
         }
         let piece = rest.split_to(rest.len().min(PIECE_MAX));
-        pending.note_handed_over();
-        let handed_over = HandedOver { piece, _pending: Arc::clone(pending) };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(handed_over)))))
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(HandedOver::new(piece, pending))))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -235,7 +272,7 @@ mod tests {
     async fn a_response_that_waits_for_its_service_has_not_stalled() {
         let watch = ResponseWatch::default();
         let (sender, pieces) = mpsc::channel(1);
-        let mut body = watch.watch(Body::Piped { pieces, share: None });
+        let mut body = watch.watch(Body::Piped(pieces));
         let service = tokio::spawn(async move {
             sleep(3_600 * SECOND).await;
             sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"late")))).await.expect("it is read");
@@ -247,6 +284,41 @@ mod tests {
             () = watch.stalled() => panic!("its client waits"),
         }
         service.await.expect("it has sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_that_is_not_written_counts_while_the_service_is_silent_and_after_the_end() {
+        let watch = ResponseWatch::default();
+        let (sender, pieces) = mpsc::channel(1);
+        let mut body = watch.watch(Body::Piped(pieces));
+        sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"first")))).await.expect("it is read");
+        let first = next(&mut body).await;
+        assert!(timeout(SECOND, body.frame()).await.is_err(), "the service is silent");
+        assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok());
+        sender.send(BodyPiece::End).await.expect("it is read");
+        assert!(body.frame().await.is_none());
+        drop(body);
+        assert!(timeout(29 * SECOND, watch.stalled()).await.is_err());
+        assert!(timeout(2 * SECOND, watch.stalled()).await.is_ok());
+        drop(first);
+        assert!(timeout(3_600 * SECOND, watch.stalled()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_some_of_one_response_or_waits_for_an_event_has_not_stalled() {
+        let watch = ResponseWatch::default();
+        let (mut read, _unread) = (watch.watch(held(3 * PIECE_MAX).0), watch.watch(held(PIECE_MAX).0));
+        for _ in 0..3 {
+            assert!(timeout(29 * SECOND, watch.stalled()).await.is_err());
+            next(&mut read).await;
+        }
+        drop(read);
+        let (_sender, pieces) = mpsc::channel(1);
+        let mut events = watch.watch(Body::Piped(pieces));
+        assert!(timeout(SECOND, events.frame()).await.is_err());
+        assert!(timeout(3_600 * SECOND, watch.stalled()).await.is_err(), "an event may come");
+        drop(events);
+        assert!(timeout(SECOND, watch.stalled()).await.is_ok(), "nothing of the other is taken");
     }
 
     #[tokio::test]

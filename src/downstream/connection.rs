@@ -50,8 +50,8 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let client = ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) };
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let (responses, is_http10) = (ResponseWatch::default(), AtomicBool::new(false));
-    let served = Arc::new(ServedConnection { gate, client, verdicts, socket, responses, is_http10, drain });
+    let (responses, ends_connection) = (ResponseWatch::default(), AtomicBool::new(false));
+    let served = Arc::new(ServedConnection { gate, client, verdicts, socket, responses, ends_connection, drain });
     let ServedConnection { client, verdicts, socket, responses, drain, .. } = &*served;
     let service = service_fn(|request| Arc::clone(&served).respond(request));
     let mut builder = Builder::new(TokioExecutor::new());
@@ -89,19 +89,17 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
             }
             () = &mut gone => {
                 tracing::debug!("a client disconnected; its forwarded request is cancelled");
-                return;
+                return served.end_in_the_middle();
             }
             () = &mut stalled => {
-                tracing::debug!("a client has taken nothing of a response for too long; its connection is closed");
-                return;
+                tracing::debug!("a client has taken nothing of its responses for too long; its connection is closed");
+                return served.end_in_the_middle();
             }
         }
     };
     if let Err(error) = ended {
         tracing::debug!(error, "a client's connection failed");
-        if served.is_http10.load(Ordering::Relaxed) {
-            socket.reset_at_end();
-        }
+        served.end_in_the_middle();
     }
 }
 
@@ -112,12 +110,19 @@ struct ServedConnection {
     verdicts: Verdicts,
     socket: SharedSocket,
     responses: ResponseWatch,
-    /// Whether the current request is one of HTTP/1.0.
-    is_http10: AtomicBool,
+    /// Whether the current response ends with its connection: one over HTTP/1.0 without a length.
+    ends_connection: AtomicBool,
     drain: DrainSignals,
 }
 
 impl ServedConnection {
+    /// Prepares the end of a connection in the middle of a response.
+    fn end_in_the_middle(&self) {
+        if self.ends_connection.load(Ordering::Relaxed) {
+            self.socket.reset_at_end();
+        }
+    }
+
     async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<ClientBody>, Infallible> {
         let response = match request.version() {
             Version::HTTP_2 => self.respond_http2(request).await,
@@ -132,7 +137,7 @@ impl ServedConnection {
     }
 
     async fn respond_http1(&self, request: Request<Incoming>) -> Response<Body> {
-        self.is_http10.store(request.version() == Version::HTTP_10, Ordering::Relaxed);
+        let is_http10 = request.version() == Version::HTTP_10;
         self.socket.begin_request();
         let (request, unread) = split_unread(request);
         let mut response = self.answer(request).await;
@@ -150,6 +155,8 @@ impl ServedConnection {
         if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        let has_length = http_body::Body::size_hint(response.body()).exact().is_some();
+        self.ends_connection.store(is_http10 && !has_length, Ordering::Relaxed);
         response
     }
 

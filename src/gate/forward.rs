@@ -118,7 +118,7 @@ impl Gate {
             }
             UpstreamOutcome::Oversize(oversize) => {
                 let instance = Arc::clone(&self.instance);
-                return Outcome::Streamed(oversize::stream(instance, oversize, attempt, &route, deadline, share));
+                return Outcome::Streamed(oversize::stream(instance, oversize, attempt, &route, deadline));
             }
             UpstreamOutcome::NeverSent(reason) => {
                 let (lease, entry) = attempt.into_parts();

@@ -8,7 +8,6 @@ use http::{StatusCode, response};
 use tokio::sync::mpsc;
 
 use crate::body::BodyPiece;
-use crate::body::body_budget::BudgetShare;
 use crate::domain::operation::OperationId;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
@@ -69,8 +68,6 @@ pub struct StreamedResponse {
     pub(super) verdict: ResponseVerdict,
     /// The body. [`BodyPiece::End`] comes after the attempt is settled; without it the body broke off.
     pub(super) body: mpsc::Receiver<BodyPiece>,
-    /// The part of the memory for bodies that the request and the response's beginning take.
-    pub(super) share: BudgetShare,
 }
 
 impl StreamedResponse {

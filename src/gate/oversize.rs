@@ -15,7 +15,6 @@ use super::deliver;
 use super::outcome::StreamedResponse;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use crate::body::BodyPiece;
-use crate::body::body_budget::BudgetShare;
 use crate::body::pooled::PooledBody;
 use crate::config::Route;
 use crate::domain::ids::{RecordId, Token};
@@ -53,14 +52,13 @@ pub(super) fn stream(
     attempt: RunningAttempt,
     route: &Arc<Route>,
     deadline: Instant,
-    share: BudgetShare,
 ) -> StreamedResponse {
     let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
     let status = grpc::status_in_head(*is_call, head.status, &head.headers);
     let (verdict, _) = directives.apply(route, status, &head.headers);
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
-    let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body, share };
+    let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body };
     let route = Arc::clone(route);
     let tracker = instance.tracker.clone();
     tracker.spawn(async move { hand_on(&instance, oversize, attempt, verdict, &route, deadline, frames).await });
@@ -84,7 +82,8 @@ async fn hand_on(
     };
     let OversizeResponse { head, is_call, directives, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
-    let mut held = Frame::data(beginning.freeze());
+    let share = instance.response_bodies.share_of(beginning.len());
+    let mut held = Frame::data(share.attach_to(beginning.freeze()));
     let broken_by = loop {
         match timeout_at(deadline.of_service, rest.frame()).await {
             Ok(Some(Ok(next))) => {

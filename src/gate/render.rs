@@ -104,7 +104,7 @@ fn stored(completed: CompletedResponse, context: &ResponseContext) -> Response<B
 }
 
 fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<Body> {
-    let mut response = Response::new(Body::Piped { pieces: streamed.body, share: Some(streamed.share) });
+    let mut response = Response::new(Body::Piped(streamed.body));
     *response.status_mut() = streamed.head.status;
     let headers = response.headers_mut();
     *headers = streamed.head.headers;
