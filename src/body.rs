@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
@@ -32,13 +32,12 @@ pub enum Body {
         data: Bytes,
         /// The trailers that follow them.
         trailers: Option<HeaderMap>,
-        /// The part of the memory for bodies that this body takes, where it counts.
-        share: Option<BudgetShare>,
     },
     /// A body that streams from a client.
     Streaming(RequestBody),
-    /// A body that streams from a service and keeps a [`ConnectionGuard`] until it is dropped.
-    Tied(PooledBody, ConnectionGuard),
+    /// A body that streams from a service and keeps a [`ConnectionGuard`], and the place of its request at the service, until it is
+    /// dropped.
+    Tied(PooledBody, ConnectionGuard, Option<OwnedSemaphorePermit>),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
     /// A body that one of our tasks passes on: see `gate::oversize`.
@@ -144,26 +143,20 @@ impl Body {
 
     /// Returns a body of these bytes.
     pub fn whole(data: impl Into<Bytes>) -> Self {
-        Self::Whole { data: data.into(), trailers: None, share: None }
+        Self::Whole { data: data.into(), trailers: None }
     }
 
     /// Returns a body of these bytes, with trailers after it.
     pub fn with_trailers(data: Bytes, trailers: HeaderMap) -> Self {
-        Self::Whole { data, trailers: (!trailers.is_empty()).then_some(trailers), share: None }
+        Self::Whole { data, trailers: (!trailers.is_empty()).then_some(trailers) }
     }
 
-    /// Lets a body that is in memory count in `share` until it is dropped. The bytes of a streaming body are not held.
-    pub fn counted_in(mut self, counted: BudgetShare) -> Self {
-        if let Self::Whole { share, .. } = &mut self {
-            *share = Some(counted);
-        }
-        self
-    }
-
-    fn take_share(&mut self) -> Option<BudgetShare> {
+    /// Lets a body that is in memory count in `share` until its reader has dropped the last of its bytes. The bytes of a streaming body
+    /// are not held.
+    pub fn counted_in(self, share: BudgetShare) -> Self {
         match self {
-            Self::Whole { share, .. } => share.take(),
-            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => None,
+            Self::Whole { data, trailers } => Self::Whole { data: share.attach_to(data), trailers },
+            Self::Piped(_) | Self::Streaming(_) | Self::Tied(..) | Self::Teed(_) => self,
         }
     }
 
@@ -190,7 +183,7 @@ impl http_body::Body for Body {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
             Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Self::Tied(body, _) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Tied(body, ..) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
@@ -209,9 +202,9 @@ impl http_body::Body for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole { data, trailers, .. } => data.is_empty() && trailers.is_none(),
+            Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
-            Self::Tied(body, _) => body.is_end_stream(),
+            Self::Tied(body, ..) => body.is_end_stream(),
             Self::Piped(_) => false,
         }
     }
@@ -219,10 +212,10 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             // With trailers there is no exact length: only a chunked message can carry them.
-            Self::Whole { data, trailers: None, .. } => SizeHint::with_exact(data.len() as u64),
+            Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
-            Self::Tied(body, _) => body.size_hint(),
+            Self::Tied(body, ..) => body.size_hint(),
         }
     }
 }

@@ -85,7 +85,7 @@ enum Command {
     ///
     /// A verdict is `holds`, `broken` or `cannot tell`: where two executions have equal responses, an equal retry proves nothing.
     /// Status, Location, Content-Location and body are compared. The exit code is 0 if all expectations hold, 1 if one is
-    /// broken or nobody can tell, and 69 if the server cannot be reached.
+    /// `broken` or `cannot tell`, and 69 if the server cannot be reached.
     Probe(probe::ProbeArguments),
     /// Lists and shows keys, and carries out decisions about them
     Keys(keys::KeysArguments),

@@ -15,7 +15,7 @@ use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 use crate::body::body_budget::{BudgetExhausted, BudgetShare};
-use crate::body::client_body::UNWATCHED_MAX;
+use crate::body::client_body::{ResponseWatch, UNWATCHED_MAX};
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuards};
 use crate::config::{Config, KeySource};
@@ -54,6 +54,7 @@ mod enqueue;
 mod first_sent;
 pub mod forward;
 mod forwarded_key;
+mod incoming_response;
 mod known;
 pub mod message;
 mod new_key;
@@ -176,6 +177,11 @@ impl Gate {
         response
     }
 
+    /// A watch over the responses of a new client connection.
+    pub fn response_watch(&self) -> ResponseWatch {
+        ResponseWatch::new(Arc::clone(&self.instance.response_bodies))
+    }
+
     /// Counts a connection or request that was refused because a limit was reached.
     pub fn count_overload(&self, limit: ReachedLimit) {
         self.instance.observability.metrics.overloaded.count(limit);
@@ -239,13 +245,14 @@ impl Gate {
         }
     }
 
-    /// Counts the body of a response that Oncegate holds, until its client has taken it; `None` for a short one.
+    /// Counts the body of a response from the store, until its client has taken it; `None` for a short one, and for the response of
+    /// an attempt, which counts since it came in.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] if replays that their clients have not taken fill their memory. The response of this request's own
-    /// attempt is never refused.
+    /// [`Refusal::Overloaded`] if responses that their clients have not taken fill their memory. The first answer to a request is never
+    /// refused.
     fn hold_response(&self, outcome: &Outcome) -> Result<Option<BudgetShare>, Refusal> {
-        let length = outcome.held_body().map_or(0, Bytes::len);
+        let length = outcome.stored_body().map_or(0, Bytes::len);
         if matches!(outcome, Outcome::Replayed(_)) {
             return self.hold_replay(length);
         }

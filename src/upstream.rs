@@ -17,6 +17,7 @@ use crate::tls::HandshakeError;
 use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector, ConnectorKind};
 use pool::{PoolProtocol, UpstreamPool};
+use tokio::sync::OwnedSemaphorePermit;
 
 pub use connector::MemoryNetwork;
 
@@ -138,6 +139,14 @@ impl UpstreamClient {
     /// others.
     pub fn shares_connections(&self) -> bool {
         self.0.shares_connections()
+    }
+
+    /// Takes the place that an unguarded request needs until its response has ended; `None` where requests share connections.
+    ///
+    /// # Errors
+    /// [`CallError::Overloaded`] if other unguarded requests have all places, and none becomes free within the time for a connection.
+    pub async fn take_unguarded_place(&self) -> Result<Option<OwnedSemaphorePermit>, CallError> {
+        self.0.take_unguarded_place().await
     }
 
     /// Sends one request at any time, see [`Self::call_while`].

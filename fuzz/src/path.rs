@@ -18,7 +18,8 @@ static ROUTES: LazyLock<RouteTable<&'static str>> = LazyLock::new(|| {
     table
 });
 
-/// Checks a path. The input's first line is the steps of a lenient server.
+/// Checks a path. The input's first line is the steps of a lenient server; it parses the path as a URL reference before, if the first
+/// is above 127.
 ///
 /// - A normal form is its own normal form, and a lenient form its own lenient form, unless a `%` has no two digits behind it.
 /// - A path that no route guards is read as no guarded path by the server.
@@ -35,7 +36,9 @@ pub fn check(input: &[u8]) {
             assert_eq!(key_path(&key_path(path)), key_path(path));
         }
     }
-    let read = steps.iter().take(12).fold(decode_unreserved(path), |path, step| take_step(&path, *step));
+    let reads_authority = steps.first().is_some_and(|step| *step >= 128);
+    let behind = if reads_authority { skip_authority(path) } else { path.to_owned() };
+    let read = steps.iter().take(12).fold(decode_unreserved(&behind), |path, step| take_step(&path, *step));
     if has_unsafe_character(path) || !is_guarded(&read) {
         return;
     }
@@ -68,6 +71,13 @@ fn is_guarded(path: &str) -> bool {
         ["v1", "orders", id] => !id.is_empty(),
         _ => false,
     }
+}
+
+/// The path of a URL reference without a scheme (RFC 3986, section 4.2).
+fn skip_authority(path: &str) -> String {
+    let Some(rest) = path.strip_prefix("//") else { return path.to_owned() };
+    let segments: Vec<_> = rest.split('/').skip_while(|segment| segment.is_empty()).skip(1).collect();
+    format!("/{}", segments.join("/"))
 }
 
 /// A server's step: the first letters of the list are those of the steps.

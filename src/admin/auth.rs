@@ -57,7 +57,7 @@ pub enum AccessDenied {
 impl fmt::Display for AccessDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Slowed(_) => "too many wrong tokens have come from this address: none is looked at for a minute",
+            Self::Slowed(_) => "too many wrong tokens have come from this address: tokens from it are not checked for up to a minute",
             Self::ReadOnly => "this token may look and not change",
             Self::NoToken | Self::WrongToken => "this needs the listener's token, and the request does not have it: send `Authorization: Bearer TOKEN`; the command line takes it from ONCEGATE_ADMIN_TOKEN, from the file's `admin.token`, or from the file that the instance's log names at its start",
             Self::Host => "the Host is not this listener: use its address, or localhost, with its port",
@@ -136,6 +136,11 @@ pub fn check_origin<B>(request: &Request<B>, listener: SocketAddr) -> Result<(),
     }
     let mut origins = request.headers().get_all(ORIGIN).iter();
     if !origins.all(|origin| is_own_origin(origin, listener)) {
+        return Err(AccessDenied::Origin);
+    }
+    // Browsers name the relation to the page that sends a request. A link on another site may lead here.
+    let is_cross_site = request.headers().get_all("sec-fetch-site").iter().any(|site| site == "cross-site");
+    if is_cross_site && !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Err(AccessDenied::Origin);
     }
     Ok(())
@@ -251,6 +256,22 @@ mod tests {
         ] {
             let expected = if is_own { Ok(()) } else { Err(AccessDenied::Origin) };
             assert_eq!(check("127.0.0.1:8081", "/", &[own, ("origin", origin)]), expected, "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_form_of_another_site_is_denied_and_a_link_is_not() {
+        let listener = "127.0.0.1:8081".parse().unwrap();
+        for (method, site, expected) in [
+            ("POST", "cross-site", Err(AccessDenied::Origin)),
+            ("DELETE", "cross-site", Err(AccessDenied::Origin)),
+            ("GET", "cross-site", Ok(())),
+            ("POST", "same-origin", Ok(())),
+            ("POST", "none", Ok(())),
+        ] {
+            let request = Request::builder().method(method).header("host", "localhost:8081");
+            let request = request.header("sec-fetch-site", site).body(()).unwrap();
+            assert_eq!(check_origin(&request, listener), expected, "{method} {site}");
         }
     }
 }

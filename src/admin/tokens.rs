@@ -60,7 +60,9 @@ impl AdminTokens {
         if fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
             tracing::warn!(file = %file.display(), "everybody on this machine can read the admin token: `chmod 600` its file");
         }
-        tracing::info!(file = %file.display(), "the admin listener's token is in this file");
+        // Operators read it from elsewhere.
+        let shown = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        tracing::info!(file = %shown.display(), "the admin listener's token is in this file");
         Ok(Self { operator: Some(token), reader })
     }
 }

@@ -146,7 +146,9 @@ impl KeyedRoute {
             ("key's syntax", &*before.syntax, &*after.syntax),
         ];
         let changed = parts.into_iter().filter(|(_, before, after)| before != after);
-        let changes: Vec<_> = changed.map(|(part, before, after)| format!("{part}: {before} -> {after}")).collect();
+        let shown = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
+        let changes: Vec<_> =
+            changed.map(|(part, before, after)| format!("{part}: {} -> {}", shown(before), shown(after))).collect();
         (!changes.is_empty()).then(|| changes.join("; "))
     }
 

@@ -2,17 +2,20 @@
 //!
 //! A request's body is held whole before its key is reserved, so clients that send large bodies slowly could fill the memory.
 //! An out-of-memory kill would make every running attempt unknown. So a body that finds no room is refused. A response is
-//! never refused: its request has been executed. It only counts, so that fewer new requests find room.
+//! never refused, because its request has been executed: a large one is not read from its service until there is room.
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::timeout;
 
 /// A body up to this size may use all of the budget, a larger one [`LARGE_SHARE`] of it. So large bodies that arrive slowly leave
-/// room for payments, which are small.
-const SMALL_BODY: u64 = 64 * 1024;
+/// room for payments, which are small. A response up to this size waits for nothing.
+pub const SMALL_BODY: u64 = 64 * 1024;
 
 /// The share of the budget for large bodies, in eighths.
 const LARGE_SHARE: u64 = 7;
@@ -28,6 +31,12 @@ pub struct BodyBudget {
     held: AtomicU64,
     /// The part of `held` by large bodies of which less than a quarter has arrived.
     begun: AtomicU64,
+    /// The number of responses that wait for room.
+    waiting: AtomicUsize,
+    /// Held by the one of them that gets the next room.
+    turn: Mutex<()>,
+    /// Tells it that a share has been dropped. A permit stays if nobody waits, so no room is missed.
+    freed: Notify,
 }
 
 /// How much of a body has arrived.
@@ -62,7 +71,14 @@ pub struct BudgetShare {
 impl BodyBudget {
     /// A budget of which nothing is used.
     pub fn new(bytes_max: u64) -> Arc<Self> {
-        Arc::new(Self { bytes_max, held: AtomicU64::new(0), begun: AtomicU64::new(0) })
+        Arc::new(Self {
+            bytes_max,
+            held: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            turn: Mutex::new(()),
+            freed: Notify::new(),
+        })
     }
 
     /// A share without any bytes.
@@ -92,6 +108,18 @@ impl BodyBudget {
     /// Whether nothing more has room.
     pub fn is_full(&self) -> bool {
         self.held() >= self.bytes_max
+    }
+
+    /// Whether somebody needs the room of those who hold it.
+    pub fn is_pressed(&self) -> bool {
+        self.is_full() || self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn give_back(&self, bytes: u64) {
+        if bytes > 0 {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            self.freed.notify_one();
+        }
     }
 
     /// The bytes held now.
@@ -136,15 +164,67 @@ impl BudgetShare {
         Bytes::from_owner(CountedBytes { bytes, _share: self })
     }
 
-    /// Whether nothing more has room in the budget.
-    pub fn is_budget_full(&self) -> bool {
-        self.budget.is_full()
+    /// Lets the share have this many bytes as soon as there is room for them, in the order of the calls. After `patience` it has them
+    /// without room: they are a response's, whose request has been executed.
+    pub async fn grow_in_turn(&mut self, bytes: u64, patience: Duration) {
+        let more = bytes.saturating_sub(self.bytes);
+        if more == 0 {
+            return;
+        }
+        let budget = Arc::clone(&self.budget);
+        let fits = || add_within(&budget.held, more, (budget.bytes_max / 8 * LARGE_SHARE).max(bytes)).is_ok();
+        let is_next = budget.turn.try_lock().is_ok();
+        if !is_next || !fits() {
+            let _waiting = Waiting::in_line_of(&budget);
+            let in_turn = async {
+                let _turn = budget.turn.lock().await;
+                while !fits() {
+                    budget.freed.notified().await;
+                }
+            };
+            if timeout(patience, in_turn).await.is_err() {
+                budget.held.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+        self.bytes = bytes;
     }
 
     /// Adds the bytes of a response, or of a request that was accepted before.
     pub fn add(&mut self, bytes: usize) {
         self.budget.held.fetch_add(bytes as u64, Ordering::Relaxed);
         self.bytes += bytes as u64;
+    }
+
+    /// Gives back all but this many bytes, or adds what they are more.
+    pub fn set(&mut self, bytes: usize) {
+        match self.bytes.checked_sub(bytes as u64) {
+            Some(less) => {
+                self.bytes = bytes as u64;
+                self.budget.give_back(less);
+            }
+            None => self.add(bytes - self.bytes as usize),
+        }
+    }
+
+    /// The number of bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Counts a response that waits for room until this is dropped.
+struct Waiting<'a>(&'a BodyBudget);
+
+impl<'a> Waiting<'a> {
+    fn in_line_of(budget: &'a BodyBudget) -> Self {
+        budget.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(budget)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -162,8 +242,8 @@ impl AsRef<[u8]> for CountedBytes {
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
         self.end_begun();
+        self.budget.give_back(self.bytes);
     }
 }
 
@@ -213,5 +293,60 @@ mod tests {
         drop(response);
         assert_eq!(budget.share().try_add(1, Arrived::Much), Ok(()));
         assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_waits_until_others_have_made_room_for_it() {
+        let budget = BodyBudget::new(8 << 20);
+        let first = budget.share_of(6 << 20);
+        let mut waiting = budget.share_of(1 << 10);
+        let mut growing = Box::pin(waiting.grow_in_turn(2 << 20, Duration::from_secs(5)));
+        assert!(timeout(Duration::from_secs(4), &mut growing).await.is_err());
+        assert!(budget.is_pressed() && !budget.is_full());
+        drop(first);
+        assert!(timeout(Duration::from_millis(1), growing).await.is_ok());
+        assert_eq!((budget.held(), budget.is_pressed()), (2 << 20, false));
+        drop(waiting);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_comes_later_waits_for_those_before_it() {
+        let budget = BodyBudget::new(8 << 20);
+        let first = budget.share_of(6 << 20);
+        let (mut large, mut small) = (budget.share(), budget.share());
+        let mut large_growing = Box::pin(large.grow_in_turn(5 << 20, Duration::from_secs(5)));
+        let mut small_growing = Box::pin(small.grow_in_turn(1 << 20, Duration::from_secs(5)));
+        assert!(timeout(Duration::from_millis(1), &mut large_growing).await.is_err());
+        assert!(timeout(Duration::from_millis(1), &mut small_growing).await.is_err(), "it would have room");
+        drop(first);
+        tokio::join!(large_growing, small_growing);
+        assert_eq!(budget.held(), 6 << 20);
+        let _others = budget.share_of(2 << 20);
+        let mut next = budget.share();
+        let mut next_growing = Box::pin(next.grow_in_turn(1 << 20, Duration::from_secs(5)));
+        assert!(timeout(Duration::from_millis(1), &mut next_growing).await.is_err());
+        small.grow_in_turn(1 << 20, Duration::ZERO).await;
+        assert_eq!(budget.held(), 8 << 20, "it has its room, and waits for nobody");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_finds_no_room_for_long_counts_without_it() {
+        let budget = BodyBudget::new(8 << 20);
+        let (_first, mut late) = (budget.share_of(7 << 20), budget.share());
+        let begun = tokio::time::Instant::now();
+        late.grow_in_turn(2 << 20, Duration::from_secs(5)).await;
+        assert_eq!((begun.elapsed(), budget.held()), (Duration::from_secs(5), 9 << 20));
+        late.set(1 << 20);
+        assert_eq!(budget.held(), 8 << 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_larger_than_the_budget_has_room_where_nothing_is_held() {
+        let budget = BodyBudget::new(1 << 20);
+        let mut share = budget.share();
+        let begun = tokio::time::Instant::now();
+        share.grow_in_turn(4 << 20, Duration::from_secs(5)).await;
+        assert_eq!((begun.elapsed(), budget.held()), (Duration::ZERO, 4 << 20));
     }
 }

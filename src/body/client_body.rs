@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::body_budget::BudgetShare;
+use super::body_budget::BodyBudget;
 use super::{Body, BodyError};
 
 /// The longest body that is not watched, in bytes. Most responses are shorter; their streams and heads take more memory than they do.
@@ -23,7 +23,7 @@ pub const UNWATCHED_MAX: usize = 4 * 1024;
 const PIECE_MAX: usize = 64 * 1024;
 /// The time within which a client must take some of a response that is held in memory. It gives a client 2 KiB a second.
 const HELD_STALL_MAX: Duration = Duration::from_secs(30);
-/// The same while such responses fill their memory, and new attempts are refused for it.
+/// The same while such responses fill their memory, and others wait or are refused for it.
 const PRESSED_STALL_MAX: Duration = Duration::from_secs(1);
 /// The interval of looks at that memory.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -32,20 +32,24 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const STREAM_STALL_MAX: Duration = Duration::from_secs(300);
 
 /// The responses of one connection that its client has not taken yet.
-#[derive(Debug, Default)]
-pub struct ResponseWatch(Mutex<Vec<Weak<PendingResponse>>>);
+#[derive(Debug)]
+pub struct ResponseWatch {
+    /// The memory that responses share which are held for their clients.
+    budget: Arc<BodyBudget>,
+    pending: Mutex<Vec<Weak<PendingResponse>>>,
+}
 
 /// A response until its client has taken the last byte.
 #[derive(Debug)]
 struct PendingResponse {
-    stall_max: Duration,
+    /// Whether its bytes are held in memory.
+    is_held: bool,
     /// The time at which hyper last asked for some of it.
     asked_at: Mutex<Instant>,
     /// Whether the body had nothing to give when hyper last asked.
     waits_for_service: AtomicBool,
     /// The pieces that hyper has and has not written yet.
     pieces: AtomicUsize,
-    share: Option<BudgetShare>,
 }
 
 /// A response's body, as hyper reads it.
@@ -85,21 +89,19 @@ impl AsRef<[u8]> for HandedOver {
 }
 
 impl ResponseWatch {
+    /// A watch over no response yet. `budget` has the memory of responses that are held for their clients.
+    pub fn new(budget: Arc<BodyBudget>) -> Self {
+        Self { budget, pending: Mutex::default() }
+    }
+
     /// Watches a response's body, unless it is short.
-    pub fn watch(&self, mut body: Body) -> ClientBody {
-        let share = body.take_share();
+    pub fn watch(&self, body: Body) -> ClientBody {
         let is_short = body.size_hint().exact().is_some_and(|length| length <= UNWATCHED_MAX as u64);
-        let pending = (share.is_some() || !is_short).then(|| {
-            let stall_max = if body.is_held() { HELD_STALL_MAX } else { STREAM_STALL_MAX };
+        let pending = (!is_short).then(|| {
             let (asked_at, waits_for_service) = (Mutex::new(Instant::now()), AtomicBool::new(false));
-            let pending = Arc::new(PendingResponse {
-                stall_max,
-                asked_at,
-                waits_for_service,
-                pieces: AtomicUsize::new(0),
-                share,
-            });
-            lock(&self.0).push(Arc::downgrade(&pending));
+            let pieces = AtomicUsize::new(0);
+            let pending = Arc::new(PendingResponse { is_held: body.is_held(), asked_at, waits_for_service, pieces });
+            lock(&self.pending).push(Arc::downgrade(&pending));
             pending
         });
         ClientBody { body, rest: Bytes::new(), pending }
@@ -133,10 +135,12 @@ impl ResponseWatch {
     /// responses fill their memory, when one of them has not. So a client that reads one response after the other keeps its
     /// connection, and so does one that waits for an event.
     fn next_stall(&self) -> Option<Instant> {
-        let mut responses = lock(&self.0);
+        let mut responses = lock(&self.pending);
         responses.retain(|pending| pending.strong_count() > 0);
         let pending: Vec<_> = responses.iter().filter_map(Weak::upgrade).collect();
-        let pressed = pending.iter().filter_map(|pending| pending.stalls_under_pressure_at()).min();
+        let is_pressed = self.budget.is_pressed();
+        let held = pending.iter().filter(|pending| is_pressed && pending.is_held);
+        let pressed = held.filter_map(|pending| pending.stalls_after(PRESSED_STALL_MAX)).min();
         let all = pending.iter().map(|pending| pending.stalls_at()).collect::<Option<Vec<_>>>();
         pressed.into_iter().chain(all.and_then(|all| all.into_iter().max())).min()
     }
@@ -145,14 +149,12 @@ impl ResponseWatch {
 impl PendingResponse {
     /// The time at which its client has taken nothing of it for too long; `None` while its client has all that there is.
     fn stalls_at(&self) -> Option<Instant> {
-        let has_all = self.waits_for_service.load(Ordering::Relaxed) && self.pieces.load(Ordering::Relaxed) == 0;
-        (!has_all).then(|| *lock(&self.asked_at) + self.stall_max)
+        self.stalls_after(if self.is_held { HELD_STALL_MAX } else { STREAM_STALL_MAX })
     }
 
-    /// The same while responses fill their memory; `None` while they do not.
-    fn stalls_under_pressure_at(&self) -> Option<Instant> {
-        let is_pressed = self.share.as_ref().is_some_and(BudgetShare::is_budget_full);
-        is_pressed.then(|| *lock(&self.asked_at) + PRESSED_STALL_MAX)
+    fn stalls_after(&self, stall_max: Duration) -> Option<Instant> {
+        let has_all = self.waits_for_service.load(Ordering::Relaxed) && self.pieces.load(Ordering::Relaxed) == 0;
+        (!has_all).then(|| *lock(&self.asked_at) + stall_max)
     }
 
     /// Notes that hyper has asked, and got something.
@@ -217,15 +219,21 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     use super::super::BodyPiece;
-    use super::super::body_budget::BodyBudget;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn held(length: usize) -> (Body, Arc<BodyBudget>) {
         let budget = BodyBudget::new(1 << 30);
-        let body = Body::whole(vec![b'x'; length]).counted_in(budget.share_of(length));
-        (body, budget)
+        (counted(length, &budget), budget)
+    }
+
+    fn counted(length: usize, budget: &Arc<BodyBudget>) -> Body {
+        Body::whole(budget.share_of(length).attach_to(vec![b'x'; length].into()))
+    }
+
+    fn unpressed() -> ResponseWatch {
+        ResponseWatch::new(BodyBudget::new(1 << 30))
     }
 
     async fn next(body: &mut ClientBody) -> Bytes {
@@ -234,7 +242,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_held_response_of_which_nothing_is_taken_for_30_s_has_stalled() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let (body, _) = held(3 * PIECE_MAX);
         let mut body = watch.watch(body);
         let mut pieces = Vec::new();
@@ -251,16 +259,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_is_never_asked_for_has_stalled_too() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let _body = watch.watch(held(UNWATCHED_MAX + 1).0);
         assert!(timeout(31 * SECOND, watch.stalled()).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn while_responses_fill_their_memory_one_of_which_nothing_is_taken_for_1_s_has_stalled() {
-        let watch = ResponseWatch::default();
         let budget = BodyBudget::new(2 * PIECE_MAX as u64);
-        let _body = watch.watch(Body::whole(vec![b'x'; PIECE_MAX]).counted_in(budget.share_of(PIECE_MAX)));
+        let watch = ResponseWatch::new(Arc::clone(&budget));
+        let _body = watch.watch(counted(PIECE_MAX, &budget));
         assert!(timeout(5 * SECOND, watch.stalled()).await.is_err());
         let others = budget.share_of(PIECE_MAX);
         assert!(timeout(2 * SECOND, watch.stalled()).await.is_ok());
@@ -270,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_waits_for_its_service_has_not_stalled() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let (sender, pieces) = mpsc::channel(1);
         let mut body = watch.watch(Body::Piped(pieces));
         let service = tokio::spawn(async move {
@@ -288,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_piece_that_is_not_written_counts_while_the_service_is_silent_and_after_the_end() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let (sender, pieces) = mpsc::channel(1);
         let mut body = watch.watch(Body::Piped(pieces));
         sender.send(BodyPiece::Frame(Frame::data(Bytes::from_static(b"first")))).await.expect("it is read");
@@ -306,7 +314,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_some_of_one_response_or_waits_for_an_event_has_not_stalled() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let (mut read, _unread) = (watch.watch(held(3 * PIECE_MAX).0), watch.watch(held(PIECE_MAX).0));
         for _ in 0..3 {
             assert!(timeout(29 * SECOND, watch.stalled()).await.is_err());
@@ -323,7 +331,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_share_of_a_response_counts_until_its_last_byte_is_written() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let (body, budget) = held(PIECE_MAX + 1);
         let mut body = watch.watch(body);
         let (first, last) = (next(&mut body).await, next(&mut body).await);
@@ -336,7 +344,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_watched_body_has_the_length_and_the_bytes_of_its_original() {
-        let watch = ResponseWatch::default();
+        let watch = unpressed();
         let bytes: Vec<u8> = (0..3 * PIECE_MAX + 7).map(|number| number as u8).collect();
         let mut body = watch.watch(Body::whole(bytes.clone()));
         assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64));

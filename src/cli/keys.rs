@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use base64::Engine;
@@ -93,7 +94,7 @@ struct ListArguments {
     filter: FilterArguments,
     /// The number of keys, at most [default: 100; with --json all]
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    limit: Option<NonZeroUsize>,
     /// Prints a JSON array
     #[arg(long)]
     json: bool,
@@ -173,7 +174,7 @@ pub(super) fn run(arguments: KeysArguments) -> Result<(), CommandError> {
 impl ListArguments {
     async fn run(&self) -> Result<(), CommandError> {
         let source = KeyAdminSource::open(&self.instance).await?;
-        let limit = self.limit.unwrap_or(if self.json { usize::MAX } else { TABLE_ROWS });
+        let limit = self.limit.map_or(if self.json { usize::MAX } else { TABLE_ROWS }, NonZeroUsize::get);
         let mut output = ListOutput { json: self.json, rows: Vec::new(), count: 0 };
         let mut cursor = None::<String>;
         while output.count < limit {
@@ -224,7 +225,7 @@ impl ListOutput {
             (true, 0) => print("[]\n"),
             (true, _) => print("]\n"),
             (false, 0) => {
-                eprintln!("oncegate: no key fits; looked {source}");
+                eprintln!("oncegate: no key matches; looked {source}");
                 Ok(())
             }
             (false, _) => print(&table::render_list(&self.rows, table::Paint::for_output())),
@@ -322,7 +323,8 @@ impl ChangeArguments {
             let states: Vec<_> = counted["by_state"].as_object().into_iter().flatten().collect();
             let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             let keys = if count == 1 { "key" } else { "keys" };
-            eprintln!("{name}: {count} {keys} ({}) {source}", states.join(", "));
+            let response = response_for_all(&fields).unwrap_or_default();
+            eprintln!("{name}: {count} {keys} ({}) {source}{response}", states.join(", "));
             if !self.yes && !ask_to_confirm()? {
                 return Err(CommandError::Other("nothing was changed".into()));
             }
@@ -331,7 +333,7 @@ impl ChangeArguments {
             return self.print_change(&await_with_progress(name, change).await?);
         }
         if counted["refused_count"].as_u64().unwrap_or(0) == 0 && !self.json {
-            eprintln!("oncegate: no key fits; looked {source}");
+            eprintln!("oncegate: no key matches; looked {source}");
             return Ok(());
         }
         self.print_change(&counted)
@@ -351,6 +353,14 @@ impl ChangeArguments {
             _ => Ok(()),
         }
     }
+}
+
+/// The part of the question that names the response, where the keys get one.
+fn response_for_all(fields: &Map<String, Value>) -> Option<String> {
+    let status = fields.get("status")?;
+    let text = fields.get("body").and_then(Value::as_str).map(str::len);
+    let bytes = text.or_else(|| Some(BASE64_STANDARD.decode(fields.get("body_base64")?.as_str()?).ok()?.len()));
+    Some(format!("; the retries of all of them get {status} with {} bytes", bytes.unwrap_or(0)))
 }
 
 /// Waits for a change, and shows on a terminal that it still goes on: many keys are changed in many commits.

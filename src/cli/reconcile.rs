@@ -228,7 +228,7 @@ impl ComparisonReport {
                 let name = shorten_middle(&escape_invisible(&String::from_utf8_lossy(&subject.key)), KEY_CHARS_MAX);
                 writeln!(
                     text,
-                    "{verdict:<11} {}  {}  {name}  {} here, {}",
+                    "{verdict:<11} {}  {}  {name}  store: {}; service: {}",
                     subject.id,
                     subject.route,
                     describe_state(key),
@@ -282,8 +282,8 @@ fn describe_state(key: &SettledKey) -> String {
 
 fn describe_reply(reply: &ProbeReply) -> String {
     match reply.answer {
-        ProbeAnswer::Absent => "404 there: not executed".into(),
-        ProbeAnswer::Executed(_) => format!("{} there: executed", reply.summary),
+        ProbeAnswer::Absent => "404 (not executed)".into(),
+        ProbeAnswer::Executed(_) => format!("{} (executed)", reply.summary),
         ProbeAnswer::Nothing => reply.summary.clone(),
     }
 }

@@ -20,12 +20,16 @@ pub fn start_exposure(config: &Config) -> Option<StartExposure> {
         StoreLocation::Postgres(_) => true,
         StoreLocation::Sqlite(_) => false,
     };
-    let is_guarding = config.routes.iter().any(|route| stores(route));
+    let has = |mode| config.routes.iter().any(|route| route.mode == mode);
     let text = match (config.secrets.is_empty(), config.store.encrypt) {
-        _ if !is_guarding => return None,
+        (true, _) if !has(RouteMode::Enforce) && has(RouteMode::Observe) => {
+            "there is no `secret`: a reader of the database can guess callers' credentials and short bodies by brute force; \
+             `oncegate check` shows what is readable"
+        }
+        _ if !has(RouteMode::Enforce) => return None,
         (true, _) => {
-            "there is no `secret`: a reader of the database reads stored responses, and can find callers' credentials and short \
-             bodies by trying; `oncegate check` shows what is readable"
+            "there is no `secret`: a reader of the database reads stored responses, and can guess callers' credentials and short \
+             bodies by brute force; `oncegate check` shows what is readable"
         }
         (false, false) => "a reader of the database reads stored responses; `store.encrypt = true` encrypts them",
         (false, true) => return None,
@@ -35,13 +39,13 @@ pub fn start_exposure(config: &Config) -> Option<StartExposure> {
 
 /// The exposure in detail: labels and values for `oncegate check`. Empty where nothing is stored, or in memory alone.
 pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
-    let routes: Vec<_> = config.routes.iter().filter(|route| stores(route)).collect();
+    let routes: Vec<_> = config.routes.iter().filter(|route| route.mode != RouteMode::Off).collect();
     if routes.is_empty() || config.store.location == StoreLocation::Memory {
         return Vec::new();
     }
     let named = |has: fn(&Route) -> bool| name(&routes, has);
     let has_secret = !config.secrets.is_empty();
-    let guess = if has_secret { "only with the `secret`" } else { "by trying, as there is no `secret`" };
+    let guess = if has_secret { "only with the `secret`" } else { "by brute force, as there is no `secret`" };
     let mut rows = vec![("in the database", "keys, routes, states and times in clear; and".to_owned())];
     if let Some(routes) = named(|route| !route.scope.parts.is_empty()) {
         rows.push(("  credentials", format!("of callers: hashed; they can be found {guess}{routes}")));
@@ -49,21 +53,18 @@ pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
     if let Some(routes) = named(|route| route.recipe.reads_body()) {
         rows.push(("  requests", format!("bodies: hashed; short ones can be found {guess}{routes}")));
     }
-    if config.store.encrypt {
-        rows.push(("  responses", "encrypted".to_owned()));
-    } else {
+    if let Some(routes) = named(|route| route.mode == RouteMode::Enforce) {
         let setting = if has_secret { "`store.encrypt`" } else { "`secret` and `store.encrypt`" };
-        rows.push(("  responses", format!("in clear, fields and bodies, without {setting}")));
+        let responses = match config.store.encrypt {
+            true => format!("encrypted{routes}"),
+            false => format!("in clear, fields and bodies, without {setting}{routes}"),
+        };
+        rows.push(("  responses", responses));
     }
     if let Some(routes) = named(|route| route.reconcile.is_some()) {
         rows.push(("  paths", format!("in clear, with their queries{routes}")));
     }
     rows
-}
-
-/// Whether requests of a route leave records.
-fn stores(route: &Route) -> bool {
-    route.mode == RouteMode::Enforce
 }
 
 /// The names of the routes that have a property: nothing where all have it, `None` where none has.
@@ -104,8 +105,8 @@ mod tests {
         let config = folder.config("");
         let open = [
             always,
-            "credentials: of callers: hashed; they can be found by trying, as there is no `secret`",
-            "requests: bodies: hashed; short ones can be found by trying, as there is no `secret`",
+            "credentials: of callers: hashed; they can be found by brute force, as there is no `secret`",
+            "requests: bodies: hashed; short ones can be found by brute force, as there is no `secret`",
             "responses: in clear, fields and bodies, without `secret` and `store.encrypt`",
         ];
         assert_eq!(described(&config), open);
@@ -144,13 +145,18 @@ mod tests {
         );
         let expected = [
             "in the database: keys, routes, states and times in clear; and",
-            "credentials: of callers: hashed; they can be found by trying, as there is no `secret` (upload)",
-            "requests: bodies: hashed; short ones can be found by trying, as there is no `secret` (pay)",
-            "responses: in clear, fields and bodies, without `secret` and `store.encrypt`",
+            "credentials: of callers: hashed; they can be found by brute force, as there is no `secret` (upload, seen)",
+            "requests: bodies: hashed; short ones can be found by brute force, as there is no `secret` (pay, seen)",
+            "responses: in clear, fields and bodies, without `secret` and `store.encrypt` (pay, upload)",
             "paths: in clear, with their queries (pay)",
         ];
         assert_eq!(described(&config), expected);
-        for nothing in ["[[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'", "[store]\nurl = 'memory:'"] {
+        let config = folder.config("[[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'");
+        let observed = described(&config);
+        assert_eq!(observed.len(), 3, "{observed:?}");
+        assert!(observed[1].starts_with("credentials") && observed[2].starts_with("requests"), "{observed:?}");
+        assert!(start_exposure(&config).is_some_and(|found| !found.text.contains("response")));
+        for nothing in ["[[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'off'", "[store]\nurl = 'memory:'"] {
             let config = folder.config(nothing);
             assert_eq!((described(&config), start_exposure(&config)), (Vec::new(), None), "{nothing}");
         }

@@ -168,13 +168,13 @@ fn delivered(route: &Route) -> Option<String> {
     };
     let RetryPolicy { max_attempts, base, cap, give_up_after } = route.retry;
     let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
-    Some(format!("{who}; pauses from {base} to {cap}, given up after {max_attempts} attempts or {give_up_after}"))
+    Some(format!("{who}; pauses from {base} to {cap}, dead after {max_attempts} attempts or {give_up_after}"))
 }
 
 fn reconciled(reconcile: &ReconcileConfig) -> String {
     let ReconcileConfig { lookup, every, max_attempts, confirmations } = reconcile;
     format!(
-        "by {lookup} every {}, given up after {max_attempts}, 404 believed after {confirmations} in a row",
+        "by {lookup} every {}; dead after {max_attempts} lookups, not executed after {confirmations} consecutive 404s",
         show_duration(*every)
     )
 }
@@ -210,7 +210,7 @@ fn in_flight(route: &Route) -> String {
     let wait = show_duration(route.wait_timeout);
     match route.in_flight {
         InFlightPolicy::Accepted => "202".into(),
-        InFlightPolicy::Conflict => format!("409, or wait up to {wait} if the client prefers to"),
+        InFlightPolicy::Conflict => format!("409, or with `Prefer: wait=N` wait up to {wait}"),
         InFlightPolicy::Wait => format!("wait up to {wait}"),
     }
 }

@@ -345,7 +345,7 @@ fn asynchronous_delivery_is_described() {
         describe(&load_in(FakeEnvironment::default(), &text).expect("it loads"))
     };
     let later = described("delivery = 'async'\nretry = { max_attempts = 3, give_up_after = '1h' }");
-    assert!(later.contains("later; pauses from 1s to 10m, given up after 3 attempts or 1h"), "{later}");
+    assert!(later.contains("later; pauses from 1s to 10m, dead after 3 attempts or 1h"), "{later}");
     assert!(described("delivery = 'prefer'").contains("later, if the client prefers that; pauses"));
     assert!(!described("").contains("later"));
 }

@@ -27,7 +27,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(format!("has no unit: {right}"));
     }
     let Some((_, one)) = DURATIONS.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("has a unit that is not known: {right}"));
+        return Err(format!("has an unknown unit: {right}"));
     };
     let duration = number.try_into().ok().and_then(|number| one.checked_mul(number));
     duration.filter(|duration| *duration <= DURATION_MAX).ok_or_else(|| "is longer than ten years".into())
@@ -41,7 +41,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
         return Err(format!("has no unit: {right}"));
     }
     let Some((_, one)) = SIZES.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("has a unit that is not known: {right}"));
+        return Err(format!("has an unknown unit: {right}"));
     };
     number.checked_mul(*one).ok_or_else(|| "is more than any computer has".into())
 }

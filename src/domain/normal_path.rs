@@ -34,6 +34,13 @@ fn resolve_dots(path: &str) -> String {
     resolved
 }
 
+/// The path behind an authority, where a path begins with `//`. Services that parse their target as a URL reference take `//x/v1/pay` for
+/// the path `/v1/pay` at the authority `x` (RFC 3986, section 4.2); some skip further slashes before the authority (WHATWG URL).
+pub fn path_behind_authority(path: &str) -> Option<&str> {
+    let authority = path.strip_prefix("//")?.trim_start_matches('/');
+    (!authority.is_empty()).then(|| authority.find('/').map_or("/", |at| &authority[at..]))
+}
+
 /// Whether a path has a character that no path needs and that programs read in different ways: a plain backslash, or a
 /// control character, plain or encoded.
 pub fn has_unsafe_character(path: &str) -> bool {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::normal_path::{LenientForm, lenient_form, normal_form};
+use super::normal_path::{LenientForm, lenient_form, normal_form, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
@@ -75,25 +75,18 @@ impl<T: Clone> RouteTable<T> {
 impl<T> RouteTable<T> {
     /// The route of a request. The path is given as it was sent, and read twice: in its normal form, and as lenient services
     /// do. Where the readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`.
-    /// A path that services read in several ways is ambiguous wherever a route refuses spellings.
+    /// A path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins with `//`
+    /// and leads to a route behind the authority that some services read there: its key would not be that route's.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
-        let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)));
-        let normal = normal_form(path);
-        let exact = rows().find(|row| row.path.matches(&normal));
-        let lenient = match lenient_form(path) {
-            LenientForm::One(form) => rows().find(|row| row.path.matches_leniently(&form)),
-            LenientForm::Several => match rows().find(|row| row.spelling != Spelling::Pass) {
-                Some(row) => return RouteMatch::Ambiguous(&row.route),
-                None => None,
-            },
-        };
-        match (exact, lenient.filter(|row| row.spelling != Spelling::Pass)) {
-            (Some(exact), Some(lenient)) if std::ptr::eq(exact, lenient) => RouteMatch::Route(&exact.route),
-            (_, Some(row)) if row.spelling == Spelling::Same => RouteMatch::Route(&row.route),
-            (_, Some(row)) => RouteMatch::Ambiguous(&row.route),
-            (Some(exact), None) => RouteMatch::Route(&exact.route),
-            (None, None) => RouteMatch::NoRoute,
+        let behind_authority = path_behind_authority(path).map(|rest| find_row(list, host, rest));
+        match (behind_authority, find_row(list, host, path)) {
+            (Some(RouteMatch::Ambiguous(row) | RouteMatch::Route(row)), _) if row.spelling != Spelling::Pass => {
+                RouteMatch::Ambiguous(&row.route)
+            }
+            (_, RouteMatch::Ambiguous(row)) => RouteMatch::Ambiguous(&row.route),
+            (_, RouteMatch::Route(row)) => RouteMatch::Route(&row.route),
+            (_, RouteMatch::NoRoute) => RouteMatch::NoRoute,
         }
     }
 
@@ -108,6 +101,27 @@ impl<T> RouteTable<T> {
         let list = self.0.get(method)?;
         let is_match = |row: &&RouteTableEntry<T>| row.host.is_none() && template.is_covered_by(&row.path);
         list.iter().find(is_match).map(|row| &row.route)
+    }
+}
+
+/// The row of a path, read in its normal form and as lenient services do.
+fn find_row<'a, T>(list: &'a [RouteTableEntry<T>], host: &str, path: &str) -> RouteMatch<'a, RouteTableEntry<T>> {
+    let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)));
+    let normal = normal_form(path);
+    let exact = rows().find(|row| row.path.matches(&normal));
+    let lenient = match lenient_form(path) {
+        LenientForm::One(form) => rows().find(|row| row.path.matches_leniently(&form)),
+        LenientForm::Several => match rows().find(|row| row.spelling != Spelling::Pass) {
+            Some(row) => return RouteMatch::Ambiguous(row),
+            None => None,
+        },
+    };
+    match (exact, lenient.filter(|row| row.spelling != Spelling::Pass)) {
+        (Some(exact), Some(lenient)) if std::ptr::eq(exact, lenient) => RouteMatch::Route(exact),
+        (_, Some(row)) if row.spelling == Spelling::Same => RouteMatch::Route(row),
+        (_, Some(row)) => RouteMatch::Ambiguous(row),
+        (Some(exact), None) => RouteMatch::Route(exact),
+        (None, None) => RouteMatch::NoRoute,
     }
 }
 
@@ -189,12 +203,40 @@ mod tests {
                 let path = PathPattern::parse(path).expect("it is one");
                 table.insert(&[Method::POST], None, &path, spelling, &name);
             }
-            for path in ["//v1/pay", "/v1/pay/", "/V1/pay", "/v1/pay;x=1", "/v1%2fpay", "/v1/x/..%2fpay"] {
+            for path in ["/v1/pay/", "/V1/pay", "/v1/pay;x=1", "/v1%2fpay", "/v1/x/..%2fpay"] {
                 assert_eq!(table.find(&Method::POST, "", path), found, "{path}");
             }
             assert_eq!(table.find(&Method::POST, "", "/v1/p%61y"), RouteMatch::Route(&"pay"));
             assert_eq!(table.find(&Method::POST, "", "/v1/pays/"), RouteMatch::Route(&"all"));
+            // For a service that parses its target as a URL reference this is `/pay`, which the other route guards.
+            assert_eq!(table.find(&Method::POST, "", "//v1/pay"), RouteMatch::Ambiguous(&"all"));
             assert_eq!(table.find(&Method::GET, "", "//v1/pay"), RouteMatch::NoRoute);
+        }
+    }
+
+    #[test]
+    fn a_path_behind_an_authority_is_refused_where_a_route_guards_it() {
+        let routes = table(&[(&[Method::POST], "/v1/pay")]);
+        for path in [
+            "//x/v1/pay",
+            "//x:1/v1/pay",
+            "///x/v1/pay",
+            "//x//v1/pay",
+            "//x/v1%2fpay",
+            "//x/a/../v1/pay",
+            "//x/V1/pay/",
+        ] {
+            assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::Ambiguous(&"/v1/pay"), "{path}");
+        }
+        for path in ["//x/v1/other", "//", "//x", "/x//v1/pay", "/x/v1/pay"] {
+            assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::NoRoute, "{path}");
+        }
+        for (spelling, found) in
+            [(Spelling::Same, RouteMatch::Ambiguous(&"pay")), (Spelling::Pass, RouteMatch::NoRoute)]
+        {
+            let mut routes = RouteTable::default();
+            routes.insert(&[Method::POST], None, &PathPattern::parse("/v1/pay").expect("it is one"), spelling, &"pay");
+            assert_eq!(routes.find(&Method::POST, "", "//x/v1/pay"), found, "{spelling:?}");
         }
     }
 
@@ -214,8 +256,10 @@ mod tests {
     }
 
     /// Rewrites of a path that some server undoes; `seed` varies where they apply.
-    const REWRITES: [fn(&str, usize) -> String; 19] = [
+    const REWRITES: [fn(&str, usize) -> String; 21] = [
         |path, _| format!("/{path}"),
+        |path, _| format!("//x{path}"),
+        |path, _| format!("///x:1{path}"),
         |path, seed| insert(path, seed, "/"),
         |path, _| format!("{path}/"),
         |path, _| format!("{path}//"),
@@ -266,8 +310,10 @@ mod tests {
     type Step = fn(&str) -> String;
 
     /// Steps by which servers read a path; each list is one of them. Percent-escapes of letters and dots are decoded before.
-    const SERVERS: [(&str, &[Step]); 11] = [
+    const SERVERS: [(&str, &[Step]); 13] = [
         ("RFC 3986", &[dots]),
+        ("Node's URL", &[authority, dots]),
+        ("Node's URL before a router", &[authority, dots, decode, merge]),
         ("nginx", &[decode, merge, dots]),
         ("Go", &[decode, dots, merge]),
         ("WSGI", &[decode]),
@@ -282,6 +328,12 @@ mod tests {
 
     fn decode(path: &str) -> String {
         path.replace("%2F", "/").replace("%2f", "/")
+    }
+
+    fn authority(path: &str) -> String {
+        let Some(rest) = path.strip_prefix("//") else { return path.to_owned() };
+        let segments: Vec<_> = rest.split('/').skip_while(|segment| segment.is_empty()).skip(1).collect();
+        format!("/{}", segments.join("/"))
     }
 
     fn backslashes(path: &str) -> String {

@@ -50,7 +50,7 @@ pub async fn serve(socket: Socket, peer: IpAddr, gate: Arc<Gate>, timeouts: Fram
     let client = ClientConnection { certificate, ..ClientConnection::new(peer, socket.is_secure()) };
     let socket = SharedSocket::new(socket);
     let (stream, verdicts) = GuardedStream::new(socket.clone(), timeouts);
-    let (responses, ends_connection) = (ResponseWatch::default(), AtomicBool::new(false));
+    let (responses, ends_connection) = (gate.response_watch(), AtomicBool::new(false));
     let served = Arc::new(ServedConnection { gate, client, verdicts, socket, responses, ends_connection, drain });
     let ServedConnection { client, verdicts, socket, responses, drain, .. } = &*served;
     let service = service_fn(|request| Arc::clone(&served).respond(request));

@@ -76,7 +76,7 @@ impl Gate {
                     tracing::warn!(record = %id, route = %route.name,
                         "a queued request was sealed under a secret that is not configured here; other instances may deliver it");
                 }
-                persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
+                persist(&self.instance, not_sent(&self.instance, lease, &NO_SECRET, route.ttl), entry).await;
                 return DeliveryProgress::Open;
             }
             Err(UnsealError::Broken) => Err(UnsealError::Broken.to_string()),
@@ -249,6 +249,9 @@ const NO_ROUTE: RetryPolicy = RetryPolicy {
     cap: Duration::from_secs(60),
     give_up_after: Duration::MAX,
 };
+
+/// The pauses of a delivery whose secret this instance does not have. Each try takes an attempt's number and its token.
+const NO_SECRET: RetryPolicy = RetryPolicy { base: Duration::from_secs(5), cap: Duration::from_secs(10), ..NO_ROUTE };
 
 /// Whether to log a missing secret: one line a minute is enough for thousands of requests.
 fn may_log_missing_secret() -> bool {

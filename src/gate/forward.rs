@@ -3,13 +3,14 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{HeaderValue, TRAILER};
 use http::{HeaderMap, Request, request};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::admit::GuardedRequest;
+use super::incoming_response::IncomingBody;
 use super::outcome::Outcome;
 use super::oversize::OversizeResponse;
 use super::response_context::ResponseContext;
@@ -17,7 +18,8 @@ use super::routing::ActiveRoute;
 use super::settle::{RunningAttempt, SettleOutcome, persist};
 use super::{Gate, deliver, forwarded_key, oversize};
 use crate::body::Body;
-use crate::body::body_budget::BudgetShare;
+use crate::body::body_budget::{BodyBudget, BudgetShare};
+use crate::body::client_body::UNWATCHED_MAX;
 use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, ReserveRequest, Settlement};
 use crate::domain::record::Record;
@@ -55,6 +57,8 @@ enum UpstreamOutcome {
 /// A whole response of the service.
 struct ServiceAnswer {
     response: StoredResponse,
+    /// The part of the memory for responses that its body takes.
+    share: BudgetShare,
     status: ServiceStatus,
     directives: ServiceDirectives,
 }
@@ -92,7 +96,7 @@ impl Gate {
         context: &ResponseContext,
         may_send: SendCheck<'_>,
     ) -> Outcome {
-        let GuardedRequest { reserve_request, head, body, mut share, origin, active, .. } = *guarded;
+        let GuardedRequest { reserve_request, head, body, share: _share, origin, active, .. } = *guarded;
         let ActiveRoute { route, upstream, latency, .. } = active;
         let (record, number) = (reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
@@ -107,7 +111,8 @@ impl Gate {
         let attempt = RunningAttempt::new(&self.instance, lease, entry);
         let sent = Instant::now();
         let deadline = sent + route.upstream_timeout;
-        let outcome = call(&upstream, (&mut request, is_call), deadline, &route, may_send, &mut share).await;
+        let outcome =
+            call(&upstream, (&mut request, is_call), deadline, &route, may_send, &self.instance.response_bodies).await;
         let took = sent.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
@@ -151,7 +156,7 @@ impl Gate {
         reserve_request: &ReserveRequest,
         context: &ResponseContext,
     ) -> Outcome {
-        let ServiceAnswer { response, status, directives } = answer;
+        let ServiceAnswer { mut response, share, status, directives } = answer;
         let (mut verdict, ttl) = directives.apply(route, status, &response.headers);
         if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
             verdict = ResponseVerdict::Release;
@@ -161,6 +166,8 @@ impl Gate {
         }
         // Anything that may panic comes before the lease leaves the attempt's care.
         let storable = (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, route));
+        // The client's copy counts, and not the one that is stored and cached.
+        response.body = response.body.map(|body| if body.len() > UNWATCHED_MAX { share.attach_to(body) } else { body });
         let (lease, entry) = attempt.into_parts();
         let settlement = match (verdict, storable) {
             (ResponseVerdict::Store, Some(storable)) => lease.complete(storable, ttl).with_remember(route.remember),
@@ -255,7 +262,7 @@ async fn call(
     deadline: Instant,
     route: &Route,
     may_send: SendCheck<'_>,
-    share: &mut BudgetShare,
+    budget: &Arc<BodyBudget>,
 ) -> UpstreamOutcome {
     // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
     let needs_http2 = is_call && !upstream.shares_connections();
@@ -289,9 +296,10 @@ async fn call(
     let mut directives = ServiceDirectives::parse(&head.headers);
     let announced_trailers = head.headers.get(TRAILER).cloned();
     fields::prepare_for_client(&mut head.headers);
-    let mut buffer = BodyBuffer::default();
+    let mut incoming = IncomingBody::new(budget, length, route.max_response_body);
     let mut trailers = HeaderMap::new();
     loop {
+        incoming.make_room(deadline).await;
         let frame = match timeout_at(deadline, body.frame()).await {
             Err(_) => return TIMED_OUT,
             Ok(None) => break,
@@ -301,19 +309,17 @@ async fn call(
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
-            Ok(data) => {
-                share.add(data.len());
-                buffer.push(data);
-            }
+            Ok(data) => incoming.push(data),
             Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
         }
-        if buffer.len() > route.max_response_body {
+        if incoming.is_too_long() {
+            let (beginning, share) = incoming.into_whole();
             return UpstreamOutcome::Oversize(OversizeResponse {
                 head,
                 is_call,
                 directives,
                 announced_trailers,
-                beginning: buffer.into_mut(),
+                beginning: share.attach_to(beginning),
                 rest: body,
                 length,
             });
@@ -324,41 +330,10 @@ async fn call(
         directives = directives.or(ServiceDirectives::parse(&trailers));
     }
     fields::prepare_for_client(&mut trailers);
-    let body = Some(buffer.into_bytes());
-    let response = StoredResponse { status: head.status, headers: head.headers, body, trailers };
-    UpstreamOutcome::Answered(ServiceAnswer { status: grpc::service_status(is_call, &response), response, directives })
-}
-
-/// A body that is put together from pieces. A body in one piece, as most are, is never copied.
-#[derive(Default)]
-struct BodyBuffer {
-    first: Bytes,
-    all: BytesMut,
-}
-
-impl BodyBuffer {
-    fn push(&mut self, data: Bytes) {
-        if self.len() == 0 {
-            self.first = data;
-            return;
-        }
-        if self.all.is_empty() {
-            self.all.extend_from_slice(&std::mem::take(&mut self.first));
-        }
-        self.all.extend_from_slice(&data);
-    }
-
-    fn len(&self) -> usize {
-        self.first.len().max(self.all.len())
-    }
-
-    fn into_bytes(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.freeze() }
-    }
-
-    fn into_mut(self) -> BytesMut {
-        if self.all.is_empty() { BytesMut::from(self.first) } else { self.all }
-    }
+    let (body, share) = incoming.into_whole();
+    let response = StoredResponse { status: head.status, headers: head.headers, body: Some(body), trailers };
+    let status = grpc::service_status(is_call, &response);
+    UpstreamOutcome::Answered(ServiceAnswer { response, share, status, directives })
 }
 
 /// The outcome that the store has, if that is a response: every retry will get it, so this request gets it too.

@@ -117,16 +117,13 @@ impl Outcome {
         }
     }
 
-    /// The body of a response of the service that is held in memory.
-    pub(super) fn held_body(&self) -> Option<&Bytes> {
+    /// The body of a response that comes from the store.
+    pub(super) fn stored_body(&self) -> Option<&Bytes> {
         match self {
-            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) | Self::Streamed(_) => None,
-            Self::Bypassed(outcome) => outcome.held_body(),
+            Self::Bypassed(outcome) => outcome.stored_body(),
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) => completed.response.body.as_ref(),
-            Self::Executed { response, .. }
-            | Self::Released(response)
-            | Self::Unknown(response)
-            | Self::Unstored { response, .. } => response.body.as_ref(),
+            Self::Accepted { .. } | Self::InFlight(_) | Self::Refused(_) | Self::Streamed(_) => None,
+            Self::Executed { .. } | Self::Released(_) | Self::Unknown(_) | Self::Unstored { .. } => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, response};
 use http_body::Frame;
 use http_body_util::BodyExt;
@@ -39,7 +39,7 @@ pub(super) struct OversizeResponse {
     pub(super) directives: ServiceDirectives,
     /// The service's `Trailer` field.
     pub(super) announced_trailers: Option<HeaderValue>,
-    pub(super) beginning: BytesMut,
+    pub(super) beginning: Bytes,
     pub(super) rest: PooledBody,
     pub(super) length: Option<u64>,
 }
@@ -82,8 +82,7 @@ async fn hand_on(
     };
     let OversizeResponse { head, is_call, directives, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
-    let share = instance.response_bodies.share_of(beginning.len());
-    let mut held = Frame::data(share.attach_to(beginning.freeze()));
+    let mut held = Frame::data(beginning);
     let broken_by = loop {
         match timeout_at(deadline.of_service, rest.frame()).await {
             Ok(Some(Ok(next))) => {

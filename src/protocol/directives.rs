@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderValue};
 
 use super::fields;
 use crate::config::{self, Route};
@@ -14,33 +14,41 @@ use crate::domain::unknown_cause::UnknownCause;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceDirectives {
     verdict: Option<ResponseVerdict>,
+    /// Whether there is a decision that cannot be read, or there are several that differ.
+    is_unclear: bool,
     ttl: Option<Duration>,
 }
 
 impl ServiceDirectives {
-    /// Reads the two fields. An invalid one is logged and then ignored: the status table decides, as it would without the
-    /// field.
+    /// Reads the two fields. An invalid one is logged. The status table decides then, as it would without the field; but a decision that
+    /// is not clear never releases.
     pub fn parse(headers: &HeaderMap) -> Self {
-        let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-        let verdict = text(fields::DECISION).and_then(|value| match value {
-            "release" => Some(ResponseVerdict::Release),
-            "store" => Some(ResponseVerdict::Store),
-            "unknown" => Some(ResponseVerdict::Unknown),
-            _ => report_invalid("oncegate-decision"),
+        let mut decisions = headers.get_all(fields::DECISION).iter().map(read_decision);
+        let first = decisions.next();
+        let is_unclear = first.is_some_and(|first| first.is_none() || decisions.any(|other| other != first));
+        if is_unclear {
+            report_invalid("oncegate-decision");
+        }
+        let ttl = headers.get(fields::TTL).and_then(|ttl| {
+            let ttl = config::parse_ttl(ttl.to_str().unwrap_or_default());
+            ttl.inspect_err(|_| report_invalid("oncegate-ttl")).ok()
         });
-        let ttl =
-            text(fields::TTL).and_then(|ttl| config::parse_ttl(ttl).ok().or_else(|| report_invalid("oncegate-ttl")));
-        Self { verdict, ttl }
+        Self { verdict: first.flatten().filter(|_| !is_unclear), is_unclear, ttl }
     }
 
     /// These directives, and where one is missing that of `others`.
     pub fn or(self, others: Self) -> Self {
-        Self { verdict: self.verdict.or(others.verdict), ttl: self.ttl.or(others.ttl) }
+        Self {
+            verdict: self.verdict.or(others.verdict),
+            is_unclear: self.is_unclear || others.is_unclear,
+            ttl: self.ttl.or(others.ttl),
+        }
     }
 
     /// The cause of an outcome that a response with this status leaves unknown.
     pub fn unknown_cause(self, status: ServiceStatus) -> UnknownCause {
         match self.verdict {
+            _ if self.is_unclear => UnknownCause::Service,
             Some(ResponseVerdict::Unknown) => UnknownCause::Service,
             Some(ResponseVerdict::Release | ResponseVerdict::Store) | None => status.into(),
         }
@@ -49,19 +57,30 @@ impl ServiceDirectives {
     /// Returns the verdict on the response, and the time for which its outcome is kept.
     pub fn apply(self, route: &Route, status: ServiceStatus, headers: &HeaderMap) -> (ResponseVerdict, Duration) {
         let table = || route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER));
-        (self.verdict.unwrap_or_else(table), self.ttl.unwrap_or(route.ttl))
+        let verdict = match self.verdict.unwrap_or_else(table) {
+            // The service may have meant that it was executed.
+            ResponseVerdict::Release if self.is_unclear => ResponseVerdict::Unknown,
+            verdict => verdict,
+        };
+        (verdict, self.ttl.unwrap_or(route.ttl))
     }
 }
 
-fn report_invalid<T>(field: &str) -> Option<T> {
+fn read_decision(value: &HeaderValue) -> Option<ResponseVerdict> {
+    match value.as_bytes() {
+        b"release" => Some(ResponseVerdict::Release),
+        b"store" => Some(ResponseVerdict::Store),
+        b"unknown" => Some(ResponseVerdict::Unknown),
+        _ => None,
+    }
+}
+
+fn report_invalid(field: &str) {
     tracing::warn!(field, "the service sent an invalid directive about its response; the route's own rule applies");
-    None
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn directives(decision: &'static str, ttl: &'static str) -> ServiceDirectives {
@@ -74,15 +93,39 @@ mod tests {
     #[test]
     fn valid_directives_are_used_and_invalid_ones_are_ignored() {
         let hour = Some(Duration::from_secs(3_600));
-        assert_eq!(directives("store", "1h"), ServiceDirectives { verdict: Some(ResponseVerdict::Store), ttl: hour });
+        assert_eq!(
+            directives("store", "1h"),
+            ServiceDirectives { verdict: Some(ResponseVerdict::Store), is_unclear: false, ttl: hour }
+        );
         assert_eq!(
             directives("release", "3600s"),
-            ServiceDirectives { verdict: Some(ResponseVerdict::Release), ttl: hour }
+            ServiceDirectives { verdict: Some(ResponseVerdict::Release), is_unclear: false, ttl: hour }
         );
         assert_eq!(
             directives("unknown", "0s"),
-            ServiceDirectives { verdict: Some(ResponseVerdict::Unknown), ttl: None }
+            ServiceDirectives { verdict: Some(ResponseVerdict::Unknown), is_unclear: false, ttl: None }
         );
-        assert_eq!(directives("Store", "soon"), ServiceDirectives::default());
+        let unclear = ServiceDirectives { is_unclear: true, ..ServiceDirectives::default() };
+        assert_eq!(directives("Store", "soon"), unclear);
+    }
+
+    #[test]
+    fn several_decisions_count_only_if_they_agree() {
+        for (values, verdict, is_unclear) in [
+            (&[][..], None, false),
+            (&["store", "store"], Some(ResponseVerdict::Store), false),
+            (&["store", "release"], None, true),
+            (&["release", "unknown"], None, true),
+            (&["release", "x"], None, true),
+            (&["store, release"], None, true),
+            (&[""], None, true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(fields::DECISION, HeaderValue::from_static(value));
+            }
+            let expected = ServiceDirectives { verdict, is_unclear, ttl: None };
+            assert_eq!(ServiceDirectives::parse(&headers), expected, "{values:?}");
+        }
     }
 }

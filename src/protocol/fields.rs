@@ -141,6 +141,13 @@ pub fn is_misspelled(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
         || is_read(&hyphenated)
 }
 
+/// Whether a field has one of these names, also with `_` for `-`.
+fn is_spelled_like(names: &[HeaderName], name: &HeaderName) -> bool {
+    names.contains(name)
+        || memchr::memchr(b'_', name.as_str().as_bytes()).is_some()
+            && names.iter().any(|own| *own == *name.as_str().replace('_', "-"))
+}
+
 /// Removes fields and keeps the order of the others. The map's own `remove` moves the last field to the place of the
 /// removed one.
 pub fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
@@ -186,12 +193,12 @@ pub fn request_identity_encoding(headers: &mut HeaderMap) {
 /// Prepares a response's fields for the store and the client: removes hop-by-hop fields, forged Oncegate fields and the
 /// length.
 pub fn prepare_for_client(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, |name| TO_KEEP.contains(name));
+    strip_hop_by_hop(headers, |name| is_spelled_like(&TO_KEEP, name));
 }
 
 /// Prepares the fields of a response that passes through unchanged: like [`prepare_for_client`], but its length stays.
 pub fn prepare_pass_through(headers: &mut HeaderMap) {
-    strip_hop_by_hop(headers, |name| TO_CLIENT.contains(name));
+    strip_hop_by_hop(headers, |name| is_spelled_like(&TO_CLIENT, name));
 }
 
 /// Whether a field describes the moment of an answer, so that it would be wrong on a replay.

@@ -198,7 +198,7 @@ impl Refusal {
             Self::IssuerUnavailable => (503, "issuer-unavailable", SameKey, OncegateStatus::Rejected,
                 "The token cannot be verified at the moment", "The keys of the token\'s issuer have not been read yet. This request was not executed; an earlier one with this key may have been. Send the same request with the same key again after Retry-After.".into()),
             Self::KeyExpired => (410, "key-expired", NewKey, OncegateStatus::Rejected,
-                "The key has expired", "A request with this key was executed long ago, and its response is no longer stored. This request was not executed. A new operation needs a new key.".into()),
+                "The key has expired", "An earlier request with this key may have been executed. Oncegate no longer has its outcome: the TTL of the key has ended, or an operator has removed it. This request was not executed. A new operation needs a new key.".into()),
             Self::KeyInvalid(detail) => (400, "key-invalid", Fix, OncegateStatus::Rejected,
                 "The idempotency key cannot be used", (*detail).into()),
             Self::KeyMissing(detail) => (400, "key-missing", Fix, OncegateStatus::Rejected,

@@ -23,6 +23,10 @@ pub const JOBS_MAX: usize = 256;
 /// wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// The bytes of ordinary jobs in a batch that has no room for all urgent ones. Without them, reservations and probes, which are light,
+/// would wait until the last of many large responses is stored.
+const LIGHT_BYTES_MAX: usize = 1024 * 1024;
+
 /// The longest that a job waits for another batch's commit. It is some commits long; a commit that takes longer may
 /// never end, and another worker's connection may be sound.
 const HELD_BACK_MAX: Duration = Duration::from_millis(20);
@@ -183,27 +187,36 @@ impl<J: Batchable> BatchQueueState<J> {
     /// Takes a batch: `Some(None)` at the queue's end, `None` where nothing waits yet.
     fn take(&mut self) -> Option<Option<Vec<J>>> {
         let mut batch = Vec::new();
-        let mut bytes = 0;
-        while batch.len() < JOBS_MAX {
-            let from = if self.urgent.is_empty() { &mut self.ordinary } else { &mut self.urgent };
-            let Some(next) = from.front() else { break };
-            let weight = next.bytes();
-            if !next.abandoned() && !batch.is_empty() && bytes + weight > BYTES_MAX {
-                break;
-            }
-            if let Some(job) = from.pop_front()
-                && !job.abandoned()
-            {
-                bytes += weight;
-                batch.push(job);
-            }
-        }
+        let bytes = fill(&mut batch, &mut self.urgent, BYTES_MAX);
+        let left = if self.urgent.is_empty() { BYTES_MAX.saturating_sub(bytes) } else { LIGHT_BYTES_MAX };
+        fill(&mut batch, &mut self.ordinary, left);
         match batch.is_empty() {
             false => Some(Some(batch)),
             true if self.closed => Some(None),
             true => None,
         }
     }
+}
+
+/// Moves jobs into a batch, up to so many bytes, and returns their bytes. An empty batch takes any first job. Jobs that nobody waits for
+/// are dropped.
+fn fill<J: Batchable>(batch: &mut Vec<J>, from: &mut VecDeque<J>, bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    while batch.len() < JOBS_MAX
+        && let Some(next) = from.front()
+    {
+        let weight = next.bytes();
+        if !next.abandoned() && !batch.is_empty() && bytes + weight > bytes_max {
+            break;
+        }
+        if let Some(job) = from.pop_front()
+            && !job.abandoned()
+        {
+            bytes += weight;
+            batch.push(job);
+        }
+    }
+    bytes
 }
 
 /// The size of a request.
@@ -322,6 +335,19 @@ mod tests {
         }
         let batch = queue.blocking_batch().unwrap();
         assert_eq!(batch.iter().map(|job| job.0).collect::<Vec<_>>(), [3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn light_jobs_go_with_urgent_ones_that_fill_several_batches() {
+        let queue = BatchQueue::new();
+        let urgent = [BYTES_MAX, BYTES_MAX].map(|bytes| Weight(bytes, true));
+        let ordinary = [1, 2, LIGHT_BYTES_MAX].map(|bytes| Weight(bytes, false));
+        urgent.into_iter().chain(ordinary).for_each(|job| assert!(queue.push(job)));
+        queue.close();
+        let batches: Vec<Vec<_>> = std::iter::from_fn(|| queue.blocking_batch())
+            .map(|batch| batch.iter().map(|job| job.0).collect())
+            .collect();
+        assert_eq!(batches, [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX], vec![LIGHT_BYTES_MAX]]);
     }
 
     impl ByteSize for () {

@@ -4,12 +4,12 @@ use super::StoreError;
 use crate::telemetry::metrics::{Counters, Gauge, Histograms, label};
 
 label!(
-    /// A call of the store. The labels are those of `docs/metrics.md`; some differ from the method's name.
+    /// A call of the store. `docs/metrics.md` has the labels.
     Op, "op", {
         /// [`super::Store::give_up`]
-        GiveUp => "bury",
+        GiveUp => "give_up",
         /// [`super::Store::claim_probes`]
-        ClaimProbes => "claim",
+        ClaimProbes => "claim_probes",
         /// [`super::Store::count_live_keys`]
         CountLiveKeys => "count_live_keys",
         /// [`super::Store::enqueue`]
@@ -19,7 +19,7 @@ label!(
         /// [`super::Store::find`]
         Find => "find",
         /// [`super::Store::list_settled_keys`]
-        ListSettledKeys => "page",
+        ListSettledKeys => "list_settled_keys",
         /// [`super::Store::pick_up`]
         PickUp => "pick_up",
         /// [`super::Store::ping`]
@@ -33,13 +33,13 @@ label!(
         /// [`super::Store::apply_probe_finding`]
         Resolve => "resolve",
         /// [`super::Store::release_lease`]
-        ReleaseLease => "retire",
+        ReleaseLease => "release_lease",
         /// [`super::Store::remember_route_identities`]
-        RememberRouteIdentities => "rules",
+        RememberRouteIdentities => "route_identities",
         /// [`super::Store::settle`]
         Settle => "settle",
         /// [`super::Store::list_in_flight`]
-        ListInFlight => "standing",
+        ListInFlight => "list_in_flight",
         /// [`super::Store::sweep`]
         Sweep => "sweep",
         /// [`super::Store::take_over`]

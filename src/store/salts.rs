@@ -158,7 +158,7 @@ fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
         None => {}
         Some(StoredSalt::Clear(_)) => tracing::info!(
             %secrets,
-            "encrypted the salt of the scopes under `secret`; from now on the service starts with the secret only. Backups that \
+            "encrypted the salt of the scopes under `secret`; from now on Oncegate does not start without this secret. Backups that \
              were made before have the salt in clear"
         ),
         Some(StoredSalt::Sealed(_)) => {

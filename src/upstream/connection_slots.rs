@@ -5,8 +5,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::connector::MemoryNetwork;
 use crate::config::UpstreamTarget;
@@ -26,7 +28,13 @@ pub struct UpstreamSlots {
 pub struct ConnectionSlots {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
+    /// The places of unguarded requests.
+    unguarded: Arc<Semaphore>,
 }
+
+/// The part of the connections that is for guarded requests alone. Responses that clients take slowly, or never, last for minutes where
+/// they stream through, and no key limits them.
+const GUARDED_SHARE: usize = 8;
 
 /// The right to one connection, until it is dropped.
 #[derive(Debug)]
@@ -54,8 +62,9 @@ impl UpstreamSlots {
     pub fn of(&self, target: &Arc<UpstreamTarget>) -> Arc<ConnectionSlots> {
         let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = targets.entry(Arc::clone(target)).or_insert_with(|| {
-            let free = Arc::new(Semaphore::new(self.connections_max.min(Semaphore::MAX_PERMITS)));
-            Arc::new(ConnectionSlots { free, waiting: AtomicUsize::new(0) })
+            let all = self.connections_max.min(Semaphore::MAX_PERMITS);
+            let unguarded = Arc::new(Semaphore::new(all - all / GUARDED_SHARE));
+            Arc::new(ConnectionSlots { free: Arc::new(Semaphore::new(all)), waiting: AtomicUsize::new(0), unguarded })
         });
         Arc::clone(slots)
     }
@@ -72,6 +81,16 @@ impl ConnectionSlots {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = WaitingRequest(&self.waiting);
         ConnectionSlot(Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed"))
+    }
+
+    /// Waits for a place among the unguarded requests, which leave an eighth of the connections to guarded ones. `None` if there is none
+    /// in this time.
+    pub(super) async fn take_unguarded_place(&self, wait_max: Duration) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = Arc::clone(&self.unguarded).try_acquire_owned() {
+            return Some(place);
+        }
+        let place = timeout(wait_max, Arc::clone(&self.unguarded).acquire_owned()).await.ok()?;
+        Some(place.expect("the semaphore is never closed"))
     }
 
     /// Whether requests wait for a slot, on any worker. Idle connections are closed for them.

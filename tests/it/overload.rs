@@ -224,8 +224,8 @@ async fn a_client_that_does_not_read_loses_its_connection_once_responses_fill_th
     // On a slow machine the connection may end before the payment comes.
     for round in 0..20 {
         let (mut client, mut unread) = (connect_reluctantly(&world).await, Vec::new());
-        for number in 0..4 {
-            world.upstream.then(Answer::status(201).body("x".repeat(1 << 20)));
+        for number in 0..65 {
+            world.upstream.then(Answer::status(201).body("x".repeat(64 << 10)));
             unread.push(try_pay_over_http2(&mut client, &format!("unread-{round}-{number}")).await);
         }
         let payment = world.pay(&format!("k-{round}")).body("x");
@@ -239,6 +239,57 @@ async fn a_client_that_does_not_read_loses_its_connection_once_responses_fill_th
         }
     }
     panic!("no payment was refused");
+}
+
+/// Sends requests whose responses of `length` bytes nobody takes, all at once, and measures the memory until they are gone.
+async fn fill_with_unread_responses(world: &World, requests: usize, length: usize) -> u64 {
+    let client = connect_reluctantly(world).await;
+    for _ in 0..requests {
+        world.upstream.then(Answer::status(201).body("x".repeat(length)));
+    }
+    let unread = join_all(
+        (0..requests).map(async |number| try_pay_over_http2(&mut client.clone(), &format!("unread-{number}")).await),
+    );
+    let mut held = Vec::new();
+    let sample = async {
+        eventually(TEST_TIMEOUT, async || (world.upstream.calls() == requests).then_some(())).await;
+        while held.last() != Some(&0) || held.len() < 10 {
+            held.push(held_bytes(world).await);
+        }
+    };
+    let (unread, ()) = tokio::join!(unread, sample);
+    drop(unread);
+    held.into_iter().max().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn requests_that_run_at_once_hold_no_more_than_the_memory_for_responses() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let flood = fill_with_unread_responses(&world, 24, 1_000_000);
+    let payments = async {
+        eventually(TEST_TIMEOUT, async || (held_bytes(&world).await >= 3_000_000).then_some(())).await;
+        let payment = world.pay("k-small").body("x").send().await;
+        assert_eq!(payment.oncegate_status(), Some("executed"), "a short response waits for nothing");
+        payment
+    };
+    let (held_max, payment) = tokio::join!(flood, payments);
+    assert!((3_000_000..=4 << 20).contains(&held_max), "{held_max}");
+    assert_eq!(world.pay("k-small").body("x").send().await.comparable(), payment.replayed());
+    let mut client = connect_reluctantly(&world).await;
+    for number in 0..24 {
+        let retry = pay_over_http2(&mut client, &format!("unread-{number}")).await;
+        assert_eq!(retry.headers()["idempotent-replayed"], "true");
+        assert_eq!(retry.into_body().collect().await.unwrap().to_bytes().len(), 1_000_000);
+    }
+    assert_eq!(world.upstream.calls(), 25);
+}
+
+#[tokio::test]
+async fn responses_too_large_to_store_wait_for_room_too() {
+    let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
+    let held_max = fill_with_unread_responses(&world, 12, 1_200_000).await;
+    // Each holds its first MiB, and the frame in which that ends.
+    assert!((2_000_000..5_000_000).contains(&held_max), "{held_max}");
 }
 
 #[tokio::test]
@@ -326,6 +377,28 @@ async fn requests_beyond_the_services_connections_wait_and_are_then_refused() {
     }
     assert_eq!(world.pay("k-3").send().await.oncegate_status(), Some("executed"), "nothing was sent before");
     assert_eq!(world.upstream.calls(), 4);
+}
+
+#[tokio::test]
+async fn unguarded_requests_leave_an_eighth_of_the_services_connections_to_payments() {
+    let lines = "connect_timeout = \"500ms\"";
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("limits = { upstream_connections = 8 }").route(&route("pay", lines))
+    })
+    .await;
+    let hold = Hold::new();
+    for _ in 0..7 {
+        world.upstream.then(Answer::status(200).hold(&hold));
+    }
+    let running: Vec<_> = (0..7).map(|_| world.get("/events").spawn()).collect();
+    world.upstream.wait_for_executed(7).await;
+    assert!(is_overloaded(&world.get("/events").send().await));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+    hold.release();
+    for answer in running {
+        assert_eq!(answer.await.unwrap().unwrap().status, 200);
+    }
+    assert_eq!(world.get("/events").send().await.status, 201, "their places are free again");
 }
 
 #[tokio::test]

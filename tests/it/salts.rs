@@ -317,7 +317,7 @@ async fn an_instance_that_cannot_read_the_salt_stored_after_a_loss_starts_nothin
 on_both_stores!(a_start_says_what_a_reader_of_the_database_learns);
 async fn a_start_says_what_a_reader_of_the_database_learns(store: Store) {
     let mut world = world(store, "").await;
-    let line = world.proxy.wait_for_log("can find callers' credentials and short bodies").await;
+    let line = world.proxy.wait_for_log("can guess callers' credentials and short bodies").await;
     // The file of the embedded store is the proxy's own; a server has other users.
     let level = if matches!(world.store, Store::Postgres(_)) { "WARN" } else { "INFO" };
     assert_eq!(line["level"], level);

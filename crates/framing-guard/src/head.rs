@@ -214,7 +214,8 @@ impl HeadParser {
 
     /// Checks the rules that need the complete head.
     fn finish(&self, version: HttpVersion) -> Result<FramedHead, Malformed> {
-        if version == HttpVersion::Http11 && self.hosts == 0 {
+        // HTTP/1.0 allows it, but the request goes on in HTTP/1.1, and a route may be for one host.
+        if self.hosts == 0 {
             return Err(Malformed::NoHost);
         }
         let body = match (&self.codings, self.length) {

@@ -60,7 +60,7 @@ pub enum Malformed {
     HeadTimeout,
     /// The head is larger than 64 KiB.
     HeadTooLarge,
-    /// An HTTP/1.1 request has no `Host` (RFC 9112 section 3.2).
+    /// A request has no `Host` (RFC 9112 section 3.2).
     NoHost,
     /// A field value continues on the next line (RFC 9112 section 5.2).
     ObsFold,
@@ -202,7 +202,7 @@ impl Malformed {
             Self::DifferingLengths => (400, "The Content-Length fields differ."),
             Self::HeadTimeout => (408, "The request's head did not arrive in time."),
             Self::HeadTooLarge => (431, "The request's head is larger than 64 KiB."),
-            Self::NoHost => (400, "An HTTP/1.1 request must have a Host field."),
+            Self::NoHost => (400, "A request must have a Host field."),
             Self::ObsFold => (400, "A header field may not be continued on another line."),
             Self::SeveralHosts => (400, "A request must have only one Host field."),
             Self::TargetTooLong => (414, "The request target is longer than 8 KiB."),

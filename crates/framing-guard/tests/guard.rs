@@ -57,7 +57,7 @@ async fn a_hundred_requests_may_be_pipelined() {
 
 #[tokio::test]
 async fn the_last_answer_is_not_lost_where_requests_stand_behind_it() {
-    for last in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"] {
+    for last in ["GET / HTTP/1.0\r\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"] {
         let received = exchange(vec![[PAY, last, PAY, TWO_HOSTS].concat().into_bytes()]).await;
         assert_eq!(received.bodies(), ["10 EUR", ""]);
     }

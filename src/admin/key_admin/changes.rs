@@ -97,13 +97,14 @@ impl KeyAdminSnapshot<'_> {
         if let Some(problem) = ApiProblem::from_result(result, &decision, entry.state) {
             return Err(problem.about(entry.id));
         }
-        log_change(&decision, 1);
         let is_queued = !decided.queued.is_empty();
+        let after = if is_queued { Some(StateKind::Queued) } else { decision.change.resulting_state() };
+        log_change(&decision, 1, after.map_or("none", StateKind::name));
         Ok(KeyChange {
             id: entry.id,
             action: decision.change.action(),
             before: entry.state,
-            after: if is_queued { Some(StateKind::Queued) } else { decision.change.resulting_state() },
+            after,
             instances_behind: self.wait_until_forgotten(decided.purges).await?,
         })
     }
@@ -112,7 +113,8 @@ impl KeyAdminSnapshot<'_> {
     /// only counted.
     ///
     /// # Errors
-    /// [`ApiProblem`]. Where the store failed, the problem says how many keys were changed before.
+    /// [`ApiProblem`]. Where the store failed, the problem says how many keys were changed before. One response for several keys is
+    /// refused unless the risk is accepted: most keys have a response of their own.
     pub async fn change_keys(&self, request: BulkRequest) -> Result<BulkChange, ApiProblem> {
         let BulkRequest { keys, decision, expect } = request;
         let decision = Arc::new(decision);
@@ -121,6 +123,9 @@ impl KeyAdminSnapshot<'_> {
             KeySelection::ByIds(ids) => self.find_targets_by_id(&ids, &decision).await?,
         };
         let count = targets.len() as u64;
+        if count > 1 && matches!(decision.change, OperatorAction::Complete(_)) && !decision.accept_risk {
+            return Err(ApiProblem::shared_response(count));
+        }
         let mut by_state = BTreeMap::new();
         targets.iter().for_each(|target| *by_state.entry(target.state).or_insert(0_u64) += 1);
         let (changed, instances_behind) = match expect {
@@ -128,7 +133,8 @@ impl KeyAdminSnapshot<'_> {
             Some(expected) if count > expected => return Err(ApiProblem::more_than_expected(count, expected)),
             Some(_) => {
                 let (changed, purges) = self.change_targets(&decision, &targets, &mut refused).await?;
-                log_change(&decision, changed);
+                let after = if decision.change.may_queue() { "queued or " } else { "" };
+                log_change(&decision, changed, &format!("{after}{}", decision.change.resulting_state_name()));
                 (Some(changed), self.wait_until_forgotten(purges).await?)
             }
         };
@@ -262,11 +268,10 @@ impl RefusedTargets {
 }
 
 /// Logs a change that the audit log has too, for people who read only logs.
-fn log_change(decision: &OperatorDecision, keys: u64) {
-    let (action, after) = (decision.change.action(), decision.change.resulting_state_name());
+fn log_change(decision: &OperatorDecision, keys: u64, after: &str) {
     tracing::info!(
         actor = decision.actor,
-        action,
+        action = decision.change.action(),
         after,
         keys,
         accept_risk = decision.accept_risk,

@@ -244,7 +244,7 @@ fn parse_whole_id(text: &str) -> Option<RecordId> {
 pub fn parse_id_prefix(text: &str) -> Result<IdRange, ApiProblem> {
     let range = IdRange::from_hex_prefix(text).filter(|_| text.len() >= ID_DIGITS_MIN);
     range.ok_or_else(|| {
-        ApiProblem::bad("id", format!("is not an id: write its first {ID_DIGITS_MIN} to 64 hexadecimal digits"))
+        ApiProblem::bad("id", format!("is not an id: write at least its first {ID_DIGITS_MIN} hexadecimal digits"))
     })
 }
 

@@ -28,13 +28,14 @@ pub enum ProblemCode {
     ReservationOver,
     RouteUnknown,
     RowCorrupt,
+    SharedResponse,
     StillRunning,
     StoreUnavailable,
     WrongState,
 }
 
 impl ProblemCode {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::AlreadyCompleted,
         Self::BadRequest,
         Self::KeyChanged,
@@ -49,6 +50,7 @@ impl ProblemCode {
         Self::ReservationOver,
         Self::RouteUnknown,
         Self::RowCorrupt,
+        Self::SharedResponse,
         Self::StillRunning,
         Self::StoreUnavailable,
         Self::WrongState,
@@ -71,6 +73,7 @@ impl ProblemCode {
             Self::ReservationOver => "reservation-over",
             Self::RouteUnknown => "route-unknown",
             Self::RowCorrupt => "row-corrupt",
+            Self::SharedResponse => "shared-response",
             Self::StillRunning => "still-running",
             Self::StoreUnavailable => "store-unavailable",
             Self::WrongState => "wrong-state",
@@ -99,6 +102,7 @@ impl ProblemCode {
             | Self::NotQuiet
             | Self::OtherService
             | Self::RouteUnknown
+            | Self::SharedResponse
             | Self::StillRunning
             | Self::WrongState => StatusCode::CONFLICT,
         }
@@ -177,8 +181,17 @@ impl ApiProblem {
 
     /// More keys fit than the request expects.
     pub fn more_than_expected(count: u64, expected: u64) -> Self {
-        let detail = format!("{count} keys fit, more than the {expected} that were expected; nothing was changed");
+        let detail = format!("{count} keys match, more than the {expected} that were expected; nothing was changed");
         Self::new(ProblemCode::MoreThanExpected, detail).with(ProblemMember::Count(count))
+    }
+
+    /// One response would be stored for the requests of several keys.
+    pub fn shared_response(count: u64) -> Self {
+        let detail = format!(
+            "the retries of {count} keys, perhaps of several callers, would all get this response: complete each key with its own, or \
+             use accept_risk"
+        );
+        Self::new(ProblemCode::SharedResponse, detail).with(ProblemMember::Count(count))
     }
 
     /// The request names another service than the one that this instance serves.
@@ -193,9 +206,8 @@ impl ApiProblem {
     /// "Not executed" cannot be believed here: the route's `reconcile.after` is not in the configuration.
     pub fn unknown_route(route: &str) -> Self {
         let detail = format!(
-            "its route `{route}` is not in the configuration here, so it is not known when nothing of its last attempt \
-             can be running any more: use the proxies' own configuration (-c) or an instance that has the route \
-             (--admin); accept_risk overrules"
+            "its route `{route}` is not in the configuration here, so it is not known when its last attempt can no longer \
+             run: use the proxies' own configuration (-c), an instance that has the route (--admin), or use accept_risk"
         );
         Self::new(ProblemCode::RouteUnknown, detail).with(ProblemMember::Route(route.to_owned()))
     }
@@ -204,7 +216,7 @@ impl ApiProblem {
     pub fn unwatched_clock(left: Duration) -> Self {
         let detail = format!(
             "its last attempt may still be running: the store's clock has jumped, or this instance started, since the \
-             attempt began; \"not executed\" is believed in {} s; accept_risk overrules",
+             attempt began; try again in {} s, or use accept_risk",
             left.as_millis().div_ceil(1000)
         );
         Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
@@ -224,7 +236,7 @@ impl ApiProblem {
             }
             DecisionResult::NotQuiet(left) => {
                 let detail = format!(
-                    "its last attempt may still be running: \"not executed\" is believed in {} s; accept_risk overrules",
+                    "its last attempt may still be running: try again in {} s, or use accept_risk",
                     left.as_millis().div_ceil(1000)
                 );
                 Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
@@ -233,15 +245,20 @@ impl ApiProblem {
                 let at_risk = OperatorDecision { accept_risk: true, ..decision.clone() };
                 let action = decision.change.action();
                 let detail = match state {
-                    StateKind::InFlight => format!("the key is in_flight, and {action} is not for a running attempt"),
+                    StateKind::InFlight => {
+                        format!("the key is in_flight; {action} is not possible while its attempt runs")
+                    }
                     StateKind::Completed if at_risk.is_for(state, true) => format!(
                         "the key is completed and its TTL has not ended: after a {action} its next retry is executed, and does not \
-                         get the stored response; accept_risk overrules"
+                         get the stored response; use accept_risk to do it anyway"
                     ),
                     _ if at_risk.is_for(state, true) => {
-                        format!("the key is {state}: to {action} it may have it executed twice; accept_risk overrules")
+                        format!(
+                            "the key is {state}: after a {action} its next retry is executed, perhaps a second time; use accept_risk to do \
+                             it anyway"
+                        )
                     }
-                    _ => format!("the key is {state}, and {action} is not for keys in that state"),
+                    _ => format!("the key is {state}; {action} is not possible in this state"),
                 };
                 Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
             }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::list_pages::FilterForm;
-use super::text::ActionKind;
+use super::text::{ActionKind, SHARED_RESPONSE_RISK};
 use super::view_models::{BulkChangeView, KeyDetailsView, KeyView};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
@@ -204,11 +204,15 @@ impl Visit<'_> {
         trouble: Option<String>,
     ) -> Result<Response<Body>, ApiProblem> {
         // The count does not depend on the response that is typed in, which may still be wrong.
-        let counting = Draft { accept_risk: draft.accept_risk, ..Draft::empty("nobody") };
+        let is_completion = action == ActionKind::Completed;
+        let counting = Draft { accept_risk: draft.accept_risk || is_completion, ..Draft::empty("nobody") };
         let decision = counting.to_decision(action, self.actor(""))?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let risks = counted.by_state.keys().copied().chain(StateKind::parse(&filter.state));
-        let risk = risks.into_iter().find_map(|state| action.risk(state, true));
+        let risk = match is_completion && counted.count > 1 {
+            true => Some(SHARED_RESPONSE_RISK),
+            false => risks.into_iter().find_map(|state| action.risk(state, true)),
+        };
         let frame = self.build_frame().await;
         Ok(render_page(status, &BulkChangePage { frame, action, filter, draft, counted, risk, trouble }))
     }
@@ -243,6 +247,6 @@ fn read_bulk_change(params: &FormParams) -> Result<(ActionKind, FilterForm), Api
 
 /// Explains a refusal on a page that has a checkbox for the risk.
 fn explain_problem(problem: &ApiProblem) -> String {
-    let detail = problem.detail.replace("accept_risk overrules", "the box below overrules");
+    let detail = problem.detail.replace("use accept_risk", "tick the box below");
     format!("It was not done: {detail}.")
 }

@@ -153,7 +153,7 @@ impl Visit<'_> {
             stats.instance = Some(self.admin.instance_stats());
             StatsView::from(stats)
         });
-        let lists = [(StateKind::Dead, "Given up", dead), (StateKind::Unknown, "Nobody knows how they ended", unknown)];
+        let lists = [(StateKind::Dead, "Dead", dead), (StateKind::Unknown, "Unknown outcome", unknown)];
         let waiting = lists.into_iter().filter_map(|(state, title, list)| {
             let KeyListView { keys, next_cursor } = list.ok()?.into();
             let counted = stats.as_ref().map_or(0, |stats| stats.count(state));

@@ -64,7 +64,7 @@ impl AdminListener {
             _ => {
                 self.guesses.count_wrong_token(peer);
                 self.note_denied(peer, AccessDenied::WrongToken);
-                return self.render_sign_in(StatusCode::FORBIDDEN, form, Some("This is not the listener's token."));
+                return self.render_sign_in(StatusCode::UNAUTHORIZED, form, Some("This is not the listener's token."));
             }
         };
         tracing::info!(actor, "an operator has signed in");

@@ -14,6 +14,10 @@ pub enum ActionKind {
     Requeue,
 }
 
+/// The risk of one response for several keys.
+pub const SHARED_RESPONSE_RISK: &str =
+    "I accept that the retries of all these keys get this one response, whoever their callers are.";
+
 impl ActionKind {
     /// All decisions in the order in which they are offered: those that settle a key first, the one that forgets it last.
     pub const ALL: [Self; 5] = [Self::Completed, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
@@ -156,15 +160,20 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
         StateKind::Dead if accepted => {
             "Oncegate accepted it for delivery and has given it up: nothing delivers it until you decide. Its caller was told 202, and retries get 202 too."
         }
+        StateKind::Unknown if accepted => {
+            "The delivery may have been executed. Retries get 202, and the operation shows the state, until the outcome is known."
+        }
         StateKind::Completed => "The response is stored, and every retry gets it.",
         StateKind::Dead => {
-            "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409."
+            "Oncegate no longer asks the service: only you, or a late answer, can say how it ended. Retries get 409 (202 if the request was accepted for delivery)."
         }
         StateKind::Expired => "Past its TTL, and remembered only to refuse late retries with 410.",
         StateKind::InFlight => "An attempt is running. You cannot decide about the key until it ends.",
         StateKind::Queued => "Accepted, and waiting to be delivered to the service.",
         StateKind::Retryable => "Known not to have executed: the next retry is sent to the service.",
-        StateKind::Unknown => "It may have been executed, and nobody knows. Retries get 409 until somebody does.",
+        StateKind::Unknown => {
+            "The request may have been executed. Retries get 409 (202 if it was accepted for delivery) until the outcome is known."
+        }
     }
 }
 

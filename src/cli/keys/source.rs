@@ -165,7 +165,7 @@ fn name_flags(detail: &str, field: Option<&str>) -> String {
         (Some(field), Some(flag)) => detail.replacen(&format!("`{field}`"), &format!("`{flag}`"), 1),
         _ => detail.to_owned(),
     };
-    detail.replace("accept_risk overrules", "--accept-risk overrules")
+    detail.replace("use accept_risk", "use --accept-risk")
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     fn refusals_name_the_flags_that_were_typed() {
         assert_eq!(name_flags("`older_than` has no unit", Some("older_than")), "`--older-than` has no unit");
         assert_eq!(name_flags("`status` is missing", Some("status")), "`--completed` is missing");
-        assert_eq!(name_flags("it is unknown; accept_risk overrules", None), "it is unknown; --accept-risk overrules");
+        assert_eq!(name_flags("it is unknown; use accept_risk", None), "it is unknown; use --accept-risk");
         assert_eq!(name_flags("`key` has gone", None), "`key` has gone");
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn render_key(key: &Value, paint: Paint) -> String {
         }
     }
     if key["probes"].as_u64().unwrap_or(0) > 0 {
-        line("probes", format!("{}; at the last {} the service knew nothing of it", key["probes"], key["absences"]));
+        line("probes", format!("{}, of which the last {} got 404", key["probes"], key["absences"]));
     }
     if let Some(hash) = key["fingerprint"]["hash"].as_str() {
         line("fingerprint", format!("{}… by recipe {}", escape_invisible(hash), text(&key["fingerprint"], "recipe")));

@@ -115,7 +115,7 @@ impl ProbeReport {
         let (broken, open) = (count(ProbeConclusion::Broken), count(ProbeConclusion::CannotTell));
         match self.conclusion() {
             ProbeConclusion::Broken => Some(format!("expectations that do not hold: {broken}")),
-            ProbeConclusion::CannotTell => Some(format!("expectations of which nobody can tell: {open}")),
+            ProbeConclusion::CannotTell => Some(format!("expectations that cannot be judged: {open}")),
             ProbeConclusion::Holds | ProbeConclusion::Info => None,
         }
     }
@@ -159,7 +159,7 @@ impl ProbeReport {
             match self.conclusion() {
                 ProbeConclusion::Holds | ProbeConclusion::Info => "it holds",
                 ProbeConclusion::Broken => "it does not hold",
-                ProbeConclusion::CannotTell => "nobody can tell from outside",
+                ProbeConclusion::CannotTell => "the responses do not show whether it holds",
             },
             env!("CARGO_PKG_VERSION"),
             rfc3339::format(self.at),

@@ -199,7 +199,7 @@ cache           64MiB of memory
 service         default
 secret          none
 in the database keys, routes, states and times in clear; and
-  requests      bodies: hashed; short ones can be found by trying, as there is no `secret`
+  requests      bodies: hashed; short ones can be found by brute force, as there is no `secret`
   responses     in clear, fields and bodies, without `secret` and `store.encrypt`
 
 route           create-payment
@@ -214,7 +214,7 @@ route           create-payment
   space         path
   fingerprint   recipe 1
   ttl           1d, then forgotten
-  in flight     409, or wait up to 10s if the client prefers to
+  in flight     409, or with `Prefer: wait=N` wait up to 10s
   timeouts      connect 2s, upstream 30s, idle 2s
   stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 421 425 426 428 429 431 451
   released      307 308, 401 403 407 408 421 425 426 428 429 431 451, 5xx but 502 504

@@ -90,7 +90,10 @@ pub(super) fn read_parts<'a>(
         let value = match &part.source {
             ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.and_then(credentials),
             ScopeSource::ClientCertificate => proofs.certificate.map(|name| name.as_bytes().to_vec()),
-            ScopeSource::Header(name) => single(&head.headers, name)?.map(|value| value.as_bytes().to_vec()),
+            // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
+            ScopeSource::Header(name) => {
+                single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii().to_vec())
+            }
             ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
             ScopeSource::Jwt { claim, issuer } => proofs.token.identify(issuer, claim)?,
             ScopeSource::Query(name) => query(&head.uri, name)?,

@@ -65,9 +65,9 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     },
     ProblemPage {
         slug: "key-expired",
-        means: "A request with this key was executed long ago. Its response is no longer stored, and this route \
-                remembers expired keys so that a very late retry is not treated as a new request.",
-        executed: "Once, long ago. Not now.",
+        means: "The outcome of this key is no longer stored: its TTL has ended, and this route remembers expired keys so \
+                that a very late retry is not treated as a new request. Or, for an operation, an operator has removed the key.",
+        executed: "An earlier request with this key may have been executed. This one was not.",
         client: "Do not send the request again with another key before you know how the first one ended: ask the \
                  service. A new operation needs a new key.",
         operator: "The route has `after_ttl = \"refuse\"`. Clients that retry after the `ttl` keep their requests for \

@@ -18,7 +18,7 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     let empty = here(&["list", "--json"]).await;
     assert_eq!((empty.code, &*empty.out), (0, "[]\n"));
     let empty = here(&["list"]).await;
-    assert!(empty.code == 0 && empty.err.contains(&format!("no key fits; looked through the instance at {admin}")));
+    assert!(empty.code == 0 && empty.err.contains(&format!("no key matches; looked through the instance at {admin}")));
     for number in 0..3 {
         unknown(&world, &format!("k-{number}")).await;
     }
@@ -53,7 +53,7 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     assert_eq!((many.code, &reply["changed"]), (0, &json!(2)), "{many:?}");
     let live = here(&["purge", prefix]).await;
     assert!(live.code == 1 && live.err.contains("its next retry is executed"), "{live:?}");
-    assert!(live.err.contains("--accept-risk overrules"), "{live:?}");
+    assert!(live.err.contains("use --accept-risk"), "{live:?}");
     let some = here(&["purge", prefix, &"0".repeat(64), "--yes", "--accept-risk"]).await;
     assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();

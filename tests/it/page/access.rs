@@ -213,7 +213,7 @@ async fn wrong_tokens_are_refused_logged_and_then_rate_limited() {
     );
     for wrong in ["", "x", &TOKEN[1..], &format!("{TOKEN}="), "<script>"] {
         let refused = stranger.submit("/sign-in", &[("name", "mallory"), ("token", wrong)]).await;
-        assert_eq!(refused.status, 403, "{wrong}");
+        assert_eq!(refused.status, 401, "{wrong}");
         assert!(refused.html().contains("not the listener&#39;s token") && refused.field("set-cookie").is_none());
         assert!(wrong.len() < 2 || !refused.html().contains(wrong), "{}", refused.html());
     }

@@ -70,10 +70,10 @@ async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
         let path = format!("/keys/{id}/{action}");
         let page = visitor.page(&path).await;
         assert!(page.contains("name=\"accept_risk\""), "{page}");
-        assert_eq!(page.contains("Without a risk this is believed"), action == "not-executed", "{page}");
+        assert_eq!(page.contains("Oncegate accepts this"), action == "not-executed", "{page}");
         let refused = visitor.submit(&path, &[("name", "alice")]).await;
         assert!(refused.status == 409 && refused.html().contains(reason), "{}", refused.html());
-        assert!(refused.html().contains("the box below overrules"), "{}", refused.html());
+        assert!(refused.html().contains("tick the box below"), "{}", refused.html());
         assert_eq!(operator.audit().await.len(), done);
         let done = visitor.submit(&path, &[("name", "alice"), ("accept_risk", "true")]).await;
         assert_eq!(done.status, 303, "{}", done.html());
@@ -176,7 +176,7 @@ async fn a_bulk_change_affects_only_the_counted_keys(store: Store) {
     let typed = [&fields[..], &[("name", "alice"), ("accept_risk", "true")]].concat();
     let refused = visitor.form("/keys/several", &typed).send().await;
     assert_eq!(refused.status, 409);
-    for words in ["4 keys fit, more than the 3 that were expected", "name=\"expect\" value=\"4\""] {
+    for words in ["4 keys match, more than the 3 that were expected", "name=\"expect\" value=\"4\""] {
         assert!(refused.html().contains(words), "{words}: {}", refused.html());
     }
     assert!(operator.audit().await.is_empty());

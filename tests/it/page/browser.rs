@@ -156,7 +156,7 @@ async fn a_lost_answer_can_be_entered_by_keyboard_without_scripts() {
     );
     browser.tab_to("header button").await;
     browser.press(&[ENTER]).await;
-    browser.wait_for_text("To the operators' page").await;
+    browser.wait_for_text("Sign in to the admin page").await;
     assert_eq!(Visitor::of(&world).get("/").await.status, 303);
 }
 

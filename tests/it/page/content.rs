@@ -32,7 +32,7 @@ async fn keys_that_need_a_decision_are_shown_first_with_their_age_and_route(stor
     let space = SpaceHash::from_text("POST /pay").to_string();
     for words in [
         "lost-key-1",
-        "nobody knows",
+        "until the outcome is known",
         "Cause <code>broken</code>",
         "Attempt 1",
         &space,

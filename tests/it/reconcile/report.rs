@@ -39,7 +39,7 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
     }
     let (code, out, err) = read_output(&oncegate(file(), &[]).await);
     assert_eq!(code, Some(1), "{out}{err}");
-    assert!(out.contains("pay  paid-key-1  completed 201 here, 404 there: not executed"), "{out}");
+    assert!(out.contains("pay  paid-key-1  store: completed 201; service: 404 (not executed)"), "{out}");
     assert!(out.ends_with("1 agree, 1 disagree, 0 unanswered\n"), "{out}");
     assert!(err.contains("store and service disagree about 1 of 2 keys"), "{err}");
 
@@ -53,8 +53,8 @@ async fn reconcile_compares_store_and_service_while_proxies_run() {
 
     probed.lookup.answer_all(Answer::status(200));
     let (_, out, _) = read_output(&oncegate(file(), &[]).await);
-    assert!(out.contains("completed 201 here, 200 there: executed"), "{out}");
-    assert!(out.contains("released here, 200 there: executed"), "{out}");
+    assert!(out.contains("store: completed 201; service: 200 (executed)"), "{out}");
+    assert!(out.contains("store: released; service: 200 (executed)"), "{out}");
 
     probed.lookup.answer_all(Answer::status(503));
     let (code, out, err) = read_output(&oncegate(file(), &[]).await);
@@ -82,7 +82,7 @@ async fn reconcile_reports_an_unknown_key_with_the_services_answer() {
     assert!(err.contains("stop the proxy that has the embedded store first"), "{err}");
     probed.world.proxy.kill9().await;
     probed.lookup.then(Answer::status(404)).then(Answer::status(200));
-    for line in ["unknown here, 404 there: not executed", "unknown here, 200 there: executed"] {
+    for line in ["store: unknown; service: 404 (not executed)", "store: unknown; service: 200 (executed)"] {
         let (code, out, _) = read_output(&oncegate(file.clone(), &[]).await);
         assert!(code == Some(1) && out.contains(line), "{out}");
     }

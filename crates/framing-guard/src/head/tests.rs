@@ -194,7 +194,7 @@ fn host_is_one_authority() {
         ("HTTP/1.1", "Host: [::1]:8080\r\n", None),
         ("HTTP/1.1", "Host: [::ffff:1.2.3.4]\r\n", None),
         ("HTTP/1.1", "Host: h:\r\n", None),
-        ("HTTP/1.0", "", None),
+        ("HTTP/1.0", "", Some(NoHost)),
         ("HTTP/1.1", "", Some(NoHost)),
         ("HTTP/1.1", "Host: h\r\nHost: h\r\n", Some(SeveralHosts)),
         ("HTTP/1.0", "Host: h\r\nhost: g\r\n", Some(SeveralHosts)),
@@ -226,7 +226,7 @@ fn host_is_one_authority() {
 
 #[test]
 fn http_1_0_has_no_transfer_encoding_and_no_upgrade() {
-    let head = b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(parse(head), Err(Malformed::TransferEncodingInHttp10));
     let head = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: x\r\n\r\n";
     assert_eq!(parse(head), Ok(HeadStep::Done(head.len(), UPGRADE)));

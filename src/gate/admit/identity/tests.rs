@@ -99,6 +99,8 @@ fn spellings_of_one_caller_have_one_scope() {
     for (lines, spellings) in [
         ("", [("authorization", "Bearer t"), ("authorization", "bearer   t"), ("authorization", "BEARER\tt")]),
         ("scope = ['cookie:sid']", [("cookie", "sid=a"), ("cookie", "x=y; sid=a"), ("cookie", "sid= a ;x=y")]),
+        // HTTP/2 keeps the blanks, and the service does not see them.
+        ("scope = ['header:x-user']", [("x-user", "a"), ("x-user", " a"), ("x-user", "a\t")]),
     ] {
         let config = config(lines);
         let first = found(&config, &with(&[KEY, spellings[0]])).scope;
