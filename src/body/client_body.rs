@@ -112,10 +112,8 @@ impl ResponseWatch {
         let mut timer: Option<Pin<Box<Sleep>>> = None;
         std::future::poll_fn(move |cx| {
             loop {
-                let Some(deadline) = self.next_stall() else {
-                    timer = None;
-                    return Poll::Pending;
-                };
+                // The timer stays: it costs more to make one for each response than a poll too many.
+                let Some(deadline) = self.next_stall() else { return Poll::Pending };
                 let now = Instant::now();
                 if deadline <= now {
                     return Poll::Ready(());
@@ -136,13 +134,22 @@ impl ResponseWatch {
     /// connection, and so does one that waits for an event.
     fn next_stall(&self) -> Option<Instant> {
         let mut responses = lock(&self.pending);
-        responses.retain(|pending| pending.strong_count() > 0);
-        let pending: Vec<_> = responses.iter().filter_map(Weak::upgrade).collect();
+        if responses.is_empty() {
+            return None;
+        }
         let is_pressed = self.budget.is_pressed();
-        let held = pending.iter().filter(|pending| is_pressed && pending.is_held);
-        let pressed = held.filter_map(|pending| pending.stalls_after(PRESSED_STALL_MAX)).min();
-        let all = pending.iter().map(|pending| pending.stalls_at()).collect::<Option<Vec<_>>>();
-        pressed.into_iter().chain(all.and_then(|all| all.into_iter().max())).min()
+        let (mut pressed, mut last, mut is_any_served) = (None::<Instant>, None::<Instant>, false);
+        responses.retain(|pending| {
+            let Some(pending) = pending.upgrade() else { return false };
+            let stalls_at = pending.stalls_at();
+            is_any_served |= stalls_at.is_none();
+            last = last.max(stalls_at);
+            if let Some(at) = pending.stalls_after(PRESSED_STALL_MAX).filter(|_| is_pressed && pending.is_held) {
+                pressed = Some(pressed.map_or(at, |first| first.min(at)));
+            }
+            true
+        });
+        pressed.into_iter().chain(last.filter(|_| !is_any_served)).min()
     }
 }
 
