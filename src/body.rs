@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
@@ -35,9 +35,8 @@ pub enum Body {
     },
     /// A body that streams from a client.
     Streaming(RequestBody),
-    /// A body that streams from a service and keeps a [`ConnectionGuard`], and the place of its request at the service, until it is
-    /// dropped.
-    Tied(PooledBody, ConnectionGuard, Option<OwnedSemaphorePermit>),
+    /// A body that streams from a service and keeps a [`ConnectionGuard`] until it is dropped.
+    Tied(PooledBody, ConnectionGuard),
     /// A body that streams while a copy is kept for an observer.
     Teed(TeedBody),
     /// A body that one of our tasks passes on: see `gate::oversize`.
@@ -183,7 +182,7 @@ impl http_body::Body for Body {
             Self::Whole { data, .. } if !data.is_empty() => Poll::Ready(Some(Ok(Frame::data(std::mem::take(data))))),
             Self::Whole { trailers, .. } => Poll::Ready(trailers.take().map(|map| Ok(Frame::trailers(map)))),
             Self::Streaming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Self::Tied(body, ..) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Tied(body, _) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
                 if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
@@ -204,7 +203,7 @@ impl http_body::Body for Body {
         match self {
             Self::Whole { data, trailers } => data.is_empty() && trailers.is_none(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.is_end_stream(),
-            Self::Tied(body, ..) => body.is_end_stream(),
+            Self::Tied(body, _) => body.is_end_stream(),
             Self::Piped(_) => false,
         }
     }
@@ -215,7 +214,7 @@ impl http_body::Body for Body {
             Self::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             Self::Whole { .. } | Self::Piped(_) => SizeHint::default(),
             Self::Streaming(incoming) | Self::Teed(TeedBody { incoming, .. }) => incoming.size_hint(),
-            Self::Tied(body, ..) => body.size_hint(),
+            Self::Tied(body, _) => body.size_hint(),
         }
     }
 }

@@ -17,7 +17,6 @@ use crate::tls::HandshakeError;
 use connection_slots::UpstreamSlots;
 use connector::{ConnectionFailure, Connector, ConnectorKind};
 use pool::{PoolProtocol, UpstreamPool};
-use tokio::sync::OwnedSemaphorePermit;
 
 pub use connector::MemoryNetwork;
 
@@ -141,12 +140,14 @@ impl UpstreamClient {
         self.0.shares_connections()
     }
 
-    /// Takes the place that an unguarded request needs until its response has ended; `None` where requests share connections.
+    /// Sends an unguarded request. It waits for a place first, which its connection keeps until it is free again, unless requests share
+    /// connections.
     ///
     /// # Errors
-    /// [`CallError::Overloaded`] if other unguarded requests have all places, and none becomes free within the time for a connection.
-    pub async fn take_unguarded_place(&self) -> Result<Option<OwnedSemaphorePermit>, CallError> {
-        self.0.take_unguarded_place().await
+    /// As for [`Self::call`]; [`CallError::Overloaded`] also if no place becomes free within the time for a connection.
+    pub async fn call_unguarded(&self, request: &mut Request<Body>) -> Result<Response<PooledBody>, CallError> {
+        let place = self.0.take_unguarded_place().await?;
+        self.0.call(request, &|| true, place).await
     }
 
     /// Sends one request at any time, see [`Self::call_while`].
@@ -168,7 +169,7 @@ impl UpstreamClient {
         request: &mut Request<Body>,
         may_send: SendCheck<'_>,
     ) -> Result<Response<PooledBody>, CallError> {
-        self.0.call(request, may_send).await
+        self.0.call(request, may_send, None).await
     }
 }
 

@@ -318,7 +318,11 @@ fn ask_to_sign_in(request: &Parts, is_form: bool) -> Response<Body> {
     }
     let why =
         format!("Your session is over. Nothing was changed. Sign in, and look again. ({})", AccessDenied::NoToken);
-    let mut response = render_message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why);
+    with_challenge(render_message(StatusCode::UNAUTHORIZED, "Nothing was changed", &why))
+}
+
+/// Adds the field that every 401 has (RFC 9110 section 11.6.1).
+fn with_challenge(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"oncegate\""));
     response
 }

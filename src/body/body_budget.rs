@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A body up to this size may use all of the budget, a larger one [`LARGE_SHARE`] of it. So large bodies that arrive slowly leave
 /// room for payments, which are small. A response up to this size waits for nothing.
@@ -31,13 +31,21 @@ pub struct BodyBudget {
     held: AtomicU64,
     /// The part of `held` by large bodies of which less than a quarter has arrived.
     begun: AtomicU64,
+    /// The room that responses have been promised, besides `held`.
+    promised: AtomicU64,
     /// The number of responses that wait for room.
     waiting: AtomicUsize,
+    /// The time of the last refusal of a stored response, in milliseconds after `made_at`.
+    refused_at_ms: AtomicU64,
+    made_at: Instant,
     /// Held by the one of them that gets the next room.
     turn: Mutex<()>,
-    /// Tells it that a share has been dropped. A permit stays if nobody waits, so no room is missed.
+    /// Tells it that there is more room. A permit stays if nobody waits, so no room is missed.
     freed: Notify,
 }
+
+/// The time for which a refusal counts as pressure: long enough for every connection to look at it.
+const PRESS_AFTER_REFUSAL: Duration = Duration::from_secs(3);
 
 /// How much of a body has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +74,8 @@ pub struct BudgetShare {
     bytes: u64,
     /// The bytes of these that count as begun.
     begun: u64,
+    /// The room that is promised for more.
+    promised: u64,
 }
 
 impl BodyBudget {
@@ -75,7 +85,10 @@ impl BodyBudget {
             bytes_max,
             held: AtomicU64::new(0),
             begun: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
+            refused_at_ms: AtomicU64::new(0),
+            made_at: Instant::now(),
             turn: Mutex::new(()),
             freed: Notify::new(),
         })
@@ -83,7 +96,7 @@ impl BodyBudget {
 
     /// A share without any bytes.
     pub fn share(self: &Arc<Self>) -> BudgetShare {
-        BudgetShare { budget: Arc::clone(self), bytes: 0, begun: 0 }
+        BudgetShare { budget: Arc::clone(self), bytes: 0, begun: 0, promised: 0 }
     }
 
     /// A share of this many bytes, which are in memory whether there is room for them or not.
@@ -93,16 +106,30 @@ impl BodyBudget {
         share
     }
 
-    /// A share of this many bytes, unless they need the eighth that is for others. Where nothing is held, they have room.
+    /// A share of this many bytes of a stored response, unless they need the eighth that is for others. Where nothing is held, they
+    /// have room.
     ///
     /// # Errors
     /// [`BudgetExhausted`] if there is no room.
     pub fn try_share_of(self: &Arc<Self>, bytes: usize) -> Result<BudgetShare, BudgetExhausted> {
-        let (more, limit) = (bytes as u64, self.bytes_max / 8 * LARGE_SHARE);
-        add_within(&self.held, more, limit.max(more))?;
+        let more = bytes as u64;
+        let room = self.room_for_large(more).saturating_sub(self.promised.load(Ordering::Relaxed));
+        add_within(&self.held, more, room).inspect_err(|_| {
+            self.refused_at_ms.store(self.now_ms(), Ordering::Relaxed);
+        })?;
         let mut share = self.share();
         share.bytes = more;
         Ok(share)
+    }
+
+    /// The room for large bodies; all of it for one that is larger, where nothing else is held.
+    fn room_for_large(&self, bytes: u64) -> u64 {
+        (self.bytes_max / 8 * LARGE_SHARE).max(bytes)
+    }
+
+    fn now_ms(&self) -> u64 {
+        // Zero stands for no refusal.
+        self.made_at.elapsed().as_millis() as u64 + 1
     }
 
     /// Whether nothing more has room.
@@ -110,9 +137,14 @@ impl BodyBudget {
         self.held() >= self.bytes_max
     }
 
-    /// Whether somebody needs the room of those who hold it.
+    /// Whether somebody needs the room of those who hold it: a response waits for it, or a stored one was refused for it lately.
     pub fn is_pressed(&self) -> bool {
-        self.is_full() || self.waiting.load(Ordering::Relaxed) > 0
+        self.is_full() || self.waiting.load(Ordering::Relaxed) > 0 || self.has_refused_lately()
+    }
+
+    fn has_refused_lately(&self) -> bool {
+        let refused_at_ms = self.refused_at_ms.load(Ordering::Relaxed);
+        refused_at_ms > 0 && self.now_ms().saturating_sub(refused_at_ms) <= PRESS_AFTER_REFUSAL.as_millis() as u64
     }
 
     fn give_back(&self, bytes: u64) {
@@ -164,17 +196,19 @@ impl BudgetShare {
         Bytes::from_owner(CountedBytes { bytes, _share: self })
     }
 
-    /// Lets the share have this many bytes as soon as there is room for them, in the order of the calls. After `patience` it has them
-    /// without room: they are a response's, whose request has been executed.
-    pub async fn grow_in_turn(&mut self, bytes: u64, patience: Duration) {
-        let more = bytes.saturating_sub(self.bytes);
+    /// Gets room for this many bytes in all, as soon as there is some, in the order of the calls. After `patience` there is none: the
+    /// bytes are a response's, whose request has been executed, and count as they come.
+    pub async fn reserve_in_turn(&mut self, bytes: u64, patience: Duration) {
+        let more = bytes.saturating_sub(self.bytes + self.promised);
         if more == 0 {
             return;
         }
         let budget = Arc::clone(&self.budget);
-        let fits = || add_within(&budget.held, more, (budget.bytes_max / 8 * LARGE_SHARE).max(bytes)).is_ok();
-        let is_next = budget.turn.try_lock().is_ok();
-        if !is_next || !fits() {
+        let fits = || {
+            let room = budget.room_for_large(bytes).saturating_sub(budget.held.load(Ordering::Acquire));
+            add_within(&budget.promised, more, room).is_ok()
+        };
+        if budget.waiting.load(Ordering::Relaxed) > 0 || !fits() {
             let _waiting = Waiting::in_line_of(&budget);
             let in_turn = async {
                 let _turn = budget.turn.lock().await;
@@ -183,26 +217,33 @@ impl BudgetShare {
                 }
             };
             if timeout(patience, in_turn).await.is_err() {
-                budget.held.fetch_add(more, Ordering::Relaxed);
+                return;
             }
         }
-        self.bytes = bytes;
+        self.promised += more;
     }
 
-    /// Adds the bytes of a response, or of a request that was accepted before.
+    /// Adds the bytes of a response, or of a request that was accepted before. They use the room that is promised.
     pub fn add(&mut self, bytes: usize) {
-        self.budget.held.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.bytes += bytes as u64;
+        let more = bytes as u64;
+        // In this order: a response that saw the bytes twice would wait for room that is there, and nobody would wake it.
+        self.lower_promise(more.min(self.promised));
+        self.budget.held.fetch_add(more, Ordering::Release);
+        self.bytes += more;
     }
 
-    /// Gives back all but this many bytes, or adds what they are more.
-    pub fn set(&mut self, bytes: usize) {
-        match self.bytes.checked_sub(bytes as u64) {
-            Some(less) => {
-                self.bytes = bytes as u64;
-                self.budget.give_back(less);
-            }
-            None => self.add(bytes - self.bytes as usize),
+    /// Gives the room back that was promised for more bytes.
+    pub fn end_promise(&mut self) {
+        if self.promised > 0 {
+            self.lower_promise(self.promised);
+            self.budget.freed.notify_one();
+        }
+    }
+
+    fn lower_promise(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.promised -= bytes;
+            self.budget.promised.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
@@ -243,6 +284,7 @@ impl AsRef<[u8]> for CountedBytes {
 impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.end_begun();
+        self.end_promise();
         self.budget.give_back(self.bytes);
     }
 }
@@ -295,19 +337,25 @@ mod tests {
         assert_eq!(budget.held(), 0);
     }
 
+    fn promised(budget: &BodyBudget) -> u64 {
+        budget.promised.load(Ordering::Relaxed)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_response_waits_until_others_have_made_room_for_it() {
         let budget = BodyBudget::new(8 << 20);
         let first = budget.share_of(6 << 20);
         let mut waiting = budget.share_of(1 << 10);
-        let mut growing = Box::pin(waiting.grow_in_turn(2 << 20, Duration::from_secs(5)));
+        let mut growing = Box::pin(waiting.reserve_in_turn(2 << 20, Duration::from_secs(5)));
         assert!(timeout(Duration::from_secs(4), &mut growing).await.is_err());
         assert!(budget.is_pressed() && !budget.is_full());
         drop(first);
         assert!(timeout(Duration::from_millis(1), growing).await.is_ok());
-        assert_eq!((budget.held(), budget.is_pressed()), (2 << 20, false));
+        assert_eq!((budget.held(), budget.is_pressed()), (1 << 10, false), "a promise is not held");
+        waiting.add(1 << 20);
+        assert_eq!((budget.held(), promised(&budget)), ((1 << 20) + (1 << 10), (1 << 20) - (1 << 10)));
         drop(waiting);
-        assert_eq!(budget.held(), 0);
+        assert_eq!((budget.held(), promised(&budget)), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -315,38 +363,59 @@ mod tests {
         let budget = BodyBudget::new(8 << 20);
         let first = budget.share_of(6 << 20);
         let (mut large, mut small) = (budget.share(), budget.share());
-        let mut large_growing = Box::pin(large.grow_in_turn(5 << 20, Duration::from_secs(5)));
-        let mut small_growing = Box::pin(small.grow_in_turn(1 << 20, Duration::from_secs(5)));
+        let mut large_growing = Box::pin(large.reserve_in_turn(5 << 20, Duration::from_secs(5)));
+        let mut small_growing = Box::pin(small.reserve_in_turn(1 << 20, Duration::from_secs(5)));
         assert!(timeout(Duration::from_millis(1), &mut large_growing).await.is_err());
         assert!(timeout(Duration::from_millis(1), &mut small_growing).await.is_err(), "it would have room");
         drop(first);
         tokio::join!(large_growing, small_growing);
-        assert_eq!(budget.held(), 6 << 20);
+        assert_eq!(promised(&budget), 6 << 20);
         let _others = budget.share_of(2 << 20);
         let mut next = budget.share();
-        let mut next_growing = Box::pin(next.grow_in_turn(1 << 20, Duration::from_secs(5)));
+        let mut next_growing = Box::pin(next.reserve_in_turn(1 << 20, Duration::from_secs(5)));
         assert!(timeout(Duration::from_millis(1), &mut next_growing).await.is_err());
-        small.grow_in_turn(1 << 20, Duration::ZERO).await;
-        assert_eq!(budget.held(), 8 << 20, "it has its room, and waits for nobody");
+        small.reserve_in_turn(1 << 20, Duration::ZERO).await;
+        assert_eq!(promised(&budget), 6 << 20, "it has its room, and waits for nobody");
+        large.end_promise();
+        assert!(timeout(Duration::from_millis(1), next_growing).await.is_ok(), "room that is not used is for others");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_response_that_finds_no_room_for_long_counts_without_it() {
         let budget = BodyBudget::new(8 << 20);
         let (_first, mut late) = (budget.share_of(7 << 20), budget.share());
-        let begun = tokio::time::Instant::now();
-        late.grow_in_turn(2 << 20, Duration::from_secs(5)).await;
-        assert_eq!((begun.elapsed(), budget.held()), (Duration::from_secs(5), 9 << 20));
-        late.set(1 << 20);
-        assert_eq!(budget.held(), 8 << 20);
+        let begun = Instant::now();
+        late.reserve_in_turn(2 << 20, Duration::from_secs(5)).await;
+        assert_eq!((begun.elapsed(), promised(&budget)), (Duration::from_secs(5), 0));
+        late.add(2 << 20);
+        assert_eq!(budget.held(), 9 << 20);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_response_larger_than_the_budget_has_room_where_nothing_is_held() {
         let budget = BodyBudget::new(1 << 20);
         let mut share = budget.share();
-        let begun = tokio::time::Instant::now();
-        share.grow_in_turn(4 << 20, Duration::from_secs(5)).await;
-        assert_eq!((begun.elapsed(), budget.held()), (Duration::ZERO, 4 << 20));
+        let begun = Instant::now();
+        share.reserve_in_turn(4 << 20, Duration::from_secs(5)).await;
+        assert_eq!((begun.elapsed(), promised(&budget)), (Duration::ZERO, 4 << 20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_replay_presses_for_some_seconds() {
+        let budget = BodyBudget::new(8 << 20);
+        let _unread = budget.share_of(7 << 20);
+        assert!(!budget.is_pressed());
+        assert!(budget.try_share_of(1).is_err());
+        assert!(budget.is_pressed());
+        tokio::time::advance(PRESS_AFTER_REFUSAL + Duration::from_millis(2)).await;
+        assert!(!budget.is_pressed());
+    }
+
+    #[test]
+    fn a_replay_has_no_room_that_is_promised() {
+        let budget = BodyBudget::new(8 << 20);
+        budget.promised.store(6 << 20, Ordering::Relaxed);
+        assert!(budget.try_share_of(2 << 20).is_err());
+        assert!(budget.try_share_of(1 << 20).is_ok());
     }
 }

@@ -112,9 +112,14 @@ impl ResponseWatch {
         let mut timer: Option<Pin<Box<Sleep>>> = None;
         std::future::poll_fn(move |cx| {
             loop {
-                // The timer stays: it costs more to make one for each response than a poll too many.
-                let Some(deadline) = self.next_stall() else { return Poll::Pending };
                 let now = Instant::now();
+                // The timer stays: it costs more to make one for each response than a poll too many.
+                let deadline = match self.next_stall() {
+                    NextStall::Never => return Poll::Pending,
+                    // Others may need its room before it moves again.
+                    NextStall::UnderPressure => now + LOOK_EVERY,
+                    NextStall::At(deadline) => deadline,
+                };
                 if deadline <= now {
                     return Poll::Ready(());
                 }
@@ -132,25 +137,41 @@ impl ResponseWatch {
     /// The time at which the client counts as stalled: when none of its responses has moved for as long as it may take, or while
     /// responses fill their memory, when one of them has not. So a client that reads one response after the other keeps its
     /// connection, and so does one that waits for an event.
-    fn next_stall(&self) -> Option<Instant> {
+    fn next_stall(&self) -> NextStall {
         let mut responses = lock(&self.pending);
         if responses.is_empty() {
-            return None;
+            return NextStall::Never;
         }
         let is_pressed = self.budget.is_pressed();
-        let (mut pressed, mut last, mut is_any_served) = (None::<Instant>, None::<Instant>, false);
+        let (mut pressed, mut last) = (None::<Instant>, None::<Instant>);
+        let (mut is_any_served, mut is_any_held) = (false, false);
         responses.retain(|pending| {
             let Some(pending) = pending.upgrade() else { return false };
             let stalls_at = pending.stalls_at();
             is_any_served |= stalls_at.is_none();
+            is_any_held |= pending.is_held;
             last = last.max(stalls_at);
             if let Some(at) = pending.stalls_after(PRESSED_STALL_MAX).filter(|_| is_pressed && pending.is_held) {
                 pressed = Some(pressed.map_or(at, |first| first.min(at)));
             }
             true
         });
-        pressed.into_iter().chain(last.filter(|_| !is_any_served)).min()
+        match pressed.into_iter().chain(last.filter(|_| !is_any_served)).min() {
+            Some(at) => NextStall::At(at),
+            None if is_any_held => NextStall::UnderPressure,
+            None => NextStall::Never,
+        }
     }
+}
+
+/// When a client counts as stalled.
+enum NextStall {
+    /// At this time, unless it takes something.
+    At(Instant),
+    /// Not by itself, and soon if others need the room of its responses.
+    UnderPressure,
+    /// Not with these responses.
+    Never,
 }
 
 impl PendingResponse {
@@ -334,6 +355,20 @@ mod tests {
         assert!(timeout(3_600 * SECOND, watch.stalled()).await.is_err(), "an event may come");
         drop(events);
         assert!(timeout(SECOND, watch.stalled()).await.is_ok(), "nothing of the other is taken");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_beside_one_that_waits_for_its_service_stalls_once_others_need_its_room() {
+        let budget = BodyBudget::new(2 * PIECE_MAX as u64);
+        let watch = ResponseWatch::new(Arc::clone(&budget));
+        let _unread = watch.watch(counted(PIECE_MAX, &budget));
+        let (_sender, pieces) = mpsc::channel(1);
+        let mut events = watch.watch(Body::Piped(pieces));
+        assert!(timeout(SECOND, events.frame()).await.is_err());
+        let mut stalled = Box::pin(watch.stalled());
+        assert!(timeout(60 * SECOND, &mut stalled).await.is_err());
+        let _others = budget.share_of(PIECE_MAX);
+        assert!(timeout(2 * SECOND, stalled).await.is_ok());
     }
 
     #[tokio::test]

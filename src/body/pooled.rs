@@ -15,6 +15,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::SendRequest;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::coop::unconstrained;
 
 use super::Body;
@@ -25,6 +26,8 @@ pub struct PooledConnection {
     /// hyper's future that does the reading and writing; `None` once the connection has ended. hyper then reports the end to
     /// the request that is on it.
     driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    /// The place among unguarded requests of the request on it, as long as it is on it.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// A pool that takes free connections back.
@@ -36,7 +39,17 @@ pub trait ReturnToPool: Send + Sync {
 impl PooledConnection {
     /// Wraps a connection that nothing else polls.
     pub fn new(sender: SendRequest<Body>, driver: impl Future<Output = hyper::Result<()>> + Send + 'static) -> Self {
-        Self { sender, driver: Some(Box::pin(driver)) }
+        Self { sender, driver: Some(Box::pin(driver)), place: None }
+    }
+
+    /// Keeps a place until the connection is free for another request.
+    pub fn keep(&mut self, place: Option<OwnedSemaphorePermit>) {
+        self.place = place;
+    }
+
+    fn return_to(mut self: Box<Self>, pool: Arc<dyn ReturnToPool>) {
+        self.place = None;
+        pool.return_connection(self);
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
@@ -79,7 +92,7 @@ impl PooledConnection {
             self.sender.poll_ready(cx)
         });
         if free.await.is_ok() {
-            pool.return_connection(self);
+            self.return_to(pool);
         }
     }
 
@@ -137,7 +150,7 @@ impl PooledBody {
     fn release(&mut self) {
         let Some((mut connection, pool)) = self.connection.take() else { return };
         if connection.sender.is_ready() || connection.is_free(&mut Context::from_waker(Waker::noop())) {
-            pool.return_connection(connection);
+            connection.return_to(pool);
         } else if connection.driver.is_some() {
             tokio::spawn(connection.return_when_free(pool));
         }

@@ -73,20 +73,26 @@ impl<T: Clone> RouteTable<T> {
 }
 
 impl<T> RouteTable<T> {
-    /// The route of a request. The path is given as it was sent, and read twice: in its normal form, and as lenient services
+    /// The route of a request. The path is given as it was sent, and read in two ways: in its normal form, and as lenient services
     /// do. Where the readings lead to two routes, the one that a lenient service takes the path for decides, by its `spelling`.
     /// A path that services read in several ways is ambiguous wherever a route refuses spellings. So is one that begins with `//`
     /// and leads to a route behind the authority that some services read there: its key would not be that route's.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
-        let behind_authority = path_behind_authority(path).map(|rest| find_row(list, host, rest));
-        match (behind_authority, find_row(list, host, path)) {
-            (Some(RouteMatch::Ambiguous(row) | RouteMatch::Route(row)), _) if row.spelling != Spelling::Pass => {
-                RouteMatch::Ambiguous(&row.route)
+        // Dots may be removed on the way, and leave `//` at the beginning.
+        for path in [path, &normal_form(path)] {
+            // The service may take the authority for the host, so routes for every host count.
+            match path_behind_authority(path).map(|rest| find_row(list, None, rest)) {
+                Some(RouteMatch::Ambiguous(row) | RouteMatch::Route(row)) if row.spelling != Spelling::Pass => {
+                    return RouteMatch::Ambiguous(&row.route);
+                }
+                _ => {}
             }
-            (_, RouteMatch::Ambiguous(row)) => RouteMatch::Ambiguous(&row.route),
-            (_, RouteMatch::Route(row)) => RouteMatch::Route(&row.route),
-            (_, RouteMatch::NoRoute) => RouteMatch::NoRoute,
+        }
+        match find_row(list, Some(host), path) {
+            RouteMatch::Ambiguous(row) => RouteMatch::Ambiguous(&row.route),
+            RouteMatch::Route(row) => RouteMatch::Route(&row.route),
+            RouteMatch::NoRoute => RouteMatch::NoRoute,
         }
     }
 
@@ -104,9 +110,14 @@ impl<T> RouteTable<T> {
     }
 }
 
-/// The row of a path, read in its normal form and as lenient services do.
-fn find_row<'a, T>(list: &'a [RouteTableEntry<T>], host: &str, path: &str) -> RouteMatch<'a, RouteTableEntry<T>> {
-    let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(|only| only.eq_ignore_ascii_case(host)));
+/// The row of a path, read in its normal form and as lenient services do. Without a host, rows for all hosts count.
+fn find_row<'a, T>(
+    list: &'a [RouteTableEntry<T>],
+    host: Option<&str>,
+    path: &str,
+) -> RouteMatch<'a, RouteTableEntry<T>> {
+    let is_for = |only: &str| host.is_none_or(|host| only.eq_ignore_ascii_case(host));
+    let rows = || list.iter().filter(|row| row.host.as_deref().is_none_or(is_for));
     let normal = normal_form(path);
     let exact = rows().find(|row| row.path.matches(&normal));
     let lenient = match lenient_form(path) {
@@ -225,17 +236,25 @@ mod tests {
             "//x/v1%2fpay",
             "//x/a/../v1/pay",
             "//x/V1/pay/",
+            // Dots may be removed on the way.
+            "/.//x/v1/pay",
+            "/a/..//x/v1/pay",
+            "/%2e//x/v1/pay",
         ] {
             assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::Ambiguous(&"/v1/pay"), "{path}");
         }
         for path in ["//x/v1/other", "//", "//x", "/x//v1/pay", "/x/v1/pay"] {
             assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::NoRoute, "{path}");
         }
+        let pattern = PathPattern::parse("/v1/pay").expect("it is one");
+        let mut routes = RouteTable::default();
+        routes.insert(&[Method::POST], Some("api.example"), &pattern, Spelling::Refuse, &"pay");
+        assert_eq!(routes.find(&Method::POST, "other", "//api.example/v1/pay"), RouteMatch::Ambiguous(&"pay"));
         for (spelling, found) in
             [(Spelling::Same, RouteMatch::Ambiguous(&"pay")), (Spelling::Pass, RouteMatch::NoRoute)]
         {
             let mut routes = RouteTable::default();
-            routes.insert(&[Method::POST], None, &PathPattern::parse("/v1/pay").expect("it is one"), spelling, &"pay");
+            routes.insert(&[Method::POST], None, &pattern, spelling, &"pay");
             assert_eq!(routes.find(&Method::POST, "", "//x/v1/pay"), found, "{spelling:?}");
         }
     }
@@ -310,10 +329,11 @@ mod tests {
     type Step = fn(&str) -> String;
 
     /// Steps by which servers read a path; each list is one of them. Percent-escapes of letters and dots are decoded before.
-    const SERVERS: [(&str, &[Step]); 13] = [
+    const SERVERS: [(&str, &[Step]); 14] = [
         ("RFC 3986", &[dots]),
         ("Node's URL", &[authority, dots]),
         ("Node's URL before a router", &[authority, dots, decode, merge]),
+        ("a gateway that removes dots, before Node's URL", &[dots, authority, dots]),
         ("nginx", &[decode, merge, dots]),
         ("Go", &[decode, dots, merge]),
         ("WSGI", &[decode]),

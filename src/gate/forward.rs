@@ -296,7 +296,7 @@ async fn call(
     let mut directives = ServiceDirectives::parse(&head.headers);
     let announced_trailers = head.headers.get(TRAILER).cloned();
     fields::prepare_for_client(&mut head.headers);
-    let mut incoming = IncomingBody::new(budget, length, route.max_response_body);
+    let mut incoming = IncomingBody::new(budget, length, route.max_response_body, !upstream.shares_connections());
     let mut trailers = HeaderMap::new();
     loop {
         incoming.make_room(deadline).await;

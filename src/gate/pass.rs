@@ -73,12 +73,7 @@ pub async fn pass_and_inspect(
     if upgrade {
         add_upgrade_fields(request.headers_mut());
     }
-    let place = upstream.take_unguarded_place().await;
-    let called = match &place {
-        Ok(_) => upstream.call(&mut request).await,
-        Err(_) => Err(CallError::Overloaded),
-    };
-    let mut response = called.map_err(|error| {
+    let mut response = upstream.call_unguarded(&mut request).await.map_err(|error| {
         if let Some(refusal) = request_body_refusal(&error) {
             return refusal;
         }
@@ -108,7 +103,7 @@ pub async fn pass_and_inspect(
         response.headers_mut().insert(TRAILER, trailer);
     }
     repair_content_length(&mut response);
-    Ok(response.map(|body| Body::Tied(body, tie, place.ok().flatten())))
+    Ok(response.map(|body| Body::Tied(body, tie)))
 }
 
 /// The refusal of a request whose own body broke off or stalled on its way to the service; `None` for any other error.

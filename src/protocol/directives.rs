@@ -39,10 +39,14 @@ impl ServiceDirectives {
     /// These directives, and where one is missing that of `others`.
     pub fn or(self, others: Self) -> Self {
         Self {
-            verdict: self.verdict.or(others.verdict),
-            is_unclear: self.is_unclear || others.is_unclear,
+            verdict: self.verdict.or(others.verdict).filter(|_| !self.contradicts(others)),
+            is_unclear: self.is_unclear || others.is_unclear || self.contradicts(others),
             ttl: self.ttl.or(others.ttl),
         }
+    }
+
+    fn contradicts(self, others: Self) -> bool {
+        self.verdict.zip(others.verdict).is_some_and(|(one, other)| one != other)
     }
 
     /// The cause of an outcome that a response with this status leaves unknown.
@@ -76,7 +80,10 @@ fn read_decision(value: &HeaderValue) -> Option<ResponseVerdict> {
 }
 
 fn report_invalid(field: &str) {
-    tracing::warn!(field, "the service sent an invalid directive about its response; the route's own rule applies");
+    tracing::warn!(
+        field,
+        "the service sent an invalid directive about its response; the status decides, but never that nothing was executed"
+    );
 }
 
 #[cfg(test)]
@@ -107,6 +114,15 @@ mod tests {
         );
         let unclear = ServiceDirectives { is_unclear: true, ..ServiceDirectives::default() };
         assert_eq!(directives("Store", "soon"), unclear);
+    }
+
+    #[test]
+    fn a_decision_at_the_end_that_contradicts_the_head_makes_both_unclear() {
+        let (store, release) = (directives("store", "1h"), directives("release", "1h"));
+        assert_eq!(store.or(store), store);
+        assert_eq!(store.or(ServiceDirectives::default()), store);
+        let unclear = ServiceDirectives { verdict: None, is_unclear: true, ..store };
+        assert_eq!((release.or(store), store.or(release)), (unclear, unclear));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub const JOBS_MAX: usize = 256;
 /// wait behind a hundred large responses.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The bytes of ordinary jobs in a batch that has no room for all urgent ones. Without them, reservations and probes, which are light,
+/// The bytes of ordinary jobs that have room in a batch of large urgent ones. Without it, reservations and probes, which are light,
 /// would wait until the last of many large responses is stored.
 const LIGHT_BYTES_MAX: usize = 1024 * 1024;
 
@@ -188,8 +188,7 @@ impl<J: Batchable> BatchQueueState<J> {
     fn take(&mut self) -> Option<Option<Vec<J>>> {
         let mut batch = Vec::new();
         let bytes = fill(&mut batch, &mut self.urgent, BYTES_MAX);
-        let left = if self.urgent.is_empty() { BYTES_MAX.saturating_sub(bytes) } else { LIGHT_BYTES_MAX };
-        fill(&mut batch, &mut self.ordinary, left);
+        fill(&mut batch, &mut self.ordinary, BYTES_MAX.saturating_sub(bytes).max(LIGHT_BYTES_MAX));
         match batch.is_empty() {
             false => Some(Some(batch)),
             true if self.closed => Some(None),
@@ -347,7 +346,7 @@ mod tests {
         let batches: Vec<Vec<_>> = std::iter::from_fn(|| queue.blocking_batch())
             .map(|batch| batch.iter().map(|job| job.0).collect())
             .collect();
-        assert_eq!(batches, [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX], vec![LIGHT_BYTES_MAX]]);
+        assert_eq!(batches, [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX, LIGHT_BYTES_MAX]]);
     }
 
     impl ByteSize for () {

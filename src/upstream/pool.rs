@@ -134,11 +134,13 @@ impl UpstreamPool {
         place.map(Some).ok_or(CallError::Overloaded)
     }
 
-    /// Sends a request, leaving an empty one in its place, and waits for the response's head.
+    /// Sends a request, leaving an empty one in its place, and waits for the response's head. The connection keeps `place` until it is
+    /// free again.
     pub(super) async fn call(
         self: &Arc<Self>,
         request: &mut Request<Body>,
         may_send: SendCheck<'_>,
+        place: Option<OwnedSemaphorePermit>,
     ) -> Result<Response<PooledBody>, CallError> {
         let requests_upgrade = request.headers().contains_key(UPGRADE);
         let offer = if requests_upgrade { AlpnOffer::Http1 } else { AlpnOffer::Both };
@@ -163,6 +165,7 @@ impl UpstreamPool {
                         Ok(response) => {
                             // An invalid response closes its connection too.
                             check_response(&response, requests_upgrade).map_err(CallError::Garbage)?;
+                            connection.keep(place);
                             let uploads = upload.is_some_and(|upload| upload.is_any_attached());
                             return Ok(self.attach_body(connection, response, uploads));
                         }

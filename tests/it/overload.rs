@@ -252,7 +252,7 @@ async fn fill_with_unread_responses(world: &World, requests: usize, length: usiz
     );
     let mut held = Vec::new();
     let sample = async {
-        eventually(TEST_TIMEOUT, async || (world.upstream.calls() == requests).then_some(())).await;
+        eventually(TEST_TIMEOUT, async || (world.upstream.calls() >= requests).then_some(())).await;
         while held.last() != Some(&0) || held.len() < 10 {
             held.push(held_bytes(world).await);
         }
@@ -267,6 +267,8 @@ async fn requests_that_run_at_once_hold_no_more_than_the_memory_for_responses() 
     let world = World::with(Store::sqlite(), |setup| setup.top("limits = { held_bodies = \"4MiB\" }")).await;
     let flood = fill_with_unread_responses(&world, 24, 1_000_000);
     let payments = async {
+        // Its answer comes after those of the flood.
+        eventually(TEST_TIMEOUT, async || (world.upstream.calls() >= 24).then_some(())).await;
         eventually(TEST_TIMEOUT, async || (held_bytes(&world).await >= 3_000_000).then_some(())).await;
         let payment = world.pay("k-small").body("x").send().await;
         assert_eq!(payment.oncegate_status(), Some("executed"), "a short response waits for nothing");
@@ -399,6 +401,15 @@ async fn unguarded_requests_leave_an_eighth_of_the_services_connections_to_payme
         assert_eq!(answer.await.unwrap().unwrap().status, 200);
     }
     assert_eq!(world.get("/events").send().await.status, 201, "their places are free again");
+    // A short response that its client does not take has left its connection to the service.
+    let (mut client, mut unread) = (connect_reluctantly(&world).await, Vec::new());
+    for _ in 0..9 {
+        world.upstream.then(Answer::status(200).body("x".repeat(2_000)));
+        let request = http::Request::get("http://oncegate/short").body(Full::default()).unwrap();
+        let response = timeout(TEST_TIMEOUT, client.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(response.status(), 200);
+        unread.push(response);
+    }
 }
 
 #[tokio::test]

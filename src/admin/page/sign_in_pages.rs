@@ -8,7 +8,7 @@ use http::header::{HeaderValue, RETRY_AFTER, SET_COOKIE};
 use http::{Response, StatusCode};
 
 use super::sessions::LIFETIME;
-use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page};
+use super::{FORM, FormParams, PagePath, redirect_to, render_message, render_page, with_challenge};
 use crate::admin::auth::{AccessDenied, Role};
 use crate::admin::{AdminListener, key_admin};
 use crate::body::Body;
@@ -64,7 +64,8 @@ impl AdminListener {
             _ => {
                 self.guesses.count_wrong_token(peer);
                 self.note_denied(peer, AccessDenied::WrongToken);
-                return self.render_sign_in(StatusCode::UNAUTHORIZED, form, Some("This is not the listener's token."));
+                let why = Some("This is not the listener's token.");
+                return with_challenge(self.render_sign_in(StatusCode::UNAUTHORIZED, form, why));
             }
         };
         tracing::info!(actor, "an operator has signed in");

@@ -133,12 +133,12 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "path-ambiguous",
         means: "Many services take several spellings for one path: `//` for `/`, a `/` at the end, `;parameters`, \
-                `%2F`, another case. Read so, this path is one that a route guards, but it is not spelled as the \
-                route's path. Passed on, it would be executed without protection.",
+                `%2F`, another case. Some take the first segment after `//` for a host, and leave it out. Read so, this path is \
+                one that a route guards, but it is not spelled as the route's path. Passed on, it would be executed without protection.",
         executed: "No. The request was not forwarded.",
         client: "Send the path as the API documents it.",
         operator: "If clients are used to another spelling, set `spelling = \"same\"` on the route: it then counts as \
-                   the route's path. If the service really tells the spellings apart, `spelling = \"pass\"` lets the \
+                   the route's path, unless it is a path behind `//HOST`. If the service really tells the spellings apart, `spelling = \"pass\"` lets the \
                    others through without protection.",
     },
     ProblemPage {
