@@ -149,7 +149,15 @@ impl BodyBudget {
 
     fn give_back(&self, bytes: u64) {
         if bytes > 0 {
-            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            self.held.fetch_sub(bytes, Ordering::SeqCst);
+            self.wake_the_first();
+        }
+    }
+
+    /// Wakes the response that gets the next room. A response first counts as waiting and then looks for room, and whoever makes room
+    /// looks for one that waits afterwards: one of the two sees the other.
+    fn wake_the_first(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.notify_one();
         }
     }
@@ -205,7 +213,7 @@ impl BudgetShare {
         }
         let budget = Arc::clone(&self.budget);
         let fits = || {
-            let room = budget.room_for_large(bytes).saturating_sub(budget.held.load(Ordering::Acquire));
+            let room = budget.room_for_large(bytes).saturating_sub(budget.held.load(Ordering::SeqCst));
             add_within(&budget.promised, more, room).is_ok()
         };
         if budget.waiting.load(Ordering::Relaxed) > 0 || !fits() {
@@ -228,7 +236,7 @@ impl BudgetShare {
         let more = bytes as u64;
         // In this order: a response that saw the bytes twice would wait for room that is there, and nobody would wake it.
         self.lower_promise(more.min(self.promised));
-        self.budget.held.fetch_add(more, Ordering::Release);
+        self.budget.held.fetch_add(more, Ordering::SeqCst);
         self.bytes += more;
     }
 
@@ -236,14 +244,14 @@ impl BudgetShare {
     pub fn end_promise(&mut self) {
         if self.promised > 0 {
             self.lower_promise(self.promised);
-            self.budget.freed.notify_one();
+            self.budget.wake_the_first();
         }
     }
 
     fn lower_promise(&mut self, bytes: u64) {
         if bytes > 0 {
             self.promised -= bytes;
-            self.budget.promised.fetch_sub(bytes, Ordering::Relaxed);
+            self.budget.promised.fetch_sub(bytes, Ordering::SeqCst);
         }
     }
 
@@ -258,7 +266,7 @@ struct Waiting<'a>(&'a BodyBudget);
 
 impl<'a> Waiting<'a> {
     fn in_line_of(budget: &'a BodyBudget) -> Self {
-        budget.waiting.fetch_add(1, Ordering::Relaxed);
+        budget.waiting.fetch_add(1, Ordering::SeqCst);
         Self(budget)
     }
 }
@@ -291,7 +299,7 @@ impl Drop for BudgetShare {
 
 fn add_within(count: &AtomicU64, more: u64, limit: u64) -> Result<(), BudgetExhausted> {
     let sum = |count: u64| count.checked_add(more).filter(|sum| *sum <= limit);
-    count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).map(drop).map_err(|_| BudgetExhausted)
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum).map(drop).map_err(|_| BudgetExhausted)
 }
 
 #[cfg(test)]
