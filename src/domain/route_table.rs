@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use http::Method;
 
-use super::normal_path::{LenientForm, lenient_form, normal_form, path_behind_authority};
+use super::normal_path::{LenientForm, key_path, lenient_form, normal_form, path_behind_authority};
 use super::path_pattern::PathPattern;
 use super::path_template::PathTemplate;
 
@@ -79,17 +79,22 @@ impl<T> RouteTable<T> {
     /// and leads to a route behind the authority that some services read there: its key would not be that route's.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, T> {
         let Some(list) = self.0.get(method) else { return RouteMatch::NoRoute };
+        let found = find_row(list, Some(host), path);
         // Dots may be removed on the way, and leave `//` at the beginning.
-        for path in [path, &normal_form(path)] {
+        for read in [path, &normal_form(path)] {
+            let Some(rest) = path_behind_authority(read) else { continue };
             // The service may take the authority for the host, so routes for every host count.
-            match path_behind_authority(path).map(|rest| find_row(list, None, rest)) {
-                Some(RouteMatch::Ambiguous(row) | RouteMatch::Route(row)) if row.spelling != Spelling::Pass => {
+            match (find_row(list, None, rest), &found) {
+                // Both readings have the same keys, as of `//../v1/pay`.
+                (RouteMatch::Route(one), RouteMatch::Route(other))
+                    if std::ptr::eq(one, *other) && key_path(rest) == key_path(path) => {}
+                (RouteMatch::Ambiguous(row) | RouteMatch::Route(row), _) if row.spelling != Spelling::Pass => {
                     return RouteMatch::Ambiguous(&row.route);
                 }
                 _ => {}
             }
         }
-        match find_row(list, Some(host), path) {
+        match found {
             RouteMatch::Ambiguous(row) => RouteMatch::Ambiguous(&row.route),
             RouteMatch::Route(row) => RouteMatch::Route(&row.route),
             RouteMatch::NoRoute => RouteMatch::NoRoute,
@@ -139,7 +144,7 @@ fn find_row<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::normal_path::{has_unsafe_character, key_path};
+    use crate::domain::normal_path::has_unsafe_character;
 
     fn table(routes: &[(&[Method], &'static str)]) -> RouteTable<&'static str> {
         let mut table = RouteTable::default();

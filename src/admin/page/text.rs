@@ -185,7 +185,7 @@ pub fn explain_cause(cause: UnknownCause) -> String {
         UnknownCause::Grpc(status) => {
             format!("the service answered the call with {}, and the route takes this status for unknown", status.name())
         }
-        UnknownCause::Service => "the service said so, by Oncegate-Decision: unknown".into(),
+        UnknownCause::Service => "the service said so by Oncegate-Decision, or sent one that cannot be read".into(),
         UnknownCause::Status(status) => {
             format!("the service answered {}, and the route takes this status for unknown", status.as_u16())
         }

@@ -166,8 +166,14 @@ async fn the_service_decides_about_a_call_in_its_head_or_in_its_trailers() {
         ("trailers", CallAnswer::status(13).trailer("oncegate-decision", "release"), "released"),
         (
             "both",
-            CallAnswer::status(13).head("oncegate-decision", "store").trailer("oncegate-decision", "release"),
+            CallAnswer::status(13).head("oncegate-decision", "store").trailer("oncegate-decision", "store"),
             "executed",
+        ),
+        // The one may be a middleware's and the other the handler's.
+        (
+            "contradiction",
+            CallAnswer::status(13).head("oncegate-decision", "store").trailer("oncegate-decision", "release"),
+            "unknown",
         ),
     ] {
         service.then(answer);
