@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout};
 
-/// A body up to this size may use all of the budget, a larger one [`LARGE_SHARE`] of it. So large bodies that arrive slowly leave
+/// A body up to this size may use all of the budget, a larger one seven eighths of it. So large bodies that arrive slowly leave
 /// room for payments, which are small. A response up to this size waits for nothing.
 pub const SMALL_BODY: u64 = 64 * 1024;
 
@@ -40,7 +40,7 @@ pub struct BodyBudget {
     made_at: Instant,
     /// Held by the one of them that gets the next room.
     turn: Mutex<()>,
-    /// Tells it that there is more room. A permit stays if nobody waits, so no room is missed.
+    /// Tells it that there is more room. A permit stays for one that is about to wait, so no room is missed.
     freed: Notify,
 }
 
