@@ -146,9 +146,8 @@ impl KeyedRoute {
             ("key's syntax", &*before.syntax, &*after.syntax),
         ];
         let changed = parts.into_iter().filter(|(_, before, after)| before != after);
-        let shown = |text: &str| if text.is_empty() { "none".to_owned() } else { text.to_owned() };
         let changes: Vec<_> =
-            changed.map(|(part, before, after)| format!("{part}: {} -> {}", shown(before), shown(after))).collect();
+            changed.map(|(part, before, after)| format!("{part}: {} -> {}", or_none(before), or_none(after))).collect();
         (!changes.is_empty()).then(|| changes.join("; "))
     }
 
@@ -158,6 +157,10 @@ impl KeyedRoute {
             KeyLookup { scope: self.lookup.scope.clone(), place: self.lookup.place.clone(), ..now.lookup.clone() };
         self.describe_changes(&Self { lookup, ..now.clone() })
     }
+}
+
+fn or_none(setting: &str) -> &str {
+    if setting.is_empty() { "none" } else { setting }
 }
 
 fn show_host(requests: &RouteRequests) -> &str {
