@@ -15,6 +15,7 @@ use request_body::RequestBody;
 
 pub mod arrival_rate;
 pub mod body_budget;
+pub mod checked_body;
 pub mod client_body;
 pub mod early_response;
 pub mod pooled;

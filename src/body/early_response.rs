@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Instant, timeout_at};
 
+use super::checked_body::CheckedBody;
 use super::request_body::{RequestBody, UnreadBody};
 
 /// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
@@ -24,6 +25,7 @@ const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The request, and the way back for the rest of its body. A request without a body has none.
 pub fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option<oneshot::Receiver<UnreadBody>>) {
+    let request = request.map(CheckedBody::of_message);
     if request.body().is_end_stream() {
         return (request.map(RequestBody::new), None);
     }
@@ -60,7 +62,7 @@ pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, serv
 }
 
 /// Reads and discards a short rest of a body. Returns whether that was all of it.
-async fn discard(rest: Incoming) -> bool {
+async fn discard(rest: CheckedBody) -> bool {
     let mut left = DISCARD_BYTES_MAX;
     let deadline = Instant::now() + DISCARD_TIME_MAX;
     let mut rest = pin!(rest);

@@ -19,6 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::coop::unconstrained;
 
 use super::Body;
+use super::checked_body::{CheckedBody, CheckedBodyError};
 
 /// An HTTP/1.1 connection to a service, with hyper's handle for sending requests on it.
 pub struct PooledConnection {
@@ -108,16 +109,16 @@ impl PooledConnection {
 
 /// A response's body. Reading it polls its connection; dropping it before its end closes the connection.
 pub struct PooledBody {
-    incoming: Incoming,
+    incoming: CheckedBody,
     connection: Option<(Box<PooledConnection>, Arc<dyn ReturnToPool>)>,
     /// The stream of a shared connection. Dropped after the body, whose drop ends the stream.
     _stream: Option<Box<dyn Send + Sync>>,
 }
 
 impl From<Incoming> for PooledBody {
-    /// A body of a connection that something else drives.
+    /// A body of an HTTP/1 connection that something else drives.
     fn from(incoming: Incoming) -> Self {
-        Self { incoming, connection: None, _stream: None }
+        Self { incoming: CheckedBody::of_message(incoming), connection: None, _stream: None }
     }
 }
 
@@ -130,6 +131,7 @@ impl fmt::Debug for PooledBody {
 impl PooledBody {
     /// A body that drives `connection`, and returns it to `pool` at its end.
     pub fn new(incoming: Incoming, connection: Box<PooledConnection>, pool: Arc<dyn ReturnToPool>) -> Self {
+        let incoming = CheckedBody::of_message(incoming);
         let mut body = Self { incoming, connection: Some((connection, pool)), _stream: None };
         body.release_at_end();
         body
@@ -137,7 +139,7 @@ impl PooledBody {
 
     /// A body of a connection that other responses share. `stream` is dropped after it.
     pub fn of_stream(incoming: Incoming, stream: Box<dyn Send + Sync>) -> Self {
-        Self { incoming, connection: None, _stream: Some(stream) }
+        Self { incoming: CheckedBody::of_stream(incoming), connection: None, _stream: Some(stream) }
     }
 
     fn release_at_end(&mut self) {
@@ -159,7 +161,7 @@ impl PooledBody {
 
 impl http_body::Body for PooledBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = CheckedBodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.get_mut();

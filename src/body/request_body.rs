@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::ConnectionGuard;
 use super::arrival_rate::ArrivalRate;
+use super::checked_body::{CheckedBody, CheckedBodyError};
 
 /// A request's body as it comes from the client.
 #[derive(Debug)]
 pub struct RequestBody {
     /// `None` once the rest has gone back.
-    incoming: Option<Incoming>,
+    incoming: Option<CheckedBody>,
     /// The way back for the rest; `None` once the body has ended, and for a body whose rest nobody wants.
     way_back: Option<oneshot::Sender<UnreadBody>>,
     /// Whether the client waits for `100 Continue` before it sends the body. hyper sends it at the first poll.
@@ -48,7 +48,7 @@ struct BodyWait {
 #[derive(Debug)]
 pub enum RequestBodyError {
     /// It broke off or is not framed as it says.
-    Broken(hyper::Error),
+    Broken(CheckedBodyError),
     /// It arrives more slowly than allowed.
     TooSlow,
 }
@@ -110,18 +110,18 @@ pub enum UnreadBody {
     /// The body has broken off or is not framed as it says. Nothing after it can be read.
     Failed,
     /// The rest.
-    Rest(Incoming),
+    Rest(CheckedBody),
 }
 
 impl RequestBody {
     /// A body whose rest is dropped.
-    pub fn new(incoming: Incoming) -> Self {
+    pub fn new(incoming: CheckedBody) -> Self {
         Self { incoming: Some(incoming), way_back: None, awaits_continue: false, tie: None, rate_min: None, wait: None }
     }
 
     /// A body whose rest goes to the receiver once the body is dropped. The receiver gets an error when the body has been
     /// read to its end.
-    pub fn with_way_back(incoming: Incoming, awaits_continue: bool) -> (Self, oneshot::Receiver<UnreadBody>) {
+    pub fn with_way_back(incoming: CheckedBody, awaits_continue: bool) -> (Self, oneshot::Receiver<UnreadBody>) {
         let (way_back, rest) = oneshot::channel();
         let mut body = Self::new(incoming);
         (body.way_back, body.awaits_continue) = (Some(way_back), awaits_continue);
@@ -181,11 +181,11 @@ impl http_body::Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
+        self.incoming.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+        self.incoming.as_ref().map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
     }
 }
 

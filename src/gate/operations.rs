@@ -132,7 +132,9 @@ impl Gate {
 }
 
 fn is_there(record: &Record) -> bool {
-    record.accepted_at.is_some() && !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
+    // A key that an operator has released is no longer accepted, and no request of it is kept: it waits for a retry.
+    let is_accepted = record.accepted_at.is_some() || matches!(record.state, KeyState::Retryable);
+    is_accepted && !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
 }
 
 fn show_record(id: OperationId, record: Record) -> Response<Body> {

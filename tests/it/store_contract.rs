@@ -151,6 +151,7 @@ on_both! {
         an_ended_attempt_reported_as_not_executed_is_released_at_once,
         a_running_attempt_reported_as_not_executed_is_released_at_its_end,
         a_response_counts_after_a_report_of_not_executed,
+        a_response_that_leaves_the_outcome_unknown_counts_after_a_report_of_not_executed,
         a_report_applies_only_to_its_own_attempt,
         a_repeated_report_has_the_same_result,
         a_reported_response_completes_its_key_as_an_answer_does,

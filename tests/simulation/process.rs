@@ -9,6 +9,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use oncegate::app::assembly::{Assembly, assemble, start_tasks};
+use oncegate::body::checked_body::CheckedBody;
 use oncegate::body::request_body::RequestBody;
 use oncegate::config::{self, Config, Environment, Overrides};
 use oncegate::gate::Gate;
@@ -168,7 +169,8 @@ async fn serve(gate: Arc<Gate>, stream: DuplexStream) {
     let client = Arc::new(ClientConnection::new([127, 0, 0, 1].into(), false));
     let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (gate, client) = (Arc::clone(&gate), Arc::clone(&client));
-        async move { Ok::<_, std::convert::Infallible>(gate.handle(request.map(RequestBody::new), &client).await) }
+        let body = |incoming| RequestBody::new(CheckedBody::of_message(incoming));
+        async move { Ok::<_, std::convert::Infallible>(gate.handle(request.map(body), &client).await) }
     });
     drop(http1::Builder::new().auto_date_header(false).serve_connection(TokioIo::new(stream), answer).await);
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::harness::h2::{H2Upstream, connect};
 use crate::harness::wire::{Framing, Wire};
-use crate::harness::{Answer, Hold, Store, World, on_both_stores, route};
+use crate::harness::{Answer, Hold, Proxy, Store, World, on_both_stores, route};
 
 fn post(target: &str, key: Option<&str>) -> Request<Full<Bytes>> {
     let request = Request::post(format!("http://shop.example{target}")).header("content-type", "application/json");
@@ -49,6 +49,62 @@ async fn a_hundred_streams_on_one_connection_execute_each_key_once(store: Store)
     }
     assert_eq!((executed, world.upstream.calls()), (10, 10));
     assert!(answers.iter().all(|bodies| bodies.len() == 10 && bodies.iter().all(|body| *body == bodies[0])));
+}
+
+/// Sends the head and the beginning of a body, and then resets the stream as Node's `close()` does.
+async fn send_half(world: &World, request: Request<()>) {
+    let stream = world.proxy.client().connect().await;
+    let (client, connection) = ::h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let (response, mut body) = client.send_request(request, false).unwrap();
+    body.send_data(Bytes::from_static(b"amount=10"), false).unwrap();
+    body.send_reset(::h2::Reason::NO_ERROR);
+    assert!(response.await.is_err(), "a stream that is reset has no response");
+    // The proxy has handled the reset when it answers a request that came after it.
+    let next = client.send_request(Request::get("http://shop.example/else").body(()).unwrap(), true).unwrap().0;
+    assert_eq!(next.await.unwrap().status(), StatusCode::CREATED);
+    connection.abort();
+}
+
+#[tokio::test]
+async fn half_a_body_whose_stream_is_reset_without_an_error_is_not_executed() {
+    let world = World::guarding(Store::sqlite(), "").await;
+    for (number, length) in [Some("11"), None].into_iter().enumerate() {
+        let calls = world.upstream.calls();
+        let key = format!("k-{number}");
+        let request = Request::post("http://shop.example/pay").header("idempotency-key", &key);
+        let request = request.header("authorization", "Bearer test");
+        let request = length.into_iter().fold(request, |request, length| request.header("content-length", length));
+        send_half(&world, request.body(()).unwrap()).await;
+        // The whole request is neither another one nor a retry.
+        let whole = world.pay(&key).body("amount=1000").send().await;
+        assert_eq!((whole.status, whole.oncegate_status()), (201, Some("executed")), "{length:?}");
+        assert_eq!(world.upstream.last().body, b"amount=1000", "{length:?}");
+        assert_eq!(world.upstream.calls(), calls + 2, "{length:?}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_body_of_an_unguarded_stream_is_never_ended_towards_the_service() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = listener.local_addr().unwrap();
+    let store = Store::sqlite();
+    let proxy = Proxy::on(&store.url()).upstream(service).route(&route("pay", "")).start().await;
+    let read = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = Vec::new();
+        drop(stream.read_to_end(&mut bytes).await);
+        String::from_utf8(bytes).unwrap()
+    });
+    let (client, connection) = ::h2::client::handshake(proxy.client().connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post("http://shop.example/else").body(()).unwrap();
+    let (_, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
+    body.send_data(Bytes::from_static(b"amount=10"), false).unwrap();
+    body.send_reset(::h2::Reason::NO_ERROR);
+    let seen = read.await.unwrap();
+    assert!(!seen.contains("0\r\n\r\n"), "the body's end is not the client's: {seen:?}");
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
+use oncegate::domain::grpc_status::GrpcStatus;
 use oncegate::domain::ids::Token;
 use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
 use oncegate::domain::state::{KeyState, StateKind};
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::ExpectedRecord;
 
 use crate::harness::store_fixture::UNKNOWN;
@@ -182,6 +185,25 @@ pub async fn a_response_counts_after_a_report_of_not_executed(mut world: StoreFi
         assert_eq!(state(&world, reserve_request).await, "completed");
     }
     assert_eq!(world.denials().await, 0);
+}
+
+pub async fn a_response_that_leaves_the_outcome_unknown_counts_after_a_report_of_not_executed(mut world: StoreFixture) {
+    let answered =
+        [UnknownCause::Service, UnknownCause::Status(StatusCode::BAD_GATEWAY), UnknownCause::Grpc(GrpcStatus::Unknown)];
+    let unanswered = [UnknownCause::Broken, UnknownCause::Crashed, UnknownCause::Timeout];
+    for (number, cause) in answered.into_iter().chain(unanswered).enumerate() {
+        let reserve_request = new_reserve_request(&format!("k-{number}"));
+        world.reserve(&reserve_request).await;
+        assert_eq!(send(&world, report(&reserve_request, not_executed())).await, ReportResult::Noted);
+        world.settle(settlement(&reserve_request, AttemptOutcome::Unknown(cause))).await;
+        let released = usize::from(!answered.contains(&cause));
+        assert_eq!((apply_deferred(&world).await, apply_deferred(&world).await), (released, 0), "{cause}");
+        assert_eq!(state(&world, &reserve_request).await, ["unknown", "retryable"][released], "{cause}");
+        assert_eq!(world.denials().await, 0, "{cause}");
+        // The same report after the attempt's end applies.
+        assert_eq!(send(&world, report(&reserve_request, not_executed())).await, ReportResult::Taken, "{cause}");
+        assert_eq!(state(&world, &reserve_request).await, "retryable", "{cause}");
+    }
 }
 
 pub async fn a_report_applies_only_to_its_own_attempt(mut world: StoreFixture) {

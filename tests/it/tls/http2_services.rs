@@ -98,6 +98,12 @@ enum FirstEnd {
     Refused,
     ResetCancelled,
     ResetInternal,
+    /// The head of a response, and then NO_ERROR, which hyper takes for the end.
+    HeadAndReset,
+    /// Half a response before that, of which the head tells the length.
+    HalfAndReset,
+    /// Half a response before that, of which the head does not tell the length.
+    PartAndReset,
 }
 
 /// An HTTP/2 frame.
@@ -133,6 +139,15 @@ async fn serve(mut stream: TcpStream, end: FirstEnd, requests: Arc<AtomicUsize>)
             (0, FirstEnd::Refused) => (reset(7), false),
             (0, FirstEnd::ResetCancelled) => (reset(8), false),
             (0, FirstEnd::ResetInternal) => (reset(2), false),
+            (0, FirstEnd::HeadAndReset) => ([frame(1, 4, number, &[0x88]), reset(0)].concat(), false),
+            (0, FirstEnd::HalfAndReset) => {
+                // `content-length` is entry 28 of the static table (RFC 7541 appendix A).
+                let head = frame(1, 4, number, b"\x88\x0f\x0d\x0299");
+                ([head, frame(DATA, 0, number, b"n=1"), reset(0)].concat(), false)
+            }
+            (0, FirstEnd::PartAndReset) => {
+                ([frame(1, 4, number, &[0x88]), frame(DATA, 0, number, b"n=1"), reset(0)].concat(), false)
+            }
             _ => (answer, false),
         };
         stream.write_all(&bytes).await.ok()?;
@@ -165,6 +180,9 @@ async fn only_a_request_that_the_service_declares_unprocessed_may_be_sent_again(
         (FirstEnd::Refused, true),
         (FirstEnd::ResetCancelled, false),
         (FirstEnd::ResetInternal, false),
+        (FirstEnd::HeadAndReset, false),
+        (FirstEnd::HalfAndReset, false),
+        (FirstEnd::PartAndReset, false),
     ] {
         for over_tls in [true, false] {
             let (address, requests) = service_ending(end).await;

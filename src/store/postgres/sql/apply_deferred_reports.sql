@@ -3,7 +3,11 @@
 , reports as materialized (
   -- Few rows, if any; each finds its key by the primary key, whatever number of rows the planner expects.
   select d.id, d.token, d.ttl_ms,
-         (select k.state from oncegate.keys as k where k.id = d.id and k.token = d.token) as state
+         (select -- After a response that leaves the outcome unknown, the cause is another one, and the response decides. Rows of
+                 -- earlier releases have none.
+                 case when k.state = 'in_flight' or k.cause is null or k.cause in ('broken', 'crashed', 'store', 'timeout')
+                      then k.state end
+            from oncegate.keys as k where k.id = d.id and k.token = d.token) as state
     from oncegate.denials as d
 ),
 ended as materialized (
@@ -14,6 +18,7 @@ ended as materialized (
            select u.id, u.state
              from oncegate.keys as u
             where u.id = reports.id and u.token = reports.token
+              and (u.cause is null or u.cause in ('broken', 'crashed', 'store', 'timeout'))
             limit 1
               for no key update of u skip locked
          ) as k

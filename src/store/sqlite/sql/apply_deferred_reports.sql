@@ -3,5 +3,7 @@ select k.id, k.token, k.service, k.state, d.ttl_ms
   from denials as d
   join keys as k on k.id = d.id and k.token = d.token
  where k.state in ('dead', 'unknown')
+   -- After a response that leaves the outcome unknown, the cause is another one. Rows of earlier releases have none.
+   and (k.cause is null or k.cause in ('broken', 'crashed', 'store', 'timeout'))
  order by k.id
  limit :limit

@@ -3,4 +3,6 @@ delete from denials
  where not exists (select 1
                      from keys as k
                     where k.id = denials.id and k.token = denials.token
-                      and k.state in ('dead', 'in_flight', 'unknown'))
+                      and (k.state = 'in_flight'
+                           or (k.state in ('dead', 'unknown')
+                               and (k.cause is null or k.cause in ('broken', 'crashed', 'store', 'timeout')))))

@@ -1,0 +1,89 @@
+//! hyper's body, with an end that its sender has set.
+//!
+//! hyper reports an HTTP/2 stream that its peer has reset with NO_ERROR as a body that has ended. That reset says that the peer
+//! wants no more of the other direction (RFC 9113 section 8.1); about its own body it says nothing. A body that was broken off
+//! so would be a shorter one: another amount for the service, another answer for the client.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+/// The body of a request or of a response, as hyper reads it.
+#[derive(Debug)]
+pub struct CheckedBody {
+    incoming: Incoming,
+    /// Whether hyper may report an end where the sender has set none: on an HTTP/2 stream, until its trailers are there.
+    may_be_cut: bool,
+}
+
+/// The reason why a body has no more bytes, although it is not whole.
+#[derive(Debug)]
+pub enum CheckedBodyError {
+    /// hyper's error.
+    Hyper(hyper::Error),
+    /// Its HTTP/2 stream was reset with NO_ERROR.
+    Cut,
+}
+
+impl fmt::Display for CheckedBodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hyper(error) => error.fmt(f),
+            Self::Cut => f.write_str("the stream was reset before the end of the body"),
+        }
+    }
+}
+
+impl std::error::Error for CheckedBodyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Hyper(error) => Some(error),
+            Self::Cut => None,
+        }
+    }
+}
+
+impl CheckedBody {
+    /// The body of an HTTP/1 message, whose end hyper checks.
+    pub fn of_message(incoming: Incoming) -> Self {
+        Self { incoming, may_be_cut: false }
+    }
+
+    /// The body of an HTTP/2 stream.
+    pub fn of_stream(incoming: Incoming) -> Self {
+        Self { incoming, may_be_cut: true }
+    }
+
+    /// Whether the sender has set the end, or all bytes of its `Content-Length` are there.
+    fn is_whole(&self) -> bool {
+        self.incoming.is_end_stream() || self.incoming.size_hint().exact() == Some(0)
+    }
+}
+
+impl Body for CheckedBody {
+    type Data = Bytes;
+    type Error = CheckedBodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CheckedBodyError>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
+        if frame.is_none() && this.may_be_cut && !this.is_whole() {
+            return Poll::Ready(Some(Err(CheckedBodyError::Cut)));
+        }
+        // Nothing comes after trailers, and a reset after them breaks nothing off.
+        this.may_be_cut &= !matches!(&frame, Some(Ok(frame)) if frame.is_trailers());
+        Poll::Ready(frame.map(|frame| frame.map_err(CheckedBodyError::Hyper)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
