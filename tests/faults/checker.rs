@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use crate::history::{Answer, AnswerKind, Attempt, Effect, History, Op, ScopedKey, TargetRoute};
+use crate::history::{Answer, AnswerKind, Attempt, Effect, History, Op, ScopedKey, ServiceCall, TargetRoute};
 
 /// The route's `on_unknown` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,14 @@ pub enum Rule {
     OneEffect,
     /// One effect for each attempt.
     OneEffectForAnAttempt,
+    /// One request to the service for each attempt, also where the service refuses it.
+    OneCallForAnAttempt,
+    /// Unless the route allows it, no attempt begins at the service while an earlier one runs there.
+    OneAttemptAtATime,
+    /// Unless the route allows it, no attempt follows one that the service has executed.
+    NothingFollowsAnExecution,
+    /// Unless the route allows it, no attempt follows one that its own proxy has called unknown.
+    NothingFollowsAnUnknownOutcome,
     /// Where the route allows another attempt: only after one that a proxy has called unknown.
     OnlyWhatIsUnknownIsTakenOver,
     /// With `retry-when-quiet`, another attempt does not start before the earlier one must have ended.
@@ -103,9 +111,13 @@ pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
     for effect in &history.effects {
         keys.entry(&effect.name).or_default().effects.push(effect);
     }
+    for call in &history.service_calls {
+        keys.entry(&call.name).or_default().calls.push(call);
+    }
     let index = HistoryIndex {
         rules,
         unknown: history.unknown.iter().collect(),
+        first_unknown: first_unknown(&history.unknown_to_their_proxy),
         ops: history.ops.iter().map(|op| (op.id, op)).collect(),
         effects: history.effects.iter().map(|effect| (effect.id, effect)).collect(),
     };
@@ -114,7 +126,9 @@ pub fn check(history: &History, rules: &Rules) -> Vec<Breach> {
         key.ops.sort_by_key(|op| op.invoked);
         key.effects.sort_by_key(|effect| (effect.attempt.number, effect.at));
         let mut found = BreachCollector { name, breaches: &mut breaches };
+        key.calls.sort_by_key(|call| call.began);
         index.check_executions(&key, &mut found);
+        index.check_calls(&key, &mut found);
         index.check_causes(&key, &mut found);
         index.check_answers(&key, &mut found);
         index.check_lifetime(&key, &mut found);
@@ -132,11 +146,21 @@ pub fn keys_of<'a>(breaches: &'a [Breach], rules: &[Rule]) -> BTreeSet<&'a Scope
     of_rules.filter_map(|breach| breach.name.as_ref()).collect()
 }
 
-/// One key's requests and effects.
+/// The lowest number of an attempt in each record.
+fn first_unknown(attempts: &[Attempt]) -> HashMap<&str, u64> {
+    let mut first = HashMap::new();
+    for Attempt { record, number } in attempts {
+        first.entry(&**record).and_modify(|first: &mut u64| *first = *number.min(first)).or_insert(*number);
+    }
+    first
+}
+
+/// One key's requests, effects, and requests at the service.
 #[derive(Default)]
 struct KeyHistory<'a> {
     ops: Vec<&'a Op>,
     effects: Vec<&'a Effect>,
+    calls: Vec<&'a ServiceCall>,
 }
 
 impl<'a> KeyHistory<'a> {
@@ -146,6 +170,15 @@ impl<'a> KeyHistory<'a> {
         let is_waiting = |other: &&&Op| other.kind().is_none() || other.returned >= op.invoked;
         let mut earlier = self.ops.iter().filter(|other| other.proxy == op.proxy && other.id != op.id);
         earlier.any(|other| other.invoked < acknowledged.returned && is_waiting(&other))
+    }
+
+    /// The first request whose answer shows that the key is its own and stays so: it was executed, is accepted, or may have been
+    /// executed.
+    fn first_owner(&self) -> Option<&'a Op> {
+        use AnswerKind::{Accepted, Broken, First, Replay, Unknown, Unstored};
+        let owns = |kind| matches!(kind, First | Replay | Unstored | Accepted | Unknown | Broken);
+        let owners = self.ops.iter().filter(|op| op.kind().is_some_and(owns));
+        owners.min_by_key(|op| op.returned).copied()
     }
 
     /// The first request whose acceptance the client knows.
@@ -158,6 +191,7 @@ impl<'a> KeyHistory<'a> {
 struct HistoryIndex<'a> {
     rules: &'a Rules,
     unknown: BTreeSet<&'a Attempt>,
+    first_unknown: HashMap<&'a str, u64>,
     ops: HashMap<u64, &'a Op>,
     effects: HashMap<u64, &'a Effect>,
 }
@@ -197,6 +231,28 @@ impl HistoryIndex<'_> {
                 let apart = next.at.saturating_sub(one.at);
                 found.breach(Rule::NothingIsTakenOverTooSoon, format!("effect {} after {apart:?}", next.id));
             }
+        }
+    }
+
+    /// Checks the requests at the service, also those that it refused, which leave no effect.
+    fn check_calls(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
+        for pair in key.calls.windows(2) {
+            let [one, next] = pair else { continue };
+            if one.attempt == next.attempt {
+                found.breach(Rule::OneCallForAnAttempt, next.to_string());
+            } else if self.rules.policy == Policy::Hold && next.began < one.ended {
+                found.breach(Rule::OneAttemptAtATime, next.to_string());
+            } else if self.rules.policy == Policy::Hold && !one.was_refused {
+                found.breach(Rule::NothingFollowsAnExecution, next.to_string());
+            }
+        }
+        let follows = |call: &&&ServiceCall| {
+            self.first_unknown.get(&*call.attempt.record).is_some_and(|unknown| *unknown < call.attempt.number)
+        };
+        if self.rules.policy == Policy::Hold
+            && let Some(call) = key.calls.iter().find(follows)
+        {
+            found.breach(Rule::NothingFollowsAnUnknownOutcome, call.to_string());
         }
     }
 
@@ -298,6 +354,18 @@ impl HistoryIndex<'_> {
         }
         let only = key.ops.first().filter(|first| key.ops.iter().all(|op| op.body == first.body)).map(|op| &op.body);
         let known = bodies.first().copied().or(only);
+        if let Some(owner) = key.first_owner() {
+            for op in key.ops.iter().filter(|op| op.body != owner.body && op.invoked >= owner.returned) {
+                // A proxy may still wait for the store's reply to the end of an earlier attempt of this request.
+                let is_late = op.kind() == Some(AnswerKind::InFlight)
+                    && op.invoked < owner.returned + REPLY_TIMEOUT
+                    && key.has_earlier_attempt_at(op, owner);
+                let is_refused = matches!(op.kind(), None | Some(AnswerKind::Misuse | AnswerKind::Rejected));
+                if !is_refused && !is_late {
+                    found.breach(Rule::AnotherRequestIsRefused, format!("{op}: the key is of op {}", owner.id));
+                }
+            }
+        }
         let acknowledged = key.ops.iter().filter(|op| op.acknowledges()).min_by_key(|op| op.returned);
         let accepted = key.first_accepted();
         for op in &key.ops {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::checker::{Policy, Rule, Rules, check};
-use crate::history::{Answer, Attempt, Effect, History, Op, ScopedKey, TargetRoute};
+use crate::history::{Answer, Attempt, Effect, History, Op, ScopedKey, ServiceCall, TargetRoute};
 
 fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -56,6 +56,12 @@ pub fn last(id: u64, key: &str, answer: impl Into<Option<Answer>>) -> Op {
 pub fn effect(id: u64, op: u64, key: &str, number: u64) -> Effect {
     let attempt = Attempt { record: format!("record of {key}"), number };
     Effect { id, op, name: name(key), body: "ten".to_owned(), at: at(op * 10 + 2), attempt }
+}
+
+/// An attempt at the service that the request of that number caused, from and to these milliseconds.
+pub fn call(op: u64, key: &str, number: u64, (began, ended): (u64, u64), was_refused: bool) -> ServiceCall {
+    let attempt = Attempt { record: format!("record of {key}"), number };
+    ServiceCall { op, name: name(key), attempt, began: at(began), ended: at(ended), was_refused }
 }
 
 /// A key that is executed once and replayed again and again, plus these requests and effects.
@@ -164,6 +170,33 @@ fn a_second_attempt_while_the_first_may_run_is_found() {
     let quiet = |millis| with(Policy::RetryWhenQuiet(at(millis)));
     assert_eq!(broken(&history, &quiet(291)), [Rule::NothingIsTakenOverTooSoon]);
     assert_eq!(broken(&history, &quiet(290)), []);
+}
+
+/// The broken rules of a key that the service refused, executed, and was called for as these calls say.
+fn broken_by_calls(calls: Vec<ServiceCall>, unknown_to_their_proxy: Vec<Attempt>) -> Vec<Rule> {
+    let ops = vec![
+        op(1, "k", refusal(503, "released", "")),
+        op(2, "k", carries("executed", 1)),
+        op(3, "k", None),
+        last(4, "k", carries("replayed", 1)),
+    ];
+    let history = History { service_calls: calls, unknown_to_their_proxy, ..history(ops, vec![effect(1, 2, "k", 2)]) };
+    broken(&history, &hold())
+}
+
+#[test]
+fn requests_that_the_service_should_not_get_are_found_also_where_it_refuses_them() {
+    let refused = || call(1, "k", 1, (11, 13), true);
+    let executed = || call(2, "k", 2, (21, 23), false);
+    assert_eq!(broken_by_calls(vec![refused(), executed()], vec![]), []);
+    let overlapping = call(1, "k", 1, (11, 22), true);
+    assert_eq!(broken_by_calls(vec![overlapping, executed()], vec![]), [Rule::OneAttemptAtATime]);
+    let sent_again = call(2, "k", 2, (24, 25), true);
+    assert_eq!(broken_by_calls(vec![refused(), executed(), sent_again], vec![]), [Rule::OneCallForAnAttempt]);
+    let later = call(3, "k", 3, (31, 32), true);
+    assert_eq!(broken_by_calls(vec![refused(), executed(), later], vec![]), [Rule::NothingFollowsAnExecution]);
+    let unknown = vec![refused().attempt];
+    assert_eq!(broken_by_calls(vec![refused(), executed()], unknown), [Rule::NothingFollowsAnUnknownOutcome]);
 }
 
 #[test]
@@ -368,6 +401,26 @@ fn a_different_request_that_is_answered_or_executed_is_found() {
     breaks(ops(carries("replayed", 1)), vec![effect(1, 1, "k", 1)], Rule::AnotherRequestIsRefused);
     let executed = Effect { body: "eleven".to_owned(), ..effect(2, 2, "k", 2) };
     breaks(ops(carries("executed", 2)), vec![effect(1, 1, "k", 1), executed], Rule::AnotherRequestIsRefused);
+}
+
+#[test]
+fn a_different_request_that_is_told_to_wait_is_found_once_the_key_has_its_request() {
+    let unknown = || refusal(409, "unknown", "outcome-unknown");
+    for owner in [Some(carries("executed", 1)), unknown(), refusal(504, "unknown", "upstream-timeout")] {
+        for answer in [refusal(409, "in-flight", "in-flight"), unknown(), refusal(503, "released", "")] {
+            let other = Op { proxy: 1, body: "eleven".to_owned(), ..op(3, "k", answer) };
+            let ops = vec![op(1, "k", None), op(2, "k", owner.clone()), other, last(4, "k", unknown())];
+            breaks(ops, vec![effect(1, 1, "k", 1)], Rule::AnotherRequestIsRefused);
+        }
+    }
+    let other = later(Op { body: "eleven".to_owned(), ..op(3, "k", accepted(None)) });
+    let ops = vec![later(op(2, "k", accepted(None))), other, later(last(40, "k", accepted(Some("unknown"))))];
+    breaks(ops, vec![], Rule::AnotherRequestIsRefused);
+    // Before that, its own attempt may have run, and may be called so for a while.
+    let other = |id, answer| Op { body: "eleven".to_owned(), ..op(id, "k", answer) };
+    let in_flight = || refusal(409, "in-flight", "in-flight");
+    let ops = vec![other(1, in_flight()), other(2, None), op(3, "k", unknown()), other(4, in_flight())];
+    keeps([ops, vec![last(40, "k", unknown())]].concat(), vec![]);
 }
 
 #[test]

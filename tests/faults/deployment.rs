@@ -62,7 +62,7 @@ pub struct Deployment {
     pub patroni: Option<Mutex<PatroniCluster>>,
     pub store: Store,
     /// The attempts that killed proxies had logged as unknown.
-    unknown: Mutex<Vec<Attempt>>,
+    unknown: Mutex<UnknownAttempts>,
 }
 
 /// A proxy's place in the deployment: when the proxy dies, the next one takes it.
@@ -114,7 +114,7 @@ impl Deployment {
     pub async fn kill(&self, slot: usize) {
         let mut proxy = self.slots[slot].proxy.lock().await;
         proxy.kill9().await;
-        self.unknown.lock().await.extend(unknown_attempts(&proxy));
+        self.unknown.lock().await.add(&proxy);
         *proxy = loop {
             match self.slots[slot].setup.try_start().await {
                 Ok(next) => break next,
@@ -143,12 +143,12 @@ impl Deployment {
     }
 
     /// Drains every proxy, and returns the attempts that the proxies logged as unknown.
-    pub async fn close(&self) -> Vec<Attempt> {
+    pub async fn close(&self) -> UnknownAttempts {
         let mut unknown = self.unknown.lock().await.clone();
         for slot in &self.slots {
             let proxy = slot.proxy.lock().await;
             assert_eq!(proxy.stop().await, Some(0), "a proxy that has been through all that ends as it should");
-            unknown.extend(unknown_attempts(&proxy));
+            unknown.add(&proxy);
         }
         unknown
     }
@@ -250,14 +250,30 @@ fn route_lines(target: TargetRoute) -> String {
     format!("name = \"{name}\"\npath = \"{path}\"\nmethods = [\"POST\"]\ndelivery = \"{delivery}\"\n{retry}\n{scope}")
 }
 
-/// The attempts that a proxy has logged as unknown.
-fn unknown_attempts(proxy: &Proxy) -> Vec<Attempt> {
-    proxy.logged().iter().filter_map(unknown_attempt).collect()
+/// The attempts that proxies have logged as unknown.
+#[derive(Clone, Default)]
+pub struct UnknownAttempts {
+    pub all: Vec<Attempt>,
+    /// Those that were logged by the proxy that ran them.
+    pub own: Vec<Attempt>,
 }
 
-fn unknown_attempt(line: &Value) -> Option<Attempt> {
+impl UnknownAttempts {
+    fn add(&mut self, proxy: &Proxy) {
+        for line in proxy.logged() {
+            let Some((attempt, message)) = unknown_attempt(&line) else { continue };
+            // The other message is about a lease that has run out, which another proxy may have had.
+            if ["the outcome is unknown", "the service's response leaves the outcome unknown"].contains(&message) {
+                self.own.push(attempt.clone());
+            }
+            self.all.push(attempt);
+        }
+    }
+}
+
+fn unknown_attempt(line: &Value) -> Option<(Attempt, &str)> {
     let message = line["message"].as_str()?;
     let is_unknown = ["outcome is unknown", "leaves the outcome unknown"].iter().any(|words| message.contains(words));
     let attempt = || Some(Attempt { record: line["record"].as_str()?.to_owned(), number: line["attempt"].as_u64()? });
-    is_unknown.then(attempt).flatten()
+    Some((is_unknown.then(attempt).flatten()?, message))
 }

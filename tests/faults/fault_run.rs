@@ -198,7 +198,14 @@ impl FaultPlan {
         let mut faults = count(&injections);
         faults.insert(CONNECTION_FAULTS.to_owned(), deployment.connections_struck().await);
         faults.insert(OPERATIONS.to_owned(), ops.iter().filter(|op| !op.last).count());
-        let history = History { ops, effects: service.effects(), unknown, faults };
+        let history = History {
+            ops,
+            effects: service.effects(),
+            service_calls: service.calls(),
+            unknown: unknown.all,
+            unknown_to_their_proxy: unknown.own,
+            faults,
+        };
         let report = report(&history);
         eprintln!("{}", summary(seed, begun.elapsed(), &history, &report));
         self.write_history(seed, &history, &injections);

@@ -76,6 +76,20 @@ pub struct Effect {
     pub attempt: Attempt,
 }
 
+/// A request that the service received, also one that it refused and that had no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceCall {
+    /// The id of the request that caused it.
+    pub op: u64,
+    pub name: ScopedKey,
+    pub attempt: Attempt,
+    /// The time at which the service had all of it.
+    pub began: Duration,
+    /// The time just before the service answered or closed the connection.
+    pub ended: Duration,
+    pub was_refused: bool,
+}
+
 /// An attempt, identified as the proxy identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt {
@@ -88,8 +102,11 @@ pub struct Attempt {
 pub struct History {
     pub ops: Vec<Op>,
     pub effects: Vec<Effect>,
+    pub service_calls: Vec<ServiceCall>,
     /// The attempts that a proxy logged as unknown.
     pub unknown: Vec<Attempt>,
+    /// Those of them that their own proxy logged so. Of others, that proxy may know more: that nothing was sent, for example.
+    pub unknown_to_their_proxy: Vec<Attempt>,
     /// The number of injections of each fault, and other counts that a run needs.
     pub faults: BTreeMap<String, usize>,
 }
@@ -225,12 +242,22 @@ impl fmt::Display for Effect {
     }
 }
 
+impl fmt::Display for ServiceCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, attempt, began, ended, was_refused, .. } = self;
+        let end = if *was_refused { "refused" } else { "executed" };
+        write!(f, "{began:>9.3?} to {ended:>9.3?}  {end} at the service: op {op}, attempt {}", attempt.number)
+    }
+}
+
 impl History {
-    /// All requests and effects of one key, in order of time.
+    /// All that is known of one key, in order of time.
     pub fn timeline(&self, name: &ScopedKey) -> String {
         let ops = self.ops.iter().filter(|op| op.name == *name).map(|op| (op.returned, op.to_string()));
         let effects = self.effects.iter().filter(|effect| effect.name == *name).map(|one| (one.at, one.to_string()));
-        let mut lines: Vec<_> = ops.chain(effects).collect();
+        let calls = self.service_calls.iter().filter(|call| call.name == *name);
+        let calls = calls.map(|call| (call.ended, call.to_string()));
+        let mut lines: Vec<_> = ops.chain(effects).chain(calls).collect();
         lines.sort();
         lines.into_iter().map(|(_, line)| format!("    {line}\n")).collect()
     }

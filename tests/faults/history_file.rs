@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::fault::Injection;
-use crate::history::{Answer, AnswerKind, Effect, History, Op, TargetRoute};
+use crate::history::{Answer, AnswerKind, Effect, History, Op, ServiceCall, TargetRoute};
 
 /// The folder of the histories, if they are wanted.
 const FOLDER: &str = "ONCEGATE_TORTURE_HISTORY";
@@ -23,6 +23,7 @@ enum Event<'a> {
     FaultBegan(&'a Injection),
     Invoked(&'a Op),
     Happened(&'a Effect),
+    Served(&'a ServiceCall),
     Completed(&'a Op),
     FaultEnded(&'a Injection),
 }
@@ -50,10 +51,11 @@ pub fn write(path: &Path, start: Value, history: &History, injections: &[Injecti
 }
 
 fn events<'a>(history: &'a History, injections: &'a [Injection]) -> Vec<(Duration, Event<'a>)> {
-    let mut events = Vec::with_capacity(2 * history.ops.len() + history.effects.len() + 2 * injections.len());
+    let mut events = Vec::new();
     events.extend(injections.iter().map(|injection| (injection.began, Event::FaultBegan(injection))));
     events.extend(history.ops.iter().map(|op| (op.invoked, Event::Invoked(op))));
     events.extend(history.effects.iter().map(|effect| (effect.at, Event::Happened(effect))));
+    events.extend(history.service_calls.iter().map(|call| (call.ended, Event::Served(call))));
     events.extend(history.ops.iter().map(|op| (op.returned, Event::Completed(op))));
     events.extend(injections.iter().map(|injection| (injection.ended, Event::FaultEnded(injection))));
     // The sort is stable, so that of one moment's events the invocation comes first.
@@ -97,6 +99,7 @@ fn to_line(time: Duration, event: Event<'_>, processes: &mut Processes) -> Value
         }
         Event::Invoked(op) => line(time, json!(processes.take(op.id)), "invoke", f(op.route), request(op)),
         Event::Happened(effect) => line(time, json!("service"), "info", "effect", effect_value(effect)),
+        Event::Served(call) => line(time, json!("service"), "info", "call", call_value(call)),
         Event::Completed(op) => {
             let (kind, outcome) = certainty(op.kind());
             let mut value = request(op);
@@ -135,6 +138,14 @@ fn effect_value(effect: &Effect) -> Value {
     json!({
         "effect": id, "op": op, "caller": name.caller, "key": name.key, "body": body,
         "record": attempt.record, "attempt": attempt.number,
+    })
+}
+
+fn call_value(call: &ServiceCall) -> Value {
+    let ServiceCall { op, name, attempt, began, was_refused, .. } = call;
+    json!({
+        "op": op, "caller": name.caller, "key": name.key, "record": attempt.record, "attempt": attempt.number,
+        "began": u64::try_from(began.as_nanos()).unwrap(), "refused": was_refused,
     })
 }
 

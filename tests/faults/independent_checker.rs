@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::checker_can_fail::{accepted, carries, effect, history, last, later, name, op, published, refusal};
+use crate::checker_can_fail::{accepted, call, carries, effect, history, last, later, name, op, published, refusal};
 use crate::fault::Injection;
-use crate::history::{Effect, History, Op, TargetRoute};
+use crate::history::{Answer, Effect, History, Op, ServiceCall, TargetRoute};
 use crate::history_file;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/check_history.py");
@@ -27,7 +27,11 @@ fn judge(history: &History) -> (bool, String) {
 }
 
 fn finds(breach: &str, ops: Vec<Op>, effects: Vec<Effect>) {
-    let (accepts, printed) = judge(&history(ops, effects));
+    finds_in(breach, &history(ops, effects));
+}
+
+fn finds_in(breach: &str, history: &History) {
+    let (accepts, printed) = judge(history);
     assert!(!accepts && printed.contains(&format!("  {breach}: ")), "{breach} is not in {printed:?}");
 }
 
@@ -82,6 +86,78 @@ fn the_independent_checker_finds_each_planted_breach() {
     finds("across_scopes", and(Op { name: bob, ..last(3, "k", carries("replayed", 1)) }), once());
     finds("indefinite", vec![op(1, "k", None), last(2, "k", refusal(409, "in-flight", "in-flight"))], once());
     finds("indefinite", vec![op(1, "k", None)], vec![]);
+}
+
+#[test]
+fn the_independent_checker_finds_answers_and_effects_that_do_not_belong_together() {
+    let done = || vec![op(1, "k", carries("executed", 1)), last(4, "k", carries("replayed", 1))];
+    let once = || vec![effect(1, 1, "k", 1)];
+    let and = |more: Op| [done(), vec![more]].concat();
+    // Half an answer, and another response, after the acknowledged one.
+    finds("lost", and(op(2, "k", refusal(502, "unknown", "upstream-broken"))), once());
+    finds("differing", and(op(2, "k", carries("unstored", 7))), once());
+    finds("differing", and(op(2, "k", carries("executed", 1))), once());
+    // An effect that comes after its answer, or from nothing, from another request, or from one that was refused.
+    finds("lost", done(), vec![Effect { at: Duration::from_millis(16), ..effect(1, 1, "k", 1) }]);
+    finds("without_cause", done(), vec![effect(1, 800, "k", 1)]);
+    finds("without_cause", done(), vec![Effect { body: "eleven".to_owned(), ..effect(1, 1, "k", 1) }]);
+    for answer in [
+        refusal(503, "released", ""),
+        refusal(503, "rejected", "store-unavailable"),
+        refusal(409, "in-flight", "in-flight"),
+        refusal(409, "unknown", "outcome-unknown"),
+        refusal(422, "key-reused", "key-reused"),
+    ] {
+        finds("without_cause", vec![op(1, "k", answer), last(4, "k", carries("replayed", 1))], once());
+    }
+}
+
+#[test]
+fn the_independent_checker_finds_another_request_that_is_not_refused_and_the_same_one_that_is() {
+    let other = |answer: Option<Answer>| Op { body: "eleven".to_owned(), proxy: 1, ..op(2, "k", answer) };
+    let ops = |more| vec![op(1, "k", carries("executed", 1)), more, last(4, "k", carries("replayed", 1))];
+    let once = || vec![effect(1, 1, "k", 1)];
+    for answer in [
+        Some(carries("replayed", 1)),
+        accepted(None),
+        refusal(409, "in-flight", "in-flight"),
+        refusal(409, "unknown", "outcome-unknown"),
+    ] {
+        finds("another_request", ops(other(answer)), once());
+    }
+    finds("another_request", ops(op(2, "k", refusal(422, "key-reused", "key-reused"))), once());
+    let (accepts, printed) = judge(&history(ops(other(refusal(422, "key-reused", "key-reused"))), once()));
+    assert!(accepts, "{printed}");
+}
+
+#[test]
+fn the_independent_checker_finds_requests_that_the_service_should_not_get() {
+    let finds = |calls: Vec<ServiceCall>| {
+        let ops = vec![op(2, "k", carries("executed", 1)), last(4, "k", carries("replayed", 1))];
+        let history = History { service_calls: calls, ..history(ops, vec![effect(1, 2, "k", 2)]) };
+        finds_in("executed_twice", &history);
+    };
+    let executed = || call(2, "k", 2, (21, 23), false);
+    finds(vec![call(1, "k", 1, (11, 22), true), executed()]);
+    finds(vec![executed(), call(2, "k", 2, (24, 25), true)]);
+    finds(vec![executed(), call(3, "k", 3, (31, 32), true)]);
+}
+
+#[test]
+fn the_independent_checker_reads_no_history_without_a_policy_or_with_a_request_that_does_not_end() {
+    let start = r#"{"index":0,"time":0,"process":"nemesis","type":"info","f":"start","value":{"policy":"hold"}}"#;
+    let request = r#"{"index":1,"time":1,"process":0,"type":"invoke","f":"pay","value":{}}"#;
+    for (lines, complaint) in [
+        (start.replace("hold", "holds"), "the policy 'holds'"),
+        (request.replace(r#""index":1"#, r#""index":0"#), "the policy None"),
+        (format!("{start}\n{request}"), "have no end"),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), lines).unwrap();
+        let ended = Command::new("python3").arg(PROGRAM).arg(file.path()).output().unwrap();
+        let printed = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && printed.contains(complaint), "{complaint} is not in {printed}");
+    }
 }
 
 #[test]

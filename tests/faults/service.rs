@@ -13,11 +13,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::harness::wire::{self, Fields, Framing, Head, Wire};
-use crate::history::{Attempt, Effect, ScopedKey};
+use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
 use crate::seeded_random::SeededRandom;
 
 /// Longer than any route's timeout here.
 const TOO_LONG: Duration = Duration::from_secs(4);
+
+/// One response in so many is large: more than the 64 KiB up to which a response waits for no room, with bytes that are no text.
+const LARGE_EVERY: u64 = 64;
+const LARGE: usize = 100_000;
 
 pub struct Service {
     pub address: SocketAddr,
@@ -27,6 +31,7 @@ pub struct Service {
 
 struct Inner {
     log: Mutex<Log>,
+    calls: Mutex<Vec<ServiceCall>>,
     random: Mutex<SeededRandom>,
     /// True once the service no longer fails.
     is_reliable: watch::Sender<bool>,
@@ -58,7 +63,8 @@ impl Service {
         let folder = tempfile::tempdir().unwrap();
         let file = File::options().create_new(true).append(true).open(folder.path().join("effects")).unwrap();
         let log = Mutex::new(Log { file, effects: 0 });
-        let inner = Arc::new(Inner { log, random: Mutex::new(random), is_reliable: watch::Sender::new(false), begun });
+        let (calls, random, is_reliable) = (Mutex::default(), Mutex::new(random), watch::Sender::new(false));
+        let inner = Arc::new(Inner { log, calls, random, is_reliable, begun });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let service = Self { address: listener.local_addr().unwrap(), inner: Arc::clone(&inner), folder };
         tokio::spawn(async move {
@@ -73,6 +79,11 @@ impl Service {
     /// From now on the service works correctly and at once, also for requests that already wait.
     pub fn stop_misbehaving(&self) {
         self.inner.is_reliable.send_replace(true);
+    }
+
+    /// All requests that it has received and answered, or whose connection it has closed.
+    pub fn calls(&self) -> Vec<ServiceCall> {
+        self.inner.calls.lock().unwrap().clone()
     }
 
     /// The effects, read from the disk.
@@ -101,19 +112,39 @@ impl Inner {
     }
 
     /// Executes a request; the effect is on the disk when this returns.
-    fn execute(&self, head: &Head, body: &str) -> u64 {
-        let field = |name| head.all(name).next().unwrap_or_else(|| panic!("{name} is missing: {head:?}")).to_owned();
-        let reservation = field("oncegate-reservation");
+    fn execute(&self, received: &Received, body: &str) -> u64 {
+        let Received { op, name: ScopedKey { caller, key }, attempt: Attempt { record, number }, .. } = received;
         let mut log = self.log.lock().unwrap();
         log.effects += 1;
         let id = log.effects;
         let at = self.begun.elapsed().as_micros();
-        let (op, caller, key) = (field("x-op"), field("authorization"), field("idempotency-key"));
-        let (record, number) = (&reservation[..64], field("oncegate-attempt"));
         let line = format!("{id} {op} {caller} {key} {body} {at} {record} {number}\n");
         log.file.write_all(line.as_bytes()).unwrap();
         log.file.sync_data().unwrap();
         id
+    }
+}
+
+/// A request of which all has arrived.
+struct Received {
+    op: u64,
+    name: ScopedKey,
+    attempt: Attempt,
+    at: Duration,
+}
+
+impl Received {
+    fn new(head: &Head, at: Duration) -> Self {
+        let field = |name| head.all(name).next().unwrap_or_else(|| panic!("{name} is missing: {head:?}")).to_owned();
+        let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
+        let record = field("oncegate-reservation")[..64].to_owned();
+        let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
+        Self { op: field("x-op").parse().unwrap(), name, attempt, at }
+    }
+
+    fn ended(&self, ended: Duration, was_refused: bool) -> ServiceCall {
+        let Self { op, name, attempt, at } = self;
+        ServiceCall { op: *op, name: name.clone(), attempt: attempt.clone(), began: *at, ended, was_refused }
     }
 }
 
@@ -142,19 +173,25 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
     while let Some(piece) = wire.piece(&mut framing, &mut Fields::new()).await? {
         body.extend(piece);
     }
+    let received = Arc::new(Received::new(&head, inner.begun.elapsed()));
     let behavior = inner.choose_behavior();
+    let end = |was_refused| {
+        let call = received.ended(inner.begun.elapsed(), was_refused);
+        inner.calls.lock().unwrap().push(call);
+    };
     if matches!(behavior, Behavior::Refuses) {
+        end(true);
         wire.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 7\r\n\r\nnot now").await?;
         return Ok(Some(()));
     }
-    let (writing, body) = (Arc::clone(inner), wire::text(&body));
-    let id = tokio::task::spawn_blocking(move || writing.execute(&head, &body)).await.unwrap();
-    let body = format!("effect {id}\n");
-    let answer = format!(
-        "HTTP/1.1 201 Created\r\nContent-Type: text/plain\r\nX-Effect: {id}\r\nX-Twice: a\r\nX-Twice: {id}\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let (writing, executed, body) = (Arc::clone(inner), Arc::clone(&received), wire::text(&body));
+    let id = tokio::task::spawn_blocking(move || writing.execute(&executed, &body)).await.unwrap();
+    if let Behavior::Answers(after) = behavior {
+        // The wait ends early once the service is reliable.
+        drop(timeout(after, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
+    }
+    end(false);
+    let answer = answer(id);
     match behavior {
         Behavior::LosesAnswerAtGateway => {
             wire.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\n\r\nlost").await?;
@@ -162,15 +199,27 @@ async fn exchange(inner: &Arc<Inner>, wire: &mut Wire) -> std::io::Result<Option
         }
         Behavior::ClosesWithoutAnswer => Ok(None),
         Behavior::ClosesMidAnswer => {
-            wire.write(&answer.as_bytes()[..answer.len() - 3]).await?;
+            wire.write(&answer[..answer.len() - 3]).await?;
             Ok(None)
         }
-        Behavior::Answers(after) => {
-            // The wait ends early once the service is reliable.
-            drop(timeout(after, inner.is_reliable.subscribe().wait_for(|is_reliable| *is_reliable)).await);
-            wire.write(answer.as_bytes()).await?;
+        Behavior::Answers(_) => {
+            wire.write(&answer).await?;
             Ok(Some(()))
         }
         Behavior::Refuses => unreachable!("it was refused before it was executed"),
     }
+}
+
+/// The answer that names an effect.
+fn answer(id: u64) -> Vec<u8> {
+    let mut body = format!("effect {id}\n").into_bytes();
+    if id.is_multiple_of(LARGE_EVERY) {
+        body.extend((0..LARGE).map(|place| (place ^ (place >> 8)) as u8));
+    }
+    let head = format!(
+        "HTTP/1.1 201 Created\r\nContent-Type: text/plain\r\nX-Effect: {id}\r\nX-Twice: a\r\nX-Twice: {id}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
 }

@@ -56,7 +56,13 @@ pub async fn run(event: FailoverEvent, replication: Replication) -> (ResultRow, 
         assert_eq!(proxy.stop().await, Some(0), "an instance that has been through a failover ends as it should");
     }
     let faults = BTreeMap::from([(event.name().to_owned(), 1)]);
-    let history = History { ops: clients_pool.take_ops(), effects: service.effects(), unknown: Vec::new(), faults };
+    let history = History {
+        ops: clients_pool.take_ops(),
+        effects: service.effects(),
+        service_calls: service.calls(),
+        faults,
+        ..History::default()
+    };
     let rules = Rules { policy: Policy::Hold, quotas: vec![(event.name().to_owned(), 1)] };
     let breaches = check(&history, &rules);
     let row = ResultRow::new(event, replication, elected, &history, &breaches, struck..over);

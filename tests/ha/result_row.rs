@@ -56,7 +56,7 @@ impl ResultRow {
             refused: std::array::from_fn(|instance| longest_gap(history, instance, &during)),
             keys: keys.len(),
             lost: count(&[Rule::NothingAcknowledgedIsLost]),
-            twice: count(&[Rule::OneEffect, Rule::OneEffectForAnAttempt]),
+            twice: count(&[Rule::OneEffect, Rule::OneEffectForAnAttempt, Rule::OneCallForAnAttempt]),
             differing: count(&[Rule::AnswersAreAlike, Rule::OneFirstAnswer]),
             stuck: keys_of(breaches, &[Rule::EveryKeyIsDefinite]).difference(&lost).count(),
         }

@@ -352,6 +352,7 @@ impl Simulation {
             effects: self.service.effects(),
             unknown: self.store.unknown(),
             faults: std::mem::take(&mut self.struck),
+            ..History::default()
         };
         if self.store.has_unseen_jump() {
             let before = history.ops.iter().filter(|op| millis(op.invoked) < self.ttls_ended_at);

@@ -1,6 +1,6 @@
 //! A run: load while instances of two versions start and end, every key sent once more, and the checker's result.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -204,8 +204,8 @@ impl Rollout {
         let history = History {
             ops: self.clients.take_ops(),
             effects: self.service.effects(),
-            unknown: Vec::new(),
-            faults: BTreeMap::new(),
+            service_calls: self.service.calls(),
+            ..History::default()
         };
         let breaches = check(&history, &Rules { policy: Policy::Hold, quotas: Vec::new() });
         let mut table =
