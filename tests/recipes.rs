@@ -50,7 +50,9 @@ fn every_recipe_does_what_its_script_expects() {
     for recipe in recipes() {
         let name = recipe.file_name().unwrap().to_str().unwrap();
         let is_done = out.lines().any(|line| line == format!("{name}: as described"));
-        assert!(is_done || said.contains(&format!("{name}: skipped, ")), "{name} was not run: {out}{said}");
+        let may_skip = std::env::var_os("ONCEGATE_NO_SKIPS").is_none();
+        let is_skipped = may_skip && said.contains(&format!("{name}: skipped, "));
+        assert!(is_done || is_skipped, "{name} was not run: {out}{said}");
     }
 }
 

@@ -34,6 +34,12 @@ fn fuzzing_without_its_tools_names_them() {
     assert!(said.contains("cargo install --locked cargo-fuzz"), "{said}");
 }
 
+/// The date of today, by the clock that the script reads.
+fn today() -> String {
+    let output = Command::new("date").arg("+%F").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
 fn git(folder: &Path, arguments: &[&str]) -> String {
     let author = ["-c", "user.name=test", "-c", "user.email=test@example.com"];
     let output = Command::new("git").args(author).args(arguments).current_dir(folder).output().unwrap();
@@ -54,7 +60,8 @@ impl ReleaseTree {
             fs::copy(root.join(file), place).unwrap();
         }
         let version = env!("CARGO_PKG_VERSION");
-        tree.write("CHANGELOG.md", &format!("# Changelog\n\n## {version} - 2026-01-01\n\n- All.\n"));
+        tree.write("CHANGELOG.md", &format!("# Changelog\n\n## {version} - {}\n\n- All.\n", today()));
+        tree.write("tests/long-runs", "# None.\n");
         let said = tree.read("SECURITY.md");
         let said: String = said.split_inclusive('\n').filter(|line| !line.contains("unreleased")).collect();
         tree.write("SECURITY.md", &said);
@@ -108,13 +115,25 @@ fn a_release_names_what_is_missing_and_changes_nothing() {
     assert!(said.ends_with(&format!("git tag -a v{version} -m 'Oncegate {version}'\n")), "{said}");
     assert_eq!(git(tree.0.path(), &["status", "--porcelain"]), "");
     for (file, from, to, complaint) in [
-        ("CHANGELOG.md", "## ", "## Unreleased\n\n- More.\n\n## ", "CHANGELOG.md: 1 entries are under Unreleased"),
+        ("CHANGELOG.md", "## ", "## Unreleased\n\n- More.\n\n## ", "CHANGELOG.md: 1 lines are under Unreleased"),
+        ("CHANGELOG.md", "## ", "## [Unreleased]\n\nMore.\n\n## ", "CHANGELOG.md: 1 lines are under Unreleased"),
+        ("CHANGELOG.md", &today(), "2026-99-99", "is '2026-99-99', and not one of the last two weeks"),
+        ("CHANGELOG.md", &today(), "2025-01-01", "is '2025-01-01', and not one of the last two weeks"),
+        ("CHANGELOG.md", "- All.", "- All.\n\n## 0.0.1 - 2026-01-01", "the tag v0.0.1 is not here"),
+        ("CHANGELOG.md", "- All.", "- All.\n\n## 0.0.1 - 2026-01-01", "tests/fixtures/0.0.1 is missing"),
+        (
+            "tests/long-runs",
+            "# None.",
+            "soak 2026-01-01 0123abc",
+            "tests/long-runs names other programs than this for: soak",
+        ),
         ("CHANGELOG.md", version, "0.0.1", "CHANGELOG.md: the newest section is '0.0.1'"),
         ("deploy/compose/compose.yaml", version, "0.0.1", "deploy/compose/compose.yaml names '0.0.1'"),
         ("deploy/helm/oncegate/Chart.yaml", version, "0.0.1", "deploy/helm/oncegate/Chart.yaml names '0.0.1'"),
         ("Dockerfile", version, "0.0.1", "Dockerfile names '0.0.1'"),
         ("README.md", version, "0.0.1", "README.md names '0.0.1'"),
         ("SECURITY.md", "\n", "\nThis is unreleased.\n", "it says that there is no release: SECURITY.md:2"),
+        ("README.md", "\n", "\nNone has been published yet.\n", "it says that there is no release: README.md:2"),
     ] {
         let before = tree.read(file);
         tree.replace(file, from, to);
@@ -145,7 +164,56 @@ fn after_a_tag_lines_of_golden_files_are_only_added() {
     tree.commit();
     let (code, said) = tree.check();
     assert_eq!(code, Some(65), "{said}");
-    for file in ["tests/identity.rs", "migrations/postgres/0001_keys.sql"] {
-        assert!(said.contains(&format!("golden file {file} has changed since v0.0.1")), "{said}");
+    for complaint in [
+        "tests/identity.rs has lines that changed since v0.0.1",
+        "migrations/postgres/0001_keys.sql has changed since v0.0.1",
+    ] {
+        assert!(said.contains(&format!("golden file {complaint}")), "{said}");
     }
+}
+
+#[test]
+fn after_a_tag_no_golden_file_can_be_renamed_left_out_or_forgotten() {
+    let tree = ReleaseTree::new();
+    git(tree.0.path(), &["tag", "--annotate", "v0.0.1", "--message", "An earlier release"]);
+    let path = |name: &str| tree.0.path().join(name);
+    let version = env!("CARGO_PKG_VERSION");
+    let store = format!("tests/fixtures/{version}/plain/sqlite.sql");
+    let changes: [(&dyn Fn(), String); 6] = [
+        (
+            &|| fs::rename(path("migrations/sqlite/0001_keys.sql"), path("migrations/sqlite/0001_names.sql")).unwrap(),
+            "golden file migrations/sqlite/0001_keys.sql has changed".to_owned(),
+        ),
+        (
+            &|| fs::rename(path(&store), path("tests/fixtures/moved.sql")).unwrap(),
+            format!("golden file {store} has changed"),
+        ),
+        (
+            &|| tree.replace("migrations/sqlite/0001_keys.sql", "\n", "\n-- One more line.\n"),
+            "golden file migrations/sqlite/0001_keys.sql has changed".to_owned(),
+        ),
+        (
+            &|| tree.replace("tests/identity.rs", "#[test]\n", "#[test]\n#[ignore]\n"),
+            "golden file tests/identity.rs leaves tests out: #[ignore]".to_owned(),
+        ),
+        (
+            &|| tree.write("tests/identity.rs", &format!("#![cfg(any())]\n{}", tree.read("tests/identity.rs"))),
+            "golden file tests/identity.rs leaves tests out: #![cfg(any())]".to_owned(),
+        ),
+        (
+            &|| {
+                tree.write("tests/golden-files", "# None.\n");
+                fs::rename(path("tests/identity.rs"), path("tests/identities.rs")).unwrap();
+            },
+            "golden file tests/identity.rs is missing".to_owned(),
+        ),
+    ];
+    for (change, complaint) in changes {
+        change();
+        tree.commit();
+        let (code, said) = tree.check();
+        assert!(code == Some(65) && said.contains(&complaint), "{complaint}: {said}");
+        git(tree.0.path(), &["revert", "--no-edit", "HEAD"]);
+    }
+    assert_eq!(tree.check().0, Some(0));
 }

@@ -238,9 +238,22 @@ mod tests {
             ("/..", "/"),
             ("//", "/"),
             ("/v1/a%20b.c/%", "/v1/a%20b.c/%"),
+            ("/.well-known/pay", "/.well-known/pay"),
         ] {
             assert_eq!(lenient_form(sent), LenientForm::One(form.into()), "{sent}");
         }
+    }
+
+    #[test]
+    fn a_path_that_takes_more_work_than_its_bound_is_taken_for_several() {
+        // It becomes three others, by merging, by decoding and by both: n, n - 2, n - 2 and n - 4 bytes.
+        let path = |length: usize| format!("/a//b//c%2F{}", "x".repeat(length - 11));
+        let longest = (SEEN_BYTES_MAX + 8) / 4;
+        assert_eq!(
+            lenient_form(&path(longest)),
+            LenientForm::One(format!("/a/b/c/{}", "x".repeat(longest - 11)).into())
+        );
+        assert_eq!(lenient_form(&path(longest + 1)), LenientForm::Several);
     }
 
     #[test]

@@ -248,6 +248,11 @@ mod tests {
         ] {
             assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::Ambiguous(&"/v1/pay"), "{path}");
         }
+        assert_eq!(
+            routes.find(&Method::POST, "", "//../v1/pay"),
+            RouteMatch::Route(&"/v1/pay"),
+            "one key in both readings"
+        );
         for path in ["//x/v1/other", "//", "//x", "/x//v1/pay", "/x/v1/pay"] {
             assert_eq!(routes.find(&Method::POST, "", path), RouteMatch::NoRoute, "{path}");
         }

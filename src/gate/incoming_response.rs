@@ -133,6 +133,8 @@ mod tests {
         );
         first.push(Bytes::from(vec![b'x'; LARGE]));
         assert!(!waits(&mut first).await, "it has its room");
+        let mut unknown = IncomingBody::new(&budget, None, 8 << 20, true);
+        assert!(!waits(&mut unknown).await, "it may be short");
         let mut shared = IncomingBody::new(&budget, Some(2 << 20), 8 << 20, false);
         assert!(!waits(&mut shared).await, "others would wait with it");
         drop(first.into_whole());

@@ -47,6 +47,12 @@ pub fn find_program(names: &[&str]) -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
+/// Prints why a test is skipped. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release, what is not installed fails.
+pub fn skip(reason: impl std::fmt::Display) {
+    assert!(std::env::var_os("ONCEGATE_NO_SKIPS").is_none(), "this test must not be skipped: {reason}");
+    eprintln!("SKIPPED: {reason}");
+}
+
 /// A store, a service, and the proxy in front of it.
 pub struct World {
     pub upstream: Upstream,

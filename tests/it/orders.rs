@@ -70,7 +70,7 @@ impl Shop {
     async fn open() -> Option<Self> {
         let modules = Command::new(PYTHON).args(["-c", "import pika, psycopg2"]).output();
         if !modules.is_ok_and(|modules| modules.status.success()) {
-            eprintln!("skipped: apt-get install python3-psycopg2 python3-pika");
+            crate::harness::skip("apt-get install python3-psycopg2 python3-pika");
             return None;
         }
         let broker = rabbitmq::shared().await?;

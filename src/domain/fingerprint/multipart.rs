@@ -178,6 +178,7 @@ mod tests {
             (b"multipart/form-data; boundary=", &whole),
             (b"multipart/form-data; boundary=c", &whole),
             (b"multipart/form-data; charset=x; boundary=b", &whole),
+            (b"multipart/form-data; charset=\"b\"", &whole),
             (TYPE, whole.strip_suffix("--\r\n").unwrap()),
             (TYPE, &format!("preamble\r\n{whole}")),
             (TYPE, &format!("{whole}epilogue")),

@@ -69,7 +69,7 @@ impl Browser {
     /// Starts a browser with an empty profile; returns `None` with a message if none is installed.
     pub async fn start(scripts: Scripts) -> Option<Self> {
         let Some(driver) = find_program(&["chromedriver"]).filter(|_| find_program(&["chromium"]).is_some()) else {
-            eprintln!("skipped: no browser (apt-get install chromium chromium-driver)");
+            super::skip("no browser (apt-get install chromium chromium-driver)");
             return None;
         };
         let turn = ONE.lock().await;
@@ -260,7 +260,7 @@ impl Browser {
     pub async fn assert_accessible(&self, what: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/node_modules/axe-core/axe.min.js");
         let Ok(axe) = std::fs::read_to_string(file) else {
-            return eprintln!("skipped: no axe-core (npm ci --prefix tests/page)");
+            return super::skip("no axe-core (npm ci --prefix tests/page)");
         };
         self.value(&format!("{axe}; true")).await;
         let found = "axe.run(document, { resultTypes: ['violations'] }).then(told => ({ passes: told.passes.length, \

@@ -24,7 +24,7 @@ impl FakeClock {
     /// skipped.
     pub fn new() -> Option<Self> {
         let Some(library) = library() else {
-            eprintln!("SKIPPED: no process can have a clock of its own here: libfaketime is not installed");
+            super::skip("no process can have a clock of its own here: libfaketime is not installed");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();

@@ -42,7 +42,7 @@ impl Bouncer {
     /// A separate one in front of a database's server; `None` with a message if PgBouncer is not installed.
     pub async fn before(database: &Database) -> Option<Self> {
         let Some(program) = find_program(&["pgbouncer"]) else {
-            eprintln!("skipped: pgbouncer is not installed (apt-get install pgbouncer)");
+            super::skip("pgbouncer is not installed (apt-get install pgbouncer)");
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-pgbouncer-").tempdir().unwrap().keep();

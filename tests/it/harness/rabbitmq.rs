@@ -66,7 +66,7 @@ impl Broker {
 
     fn launch() -> Option<Self> {
         let Some(server) = server() else {
-            eprintln!("skipped: RabbitMQ is not installed (apt-get install rabbitmq-server)");
+            super::skip("RabbitMQ is not installed (apt-get install rabbitmq-server)");
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-rabbitmq-").tempdir().unwrap().keep();

@@ -44,7 +44,7 @@ impl RedisFixture {
 
     pub async fn start_with(password: Option<&'static str>) -> Option<Self> {
         let Some(server) = find_program(&["redis-server", "valkey-server"]) else {
-            eprintln!("skipped: Redis is not installed (apt-get install redis-server)");
+            super::skip("Redis is not installed (apt-get install redis-server)");
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-redis-").tempdir().unwrap().keep();

@@ -60,7 +60,7 @@ impl Tracer {
         match permitted.await {
             Ok(()) => true,
             Err(reason) => {
-                eprintln!("SKIPPED: no process can be struck at its system calls here: {reason}");
+                super::skip(format_args!("no process can be struck at its system calls here: {reason}"));
                 false
             }
         }

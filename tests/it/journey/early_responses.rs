@@ -153,7 +153,7 @@ async fn an_early_answer_of_a_service_that_closes_is_never_followed_by_a_silent_
 /// Runs a client's program with the proxy's port as its argument; skips if the interpreter is missing.
 fn run_client(interpreter: &str, program: &str, world: &World) {
     if !Path::new(interpreter).exists() {
-        eprintln!("skipped: no {interpreter}");
+        crate::harness::skip(format_args!("no {interpreter}"));
         return;
     }
     let option = if interpreter.ends_with("node") { "-e" } else { "-c" };

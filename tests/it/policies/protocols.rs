@@ -341,7 +341,7 @@ async fn unsupported_upgrades_are_not_forwarded() {
 async fn client(program: &str, arguments: Vec<String>) -> Option<Output> {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     if !found.status.success() {
-        eprintln!("skipped: {program} is not installed");
+        crate::harness::skip(format_args!("{program} is not installed"));
         return None;
     }
     let mut command = Command::new(program);

@@ -109,7 +109,7 @@ async fn http_2_is_negotiated_by_alpn() {
 async fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();
     if !found.status.success() {
-        eprintln!("skipped: {program} is not installed");
+        crate::harness::skip(format_args!("{program} is not installed"));
         return None;
     }
     let mut command = Command::new(program);
