@@ -16,8 +16,8 @@ use hyper::body::Incoming;
 #[derive(Debug)]
 pub struct CheckedBody {
     incoming: Incoming,
-    /// Whether hyper may report an end where the sender has set none: on an HTTP/2 stream, until its trailers are there.
-    may_be_cut: bool,
+    /// Whether hyper may report an end where the sender has set none.
+    is_stream: bool,
 }
 
 /// The reason why a body has no more bytes, although it is not whole.
@@ -50,17 +50,12 @@ impl std::error::Error for CheckedBodyError {
 impl CheckedBody {
     /// The body of an HTTP/1 message, whose end hyper checks.
     pub fn of_message(incoming: Incoming) -> Self {
-        Self { incoming, may_be_cut: false }
+        Self { incoming, is_stream: false }
     }
 
     /// The body of an HTTP/2 stream.
     pub fn of_stream(incoming: Incoming) -> Self {
-        Self { incoming, may_be_cut: true }
-    }
-
-    /// Whether the sender has set the end, or all bytes of its `Content-Length` are there.
-    fn is_whole(&self) -> bool {
-        self.incoming.is_end_stream() || self.incoming.size_hint().exact() == Some(0)
+        Self { incoming, is_stream: true }
     }
 }
 
@@ -71,11 +66,10 @@ impl Body for CheckedBody {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CheckedBodyError>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
-        if frame.is_none() && this.may_be_cut && !this.is_whole() {
+        // h2 keeps that it has seen END_STREAM, whatever reset follows.
+        if frame.is_none() && this.is_stream && !this.incoming.is_end_stream() {
             return Poll::Ready(Some(Err(CheckedBodyError::Cut)));
         }
-        // Nothing comes after trailers, and a reset after them breaks nothing off.
-        this.may_be_cut &= !matches!(&frame, Some(Ok(frame)) if frame.is_trailers());
         Poll::Ready(frame.map(|frame| frame.map_err(CheckedBodyError::Hyper)))
     }
 

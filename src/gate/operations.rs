@@ -132,9 +132,8 @@ impl Gate {
 }
 
 fn is_there(record: &Record) -> bool {
-    // A key that an operator has released is no longer accepted, and no request of it is kept: it waits for a retry.
-    let is_accepted = record.accepted_at.is_some() || matches!(record.state, KeyState::Retryable);
-    is_accepted && !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
+    // Whether it is still accepted does not matter. A key that an operator has released waits for a retry, which may be executed at once.
+    !record.past_ttl && !record.late && !matches!(record.state, KeyState::Expired)
 }
 
 fn show_record(id: OperationId, record: Record) -> Response<Body> {

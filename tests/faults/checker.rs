@@ -146,7 +146,7 @@ pub fn keys_of<'a>(breaches: &'a [Breach], rules: &[Rule]) -> BTreeSet<&'a Scope
     of_rules.filter_map(|breach| breach.name.as_ref()).collect()
 }
 
-/// The lowest number of an attempt in each record.
+/// The lowest number of each record's unknown attempts.
 fn first_unknown(attempts: &[Attempt]) -> HashMap<&str, u64> {
     let mut first = HashMap::new();
     for Attempt { record, number } in attempts {
@@ -236,11 +236,16 @@ impl HistoryIndex<'_> {
 
     /// Checks the requests at the service, also those that it refused, which leave no effect.
     fn check_calls(&self, key: &KeyHistory<'_>, found: &mut BreachCollector<'_>) {
+        let mut attempts = BTreeSet::new();
+        for call in key.calls.iter().filter(|call| !attempts.insert(&call.attempt)) {
+            found.breach(Rule::OneCallForAnAttempt, call.to_string());
+        }
         for pair in key.calls.windows(2) {
             let [one, next] = pair else { continue };
             if one.attempt == next.attempt {
-                found.breach(Rule::OneCallForAnAttempt, next.to_string());
-            } else if self.rules.policy == Policy::Hold && next.began < one.ended {
+                continue;
+            }
+            if self.rules.policy == Policy::Hold && next.began < one.ended {
                 found.breach(Rule::OneAttemptAtATime, next.to_string());
             } else if self.rules.policy == Policy::Hold && !one.was_refused {
                 found.breach(Rule::NothingFollowsAnExecution, next.to_string());

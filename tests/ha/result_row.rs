@@ -14,7 +14,13 @@ use crate::history::{AnswerKind, History};
 const INSTANCES: usize = 2;
 
 /// The breaches that show a key whose commits a failover has lost.
-const OF_LOSS: [Rule; 2] = [Rule::OneEffect, Rule::NothingAcknowledgedIsLost];
+const OF_LOSS: [Rule; 5] = [
+    Rule::OneEffect,
+    Rule::OneCallForAnAttempt,
+    Rule::OneAttemptAtATime,
+    Rule::NothingFollowsAnExecution,
+    Rule::NothingAcknowledgedIsLost,
+];
 
 /// The rules that hold for lost keys too. Such a key is new again, so that any other rule about one key may be broken.
 const ALWAYS: [Rule; 3] = [Rule::CallersAreApart, Rule::AnswersMakeSense, Rule::EffectsHaveACause];
@@ -56,7 +62,7 @@ impl ResultRow {
             refused: std::array::from_fn(|instance| longest_gap(history, instance, &during)),
             keys: keys.len(),
             lost: count(&[Rule::NothingAcknowledgedIsLost]),
-            twice: count(&[Rule::OneEffect, Rule::OneEffectForAnAttempt, Rule::OneCallForAnAttempt]),
+            twice: count(&[Rule::OneEffect, Rule::OneEffectForAnAttempt]),
             differing: count(&[Rule::AnswersAreAlike, Rule::OneFirstAnswer]),
             stuck: keys_of(breaches, &[Rule::EveryKeyIsDefinite]).difference(&lost).count(),
         }

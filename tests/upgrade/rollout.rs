@@ -40,6 +40,8 @@ pub struct Rollout {
     random: SeededRandom,
     begun: Instant,
     steps: Vec<(Duration, String)>,
+    /// The number of migrations that the old version has.
+    old_migrations: usize,
     /// The messages of the instances' warnings and errors, with their version.
     complaints: BTreeSet<String>,
 }
@@ -86,11 +88,13 @@ impl Rollout {
             random,
             begun,
             steps: Vec::new(),
+            old_migrations: 0,
             complaints: BTreeSet::new(),
         };
         for _ in 0..instances {
             rollout.add(Version::Old).await;
         }
+        rollout.old_migrations = rollout.store.migrations().await;
         rollout.step(step);
         rollout.running = rollout.clients.start(CLIENTS, &mut rollout.random);
         rollout.load().await;
@@ -216,6 +220,8 @@ impl Rollout {
             let slowest = slowest.as_millis();
             table.push_str(&format!("| {name} | {requests} | {refused} | {unconnected} | {slowest} ms |\n"));
         }
+        let added = self.store.migrations().await - self.old_migrations;
+        table.push_str(&format!("{added} migrations came to the {} of the old version\n", self.old_migrations));
         table.extend(self.complaints.iter().map(|complaint| format!("{complaint}\n")));
         let states = self.store.states().await;
         table.push_str(&format!("{} keys, {} effects\n", states.len(), history.effects.len()));

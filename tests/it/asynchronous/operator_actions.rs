@@ -74,6 +74,7 @@ async fn an_operator_completes_or_releases_a_dead_delivery(store: Store) {
     let released = world.get(&operation_path).send().await;
     let operation: Value = serde_json::from_slice(&released.body).unwrap();
     assert_eq!((released.status, &operation["state"]), (200, &json!("retryable")), "the key is not over");
+    assert_eq!(operation["created_at"], Value::Null);
     assert_eq!(world.accepts("k-1").await, operation_path);
     assert_eq!(world.operation_when(&operation_path, "completed").await["attempts"], 2);
 }

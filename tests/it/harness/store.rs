@@ -46,6 +46,23 @@ impl Store {
         }
     }
 
+    /// The number of migrations that the store has. An embedded store is copied: a process may have it open.
+    #[allow(dead_code, reason = "tests/upgrade needs it")]
+    pub async fn migrations(&self) -> usize {
+        let count = match self {
+            Self::Postgres(database) => {
+                let sql = "select count(*) from oncegate.migrations";
+                database.client().await.query_one(sql, &[]).await.unwrap().get::<_, i64>(0)
+            }
+            Self::Sqlite(_) => {
+                let copy = self.copied();
+                let store = rusqlite::Connection::open(copy.sqlite_file()).unwrap();
+                store.query_row("select count(*) from migrations", [], |row| row.get(0)).unwrap()
+            }
+        };
+        usize::try_from(count).unwrap()
+    }
+
     /// The fields and the body of each stored response. No process may have the embedded store open at that moment.
     pub async fn responses(&self) -> Vec<Vec<u8>> {
         let sql = "select coalesce(fields, x''), coalesce(body, x'') from keys where status is not null";

@@ -102,8 +102,12 @@ enum FirstEnd {
     HeadAndReset,
     /// Half a response before that, of which the head tells the length.
     HalfAndReset,
+    /// All bytes of the announced length before that, and not the stream's end: trailers may be missing.
+    LengthAndReset,
     /// Half a response before that, of which the head does not tell the length.
     PartAndReset,
+    /// A whole response before that, as a service may answer that wants no more of the request.
+    WholeAndReset,
 }
 
 /// An HTTP/2 frame.
@@ -145,6 +149,13 @@ async fn serve(mut stream: TcpStream, end: FirstEnd, requests: Arc<AtomicUsize>)
                 let head = frame(1, 4, number, b"\x88\x0f\x0d\x0299");
                 ([head, frame(DATA, 0, number, b"n=1"), reset(0)].concat(), false)
             }
+            (0, FirstEnd::LengthAndReset) => {
+                let head = frame(1, 4, number, b"\x88\x0f\x0d\x013");
+                ([head, frame(DATA, 0, number, b"n=1"), reset(0)].concat(), false)
+            }
+            (0, FirstEnd::WholeAndReset) => {
+                ([frame(1, 4, number, &[0x88]), frame(DATA, 1, number, b"n=1"), reset(0)].concat(), false)
+            }
             (0, FirstEnd::PartAndReset) => {
                 ([frame(1, 4, number, &[0x88]), frame(DATA, 0, number, b"n=1"), reset(0)].concat(), false)
             }
@@ -182,6 +193,7 @@ async fn only_a_request_that_the_service_declares_unprocessed_may_be_sent_again(
         (FirstEnd::ResetInternal, false),
         (FirstEnd::HeadAndReset, false),
         (FirstEnd::HalfAndReset, false),
+        (FirstEnd::LengthAndReset, false),
         (FirstEnd::PartAndReset, false),
     ] {
         for over_tls in [true, false] {
@@ -208,6 +220,16 @@ async fn only_a_request_that_the_service_declares_unprocessed_may_be_sent_again(
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_whole_response_stays_whole_if_its_stream_is_reset_after_it() {
+    let (address, requests) = service_ending(FirstEnd::WholeAndReset).await;
+    let world = world(Store::sqlite(), &Authority::new(), &format!("h2c://{address}"), "").await;
+    let first = world.pay("k-1").send().await;
+    assert_eq!((first.status, first.oncegate_status(), &*first.text()), (200, Some("executed"), "n=1"));
+    assert_eq!(world.pay("k-1").send().await.comparable(), first.replayed());
+    assert_eq!(requests.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
