@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join;
+use serde_json::Value;
 
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
@@ -181,6 +182,26 @@ async fn an_unstorable_response_is_sent_with_a_mark_and_stored_later() {
         assert_eq!(again.body, first.body);
         assert_eq!(world.upstream.calls(), 1);
     }
+}
+
+#[tokio::test]
+async fn an_outcome_that_the_store_does_not_take_within_its_ttl_is_logged_and_not_executed_again() {
+    let (world, wire) = remote(|setup| setup.defaults("ttl = \"1s\"")).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+    let is_given_up = |line: &Value| line["message"] == "an attempt's outcome could not be stored within its TTL";
+    let given_up = async || world.proxy.logged().into_iter().find(is_given_up);
+    assert!(eventually(TEST_TIMEOUT, given_up).await["record"].is_string());
+    wire.restore();
+    let again = once_it_is_back(&world, "k-1").await;
+    // As long as this process lives. Then its lease runs out, and the outcome is unknown.
+    assert_eq!(again.outcome(), (409, "in-flight".to_owned()));
+    assert_eq!(world.upstream.calls(), 1);
 }
 
 #[tokio::test]
