@@ -183,6 +183,14 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_the_shortest_or_the_longest_length_is_one_and_one_beyond_is_not() {
+        let limits = KeyLimits { length_min: 3, length_max: 5 };
+        let parse = |value: &str| Key::parse(value.as_bytes(), KeySyntax::Ietf, limits).map(drop);
+        let found = ["ab", "abc", "abcde", "abcdef"].map(parse);
+        assert_eq!(found, [Err(KeyError::TooShort), Ok(()), Ok(()), Err(KeyError::TooLong)]);
+    }
+
+    #[test]
     fn a_malformed_key_is_refused_with_its_reason() {
         for (value, why) in [
             ("", KeyError::Empty),

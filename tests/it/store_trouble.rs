@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
-use crate::harness::relay::remote;
+use crate::harness::relay::{Relay, remote};
 use crate::harness::{
     Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores,
 };
@@ -152,6 +152,17 @@ async fn a_silent_store_delays_requests_only_up_to_its_timeout() {
     assert_eq!(world.upstream.calls(), 2);
 }
 
+/// The response to the request of `k-1`, which the service answers with this status once the link to the store is cut.
+async fn answered_without_store(world: &World, wire: &Relay, status: u16) -> Response {
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(status).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    hold.release();
+    first.await.unwrap().unwrap()
+}
+
 #[tokio::test]
 async fn an_unstorable_response_is_sent_with_a_mark_and_stored_later() {
     for silent in [false, true] {
@@ -187,13 +198,7 @@ async fn an_unstorable_response_is_sent_with_a_mark_and_stored_later() {
 #[tokio::test]
 async fn an_outcome_that_the_store_does_not_take_within_its_ttl_is_logged_and_not_executed_again() {
     let (world, wire) = remote(|setup| setup.defaults("ttl = \"1s\"")).await;
-    let hold = Hold::new();
-    world.upstream.then(Answer::status(201).hold(&hold));
-    let first = world.pay("k-1").spawn();
-    world.upstream.wait_for_executed(1).await;
-    wire.cut();
-    hold.release();
-    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+    assert_eq!(answered_without_store(&world, &wire, 201).await.oncegate_status(), Some("unstored"));
     let is_given_up = |line: &Value| line["message"] == "an attempt's outcome could not be stored within its TTL";
     let given_up = async || world.proxy.logged().into_iter().find(is_given_up);
     assert!(eventually(TEST_TIMEOUT, given_up).await["record"].is_string());
@@ -207,13 +212,7 @@ async fn an_outcome_that_the_store_does_not_take_within_its_ttl_is_logged_and_no
 #[tokio::test]
 async fn a_released_response_is_called_released_although_its_release_cannot_be_stored() {
     let (world, wire) = remote(|setup| setup).await;
-    let hold = Hold::new();
-    world.upstream.then(Answer::status(503).hold(&hold));
-    let first = world.pay("k-1").spawn();
-    world.upstream.wait_for_executed(1).await;
-    wire.cut();
-    hold.release();
-    let first = first.await.unwrap().unwrap();
+    let first = answered_without_store(&world, &wire, 503).await;
     assert_eq!((first.status, first.oncegate_status()), (503, Some("released")));
     wire.restore();
     let executed = async || Some(world.pay("k-1").send().await).filter(|again| again.status == 201);
@@ -224,13 +223,7 @@ async fn a_released_response_is_called_released_although_its_release_cannot_be_s
 #[tokio::test]
 async fn after_a_long_outage_a_response_is_stored_within_one_lease() {
     let (world, wire) = remote(Setup::short_leases).await;
-    let hold = Hold::new();
-    world.upstream.then(Answer::status(201).hold(&hold));
-    let first = world.pay("k-1").spawn();
-    world.upstream.wait_for_executed(1).await;
-    wire.cut();
-    hold.release();
-    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("unstored"));
+    assert_eq!(answered_without_store(&world, &wire, 201).await.oncegate_status(), Some("unstored"));
     // The pauses between tries grow.
     tokio::time::sleep(Duration::from_millis(5_300)).await;
     wire.restore();

@@ -190,7 +190,7 @@ pub async fn a_response_counts_after_a_report_of_not_executed(mut world: StoreFi
 pub async fn a_response_that_leaves_the_outcome_unknown_counts_after_a_report_of_not_executed(mut world: StoreFixture) {
     let answered =
         [UnknownCause::Service, UnknownCause::Status(StatusCode::BAD_GATEWAY), UnknownCause::Grpc(GrpcStatus::Unknown)];
-    let unanswered = [UnknownCause::Broken, UnknownCause::Crashed, UnknownCause::Timeout];
+    let unanswered = [UnknownCause::Broken, UnknownCause::Crashed, UnknownCause::Store, UnknownCause::Timeout];
     for (number, cause) in answered.into_iter().chain(unanswered).enumerate() {
         let reserve_request = new_reserve_request(&format!("k-{number}"));
         world.reserve(&reserve_request).await;
