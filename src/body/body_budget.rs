@@ -335,6 +335,25 @@ mod tests {
     }
 
     #[test]
+    fn a_body_that_has_begun_counts_each_of_its_bytes_once() {
+        let budget = BodyBudget::new(8 << 20);
+        let (mut one, mut other) = (budget.share(), budget.share());
+        for _ in 0..2 {
+            assert_eq!(one.try_add(1 << 20, Arrived::Little), Ok(()));
+        }
+        assert_eq!(other.try_add(2 << 20, Arrived::Little), Ok(()));
+        assert_eq!(other.try_add(1, Arrived::Little), Err(BudgetExhausted));
+    }
+
+    #[test]
+    fn a_quarter_of_a_body_is_much() {
+        assert_eq!(
+            [24, 25, 26].map(|length| Arrived::of(length, 100)),
+            [Arrived::Little, Arrived::Much, Arrived::Much]
+        );
+    }
+
+    #[test]
     fn nobody_is_let_in_while_responses_fill_the_budget() {
         let budget = BodyBudget::new(1 << 20);
         let mut response = budget.share();

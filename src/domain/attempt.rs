@@ -192,16 +192,6 @@ impl Settlement {
             }
     }
 
-    /// The time for which the outcome is worth storing, from its attempt's end; `None` if it never lapses.
-    pub fn ttl(&self) -> Option<Duration> {
-        match self.outcome {
-            // The deletion is worth storing for as long as the record exists.
-            AttemptOutcome::Retryable { .. } if self.outcome.forgets_key() => None,
-            AttemptOutcome::Completed { ttl, .. } | AttemptOutcome::Retryable { ttl } => Some(ttl),
-            AttemptOutcome::Unknown(_) => None,
-        }
-    }
-
     /// Sets the pause before the next delivery.
     pub fn with_retry_in(self, pause: Option<Duration>) -> Self {
         Self { retry_in: pause, ..self }
@@ -269,14 +259,43 @@ impl AttemptOutcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::SystemTime;
 
-    use http::{HeaderMap, StatusCode};
+    use http::header::{ETAG, TE};
+    use http::{HeaderMap, HeaderValue, StatusCode};
 
     use super::super::fingerprint::FingerprintRules;
+    use super::super::key::{KeyLimits, KeySyntax};
     use super::super::state::CompletedResponse;
     use super::*;
+
+    /// A request to reserve the key `k`, with the token of `[3; 16]`.
+    pub(crate) fn reserve_request() -> ReserveRequest {
+        let scope = Scope::from_stored(&[1; 32]).unwrap();
+        let space = SpaceHash::from_text("POST /payments");
+        let key = Key::parse(b"k", KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 9 }).unwrap();
+        ReserveRequest {
+            id: RecordId::derive("shop", &scope, &space, &key),
+            service: "shop".into(),
+            scope,
+            space,
+            key,
+            path: None,
+            route: "pay".into(),
+            recipe: Recipe::new(FingerprintRules::default(), None),
+            fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
+            instance: InstanceId::from_stored(1),
+            token: Token::from_random([3; 16]),
+            time_limit: Duration::from_millis(500),
+            holder: None,
+        }
+    }
+
+    fn lease(attempt: u32, taken_from: Option<Token>) -> AttemptLease {
+        let reserve_request = Arc::new(reserve_request());
+        AttemptLease { reserve_request, attempt, taken_from, recovery_point: None, delivery: None }
+    }
 
     fn token(byte: u8) -> Token {
         Token::from_random([byte; 16])
@@ -335,5 +354,45 @@ mod tests {
             assert_eq!(settlement.is_outcome_of(&record(state.clone(), token(2))), expected, "{named}");
             assert!(!settlement.is_outcome_of(&record(state, token(9))), "{named}, another attempt");
         }
+    }
+
+    #[test]
+    fn a_response_counts_with_its_fields_and_trailers() {
+        let mut response = Arc::unwrap_or_clone(response("abc"));
+        response.headers.insert(ETAG, HeaderValue::from_static("\"1\""));
+        response.trailers.insert(TE, HeaderValue::from_static("x"));
+        let ttl = Duration::ZERO;
+        let completed = |response| AttemptOutcome::Completed { response: Arc::new(response), ttl, remember: None };
+        assert_eq!(completed(response.clone()).response_bytes(), 3 + (4 + 3) + (2 + 1));
+        assert_eq!(completed(StoredResponse { body: None, ..response }).response_bytes(), 10);
+        assert_eq!(AttemptOutcome::Retryable { ttl }.response_bytes(), 0);
+        assert_eq!(AttemptOutcome::Unknown(UnknownCause::Broken).response_bytes(), 0);
+    }
+
+    #[test]
+    fn a_lost_takeover_is_the_one_from_the_record_that_is_found_again() {
+        let (before, ttl) = (token(7), Duration::from_secs(1));
+        let found = record(KeyState::Retryable, before);
+        let is_lost = |attempt, found: Option<&Record>| {
+            lease(attempt, Some(before)).complete(response("a"), ttl).is_lost_from(found)
+        };
+        assert!(is_lost(2, Some(&found)));
+        assert!(is_lost(2, Some(&record(KeyState::Unknown, before))));
+        assert!(is_lost(2, None));
+        assert!(!is_lost(1, Some(&found)), "the same attempt");
+        assert!(!is_lost(2, Some(&record(KeyState::InFlight, before))));
+        assert!(!is_lost(2, Some(&record(KeyState::Retryable, token(8)))), "another attempt has begun since");
+        assert!(!is_lost(2, Some(&Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..found.clone() })));
+        assert!(!lease(2, Some(before)).release(ttl).is_lost_from(None), "nothing is lost with a retryable key");
+        assert!(!lease(2, None).complete(response("a"), ttl).is_lost_from(Some(&found)), "nothing was taken over");
+    }
+
+    #[test]
+    fn only_a_later_attempt_has_taken_a_record_over() {
+        let taken_from = |attempt| match ReserveResult::Fresh(lease(attempt, None)).taken_over_from(token(7)) {
+            ReserveResult::Fresh(lease) => lease.taken_from,
+            ReserveResult::Taken(_) => unreachable!("it was fresh"),
+        };
+        assert_eq!((taken_from(1), taken_from(2)), (None, Some(token(7))));
     }
 }

@@ -87,15 +87,13 @@ impl Gate {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
         if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            context.note_route(&evaded.route);
+            self.guard(&head, evaded, context);
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
             RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
-                context.note_route(&active.route);
-                context.guard(&self.instance.observability, &head, &active.metrics);
-                echo_valid_key(&head, &active.route, context);
+                self.guard(&head, active, context);
                 return Err(path_ambiguous(&active.route));
             }
             RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
@@ -210,6 +208,13 @@ impl Gate {
         context.with_trace(|trace| trace.note_key(&identity.key));
         echo_key(head, route, context);
         first_sent::check(&head.headers, route, || self.instance.store_clock.now())
+    }
+
+    /// Notes the route in whose name a request is refused that would go around its guard.
+    fn guard(&self, head: &request::Parts, evaded: &ActiveRoute, context: &mut ResponseContext) {
+        context.note_route(&evaded.route);
+        context.guard(&self.instance.observability, head, &evaded.metrics);
+        echo_valid_key(head, &evaded.route, context);
     }
 }
 

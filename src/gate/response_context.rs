@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::outcome::Outcome;
 use crate::body::Body;
-use crate::config::{CorsPolicy, Route};
+use crate::config::{CorsPolicy, Route, RouteMode};
 use crate::instance::metrics::RouteMetrics;
 use crate::instance::observability::Observability;
 use crate::instance::request_trace::{RequestTrace, TraceStage};
@@ -21,7 +21,8 @@ use crate::protocol::{cors, fields, prefer};
 /// The fields that Oncegate adds to a response, whether the client takes trailers, and the request's trace.
 #[derive(Clone, Default)]
 pub struct ResponseContext {
-    guarded: bool,
+    /// The mode of the route that guards or observes the request; `None` if no route does.
+    mode: Option<RouteMode>,
     /// Whether the request is a gRPC call, to which Oncegate's own answers have a gRPC status.
     pub(super) is_call: bool,
     pub(super) accepts_trailers: bool,
@@ -82,14 +83,20 @@ impl ResponseContext {
     }
 
     /// Adds `Oncegate-Status` and the fields of the dialect, if a route guards the request, and the echoed key. Notes the status
-    /// in the trace.
+    /// in the trace. The status of an observed request is that it is observed, whatever became of it.
     pub fn add_fields(&self, response: &mut Response<Body>, status: OncegateStatus) {
         let code = response.status();
         let headers = response.headers_mut();
-        if self.guarded {
-            self.with_trace(|trace| trace.note_oncegate_status(status));
-            headers.insert(fields::ONCEGATE_STATUS, status.value());
-            self.shape.add_fields((code, headers), status);
+        match self.mode {
+            Some(RouteMode::Enforce) => {
+                self.with_trace(|trace| trace.note_oncegate_status(status));
+                headers.insert(fields::ONCEGATE_STATUS, status.value());
+                self.shape.add_fields((code, headers), status);
+            }
+            Some(RouteMode::Observe) => {
+                headers.insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
+            }
+            Some(RouteMode::Off) | None => {}
         }
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());
@@ -104,7 +111,7 @@ impl ResponseContext {
 
     /// Notes the status of a request whose outcome is not there yet, in the trace.
     pub(super) fn note_status(&self, status: OncegateStatus) {
-        if self.guarded {
+        if self.mode == Some(RouteMode::Enforce) {
             self.with_trace(|trace| trace.note_oncegate_status(status));
         }
     }
@@ -128,7 +135,7 @@ impl ResponseContext {
         head: &request::Parts,
         route: &Arc<RouteMetrics>,
     ) {
-        self.guarded = true;
+        self.mode = Some(RouteMode::Enforce);
         let began = self.began();
         self.trace.get_or_insert_with(|| RequestTrace::for_guarded(observability, head, began)).note_route(Some(route));
     }
@@ -141,13 +148,13 @@ impl ResponseContext {
         route: &Arc<RouteMetrics>,
     ) {
         self.guard(observability, head, route);
-        self.guarded = false;
+        self.mode = Some(RouteMode::Observe);
         self.with_trace(|trace| trace.note_oncegate_status(OncegateStatus::Observed));
     }
 
     /// Notes that the request has no key and its route requires none.
     pub(super) fn unguard(&mut self) {
-        self.guarded = false;
+        self.mode = None;
         self.with_trace(|trace| trace.note_route(None));
     }
 

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
-
 use crate::cache::CacheEpoch;
 use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{RecordId, Token};
@@ -112,8 +110,8 @@ fn cache_completed(
     }
 }
 
-/// Tries until the store takes the settlement, the drain's time is over or the TTL has passed. The task owns the
-/// entry: until the outcome is durable the attempt stays registered, and the registry answers with its outcome.
+/// Tries until the store takes the settlement or the drain's time is over. An outage may last longer than the TTL, which begins
+/// when the outcome is stored. The task owns the entry: until the outcome is durable the attempt stays registered, and the registry answers with its outcome.
 fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut entry: InFlightEntry) {
     entry.note_settlement(&settlement);
     entry.publish_outcome(&settlement.outcome);
@@ -121,7 +119,7 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
     let instance_in_task = Arc::clone(instance);
     instance.tracker.spawn(async move {
         let instance = instance_in_task;
-        let (mut pause, since) = (PAUSE_FIRST, Instant::now());
+        let mut pause = PAUSE_FIRST;
         let pause_max = PAUSE_MAX.min(instance.instance_lease.expiry() / 2);
         loop {
             tokio::select! {
@@ -147,10 +145,6 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
                 }
                 Err(StoreError::Corrupt(what)) => {
                     tracing::error!(record = %settlement.id, %what, "an attempt's outcome cannot be stored; requests with its key are refused");
-                    return entry.keep_registered();
-                }
-                Err(_) if settlement.ttl().is_some_and(|ttl| since.elapsed() > ttl) => {
-                    tracing::error!(record = %settlement.id, "an attempt's outcome could not be stored within its TTL");
                     return entry.keep_registered();
                 }
                 Err(_) => pause = (pause * 2).min(pause_max),

@@ -438,6 +438,14 @@ mod tests {
     }
 
     #[test]
+    fn an_action_that_lets_an_attempt_follow_may_queue_a_key() {
+        let completed = OperatorAction::Complete(response().into());
+        let actions = [completed, OperatorAction::NotExecuted, OperatorAction::Release, OperatorAction::Requeue];
+        assert_eq!(actions.map(|action| action.may_queue()), [false, true, false, true]);
+        assert!(!OperatorAction::Purge.may_queue());
+    }
+
+    #[test]
     fn each_action_applies_to_its_states_and_none_to_a_running_key() {
         use StateKind::{Completed, Dead, Expired, Queued, Retryable, Unknown};
         for (change, plain, past_ttl, at_risk) in [

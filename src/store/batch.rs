@@ -351,8 +351,15 @@ mod tests {
 
     impl ByteSize for () {
         fn bytes(&self) -> usize {
-            0
+            7
         }
+    }
+
+    #[test]
+    fn a_call_is_as_large_as_its_request_and_not_urgent() {
+        let (reply, _answer) = reply::channel::<()>();
+        let call = PendingCall { request: (), deadline: Instant::now(), reply };
+        assert_eq!((call.bytes(), call.urgent()), (7, false));
     }
 
     #[tokio::test]

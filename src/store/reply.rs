@@ -88,6 +88,7 @@ mod tests {
             open_reply_queue();
             channel()
         });
+        assert!(sender.queue.is_some(), "replies go through the queue");
         let sender = std::thread::spawn(move || sender.send(2));
         assert_eq!(runtime_with_queue.block_on(answer).unwrap(), 2);
         sender.join().unwrap();

@@ -371,4 +371,17 @@ mod tests {
         assert_eq!(millis(Duration::from_millis(1)), 1);
         assert_eq!(millis(Duration::MAX), millis(Duration::from_secs(1000 * 365 * 24 * 60 * 60)));
     }
+
+    #[test]
+    fn an_outcome_and_a_verdict_are_as_large_as_their_bodies() {
+        let (headers, trailers) = (http::HeaderMap::new(), http::HeaderMap::new());
+        let body = Some(Bytes::from_static(b"abc"));
+        let response = Arc::new(StoredResponse { status: http::StatusCode::OK, headers, body, trailers });
+        let ttl = Duration::ZERO;
+        let of_verdict = ProbeVerdict::Completed { response: Arc::clone(&response), ttl, remember: None };
+        assert_eq!(verdict_bytes(&of_verdict), 3);
+        assert_eq!(verdict_bytes(&ProbeVerdict::Dead), 0);
+        assert_eq!(body_bytes(&AttemptOutcome::Completed { response, ttl, remember: None }), 3);
+        assert_eq!(body_bytes(&AttemptOutcome::Retryable { ttl }), 0);
+    }
 }

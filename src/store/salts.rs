@@ -172,3 +172,15 @@ fn random() -> [u8; 32] {
     fill_random(&mut bytes).expect("the operating system has random numbers");
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_salts_are_the_same() {
+        let (one, two) = (random(), random());
+        assert_ne!(one, two);
+        assert!([one, two].iter().all(|salt| salt.iter().any(|byte| *byte > 1)));
+    }
+}

@@ -327,34 +327,10 @@ mod tests {
 
     use super::*;
     use crate::domain::attempt::Settlement;
-    use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
-    use crate::domain::key::{Key, KeyLimits, KeySyntax};
-    use crate::domain::scope::Scope;
-    use crate::domain::space::SpaceHash;
+    use crate::domain::attempt::tests::reserve_request;
     use crate::store::StoreLocation;
 
     static NOW: AtomicI64 = AtomicI64::new(1_000_000);
-
-    fn reserve_request() -> ReserveRequest {
-        let scope = Scope::from_stored(&[1; 32]).unwrap();
-        let space = SpaceHash::from_text("POST /payments");
-        let key = Key::parse(b"k", KeySyntax::Ietf, KeyLimits { length_min: 1, length_max: 9 }).unwrap();
-        ReserveRequest {
-            id: RecordId::derive("shop", &scope, &space, &key),
-            service: "shop".into(),
-            scope,
-            space,
-            key,
-            path: None,
-            route: "pay".into(),
-            recipe: Recipe::new(FingerprintRules::default(), None),
-            fingerprint: Fingerprint::from_stored(&[2; 32]).unwrap(),
-            instance: InstanceId::from_stored(1),
-            token: Token::from_random([3; 16]),
-            time_limit: Duration::from_millis(500),
-            holder: None,
-        }
-    }
 
     fn renewal(instance: InstanceId, expiry: Duration) -> LeaseRenewal {
         LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }

@@ -94,6 +94,7 @@ on_both! {
         a_remembered_key_outlives_its_response,
         a_remembered_key_is_forgotten_in_the_end,
         a_working_store_answers_a_ping,
+        a_salt_is_replaced_only_where_it_is_the_expected_one,
         the_salt_does_not_change,
         the_routes_of_the_last_start_are_remembered,
     }

@@ -350,6 +350,7 @@ impl Simulation {
         let history = History {
             ops: self.clients.ops(),
             effects: self.service.effects(),
+            service_calls: self.service.calls(),
             unknown: self.store.unknown(),
             faults: std::mem::take(&mut self.struck),
             ..History::default()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -14,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::history::{Attempt, Effect, ScopedKey};
+use crate::history::{Attempt, Effect, ScopedKey, ServiceCall};
 use crate::hosts::elapsed;
 use crate::network::{Network, Place};
 use crate::seeded_random::SeededRandom;
@@ -25,6 +26,8 @@ use crate::trace;
 pub struct Service(Arc<ServiceState>);
 
 struct ServiceState {
+    /// All requests that arrived whole. One that is still worked on ends after all others.
+    calls: Mutex<Vec<ServiceCall>>,
     effects: Mutex<Vec<Effect>>,
     /// The effect of each record's attempts, the first one.
     known: Mutex<BTreeMap<String, u64>>,
@@ -53,6 +56,7 @@ impl Service {
         faults: usize,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let service = Self(Arc::new(ServiceState {
+            calls: Mutex::default(),
             effects: Mutex::default(),
             known: Mutex::default(),
             random: Mutex::new(random),
@@ -82,6 +86,10 @@ impl Service {
         self.0.is_reliable.send_replace(true);
     }
 
+    pub fn calls(&self) -> Vec<ServiceCall> {
+        self.0.calls.lock().unwrap().clone()
+    }
+
     pub fn effects(&self) -> Vec<Effect> {
         self.0.effects.lock().unwrap().clone()
     }
@@ -95,9 +103,13 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
     // A request whose body breaks off is not executed.
     let Ok(body) = body.collect().await else { return Ok(respond(StatusCode::BAD_REQUEST, "broken")) };
     let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+    let call = state.begin_call(&head.headers);
     let behavior = state.choose_behavior();
     let (before, after) = match behavior {
-        Behavior::Refuses => return Ok(respond(StatusCode::SERVICE_UNAVAILABLE, "not now")),
+        Behavior::Refuses => {
+            state.end_call(call, true);
+            return Ok(respond(StatusCode::SERVICE_UNAVAILABLE, "not now"));
+        }
         Behavior::Executes(before, after) => (before, after),
         Behavior::FallsSilent => (0, 60_000),
     };
@@ -106,6 +118,7 @@ async fn answer(state: Arc<ServiceState>, request: Request<Incoming>) -> Result<
         state.wait(before).await;
         let id = state.execute(&head.headers, body);
         state.wait(after).await;
+        state.end_call(call, false);
         executed_response(id)
     });
     Ok(executed.await.unwrap())
@@ -115,7 +128,7 @@ impl ServiceState {
     /// Waits so long, or until the service is reliable.
     async fn wait(&self, milliseconds: u64) {
         let mut is_reliable = self.is_reliable.subscribe();
-        let limit = std::time::Duration::from_millis(milliseconds);
+        let limit = Duration::from_millis(milliseconds);
         drop(timeout(limit, is_reliable.wait_for(|is_reliable| *is_reliable)).await);
     }
 
@@ -134,16 +147,26 @@ impl ServiceState {
         }
     }
 
+    /// Logs a request, and returns its place in the log.
+    fn begin_call(&self, fields: &HeaderMap) -> usize {
+        let (op, name, attempt) = origin(fields);
+        let mut calls = self.calls.lock().unwrap();
+        calls.push(ServiceCall { op, name, attempt, began: elapsed(), ended: Duration::MAX, was_refused: false });
+        calls.len() - 1
+    }
+
+    fn end_call(&self, place: usize, was_refused: bool) {
+        let call = &mut self.calls.lock().unwrap()[place];
+        (call.ended, call.was_refused) = (elapsed(), was_refused);
+    }
+
     fn execute(&self, fields: &HeaderMap, body: String) -> u64 {
-        let field = |name| fields[name].to_str().unwrap().to_owned();
+        let (op, name, attempt) = origin(fields);
         let mut effects = self.effects.lock().unwrap();
         let id = effects.len() as u64 + 1;
-        let record = field("oncegate-reservation")[..64].to_owned();
-        let attempt = Attempt { record: record.clone(), number: field("oncegate-attempt").parse().unwrap() };
-        let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
-        trace::record(format_args!("EFFECT {id} of op {} for {name}, attempt {}", field("x-op"), attempt.number));
-        self.known.lock().unwrap().entry(record).or_insert(id);
-        effects.push(Effect { id, op: field("x-op").parse().unwrap(), name, body, at: elapsed(), attempt });
+        trace::record(format_args!("EFFECT {id} of op {op} for {name}, attempt {}", attempt.number));
+        self.known.lock().unwrap().entry(attempt.record.clone()).or_insert(id);
+        effects.push(Effect { id, op, name, body, at: elapsed(), attempt });
         id
     }
 
@@ -155,6 +178,15 @@ impl ServiceState {
             None => respond(StatusCode::NOT_FOUND, "unknown"),
         }
     }
+}
+
+/// The client's request that a request to the service comes from, its key, and its attempt.
+fn origin(fields: &HeaderMap) -> (u64, ScopedKey, Attempt) {
+    let field = |name| fields[name].to_str().unwrap().to_owned();
+    let record = field("oncegate-reservation")[..64].to_owned();
+    let attempt = Attempt { record, number: field("oncegate-attempt").parse().unwrap() };
+    let name = ScopedKey { caller: field("authorization"), key: field("idempotency-key") };
+    (field("x-op").parse().unwrap(), name, attempt)
 }
 
 fn executed_response(id: u64) -> Response<Full<Bytes>> {

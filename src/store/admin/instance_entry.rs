@@ -58,3 +58,18 @@ impl RawInstanceEntry {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_has_ended_at_its_end() {
+        let is_leased = |now_ms| {
+            let columns = RawInstanceEntry { id: 1, started_ms: 1, renewed_ms: 2, lease_until_ms: 10, now_ms };
+            columns.decode().unwrap().is_leased()
+        };
+        assert!(is_leased(9));
+        assert!(!is_leased(10));
+    }
+}

@@ -352,4 +352,10 @@ mod tests {
         assert_eq!(limited.limit(seconds(30), 1, false), seconds(5));
         assert_eq!(limited.limit(seconds(30), 1, true), seconds(5));
     }
+
+    #[test]
+    fn a_random_host_is_one_of_the_list() {
+        let drawn: Vec<_> = (0..200).map(|_| random_below(3)).collect();
+        assert!((0..3).all(|host| drawn.contains(&host)) && drawn.iter().all(|host| *host < 3), "{drawn:?}");
+    }
 }

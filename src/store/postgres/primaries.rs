@@ -286,7 +286,9 @@ mod tests {
         known.admit(server(1, 10)).unwrap();
         assert!(!known.take_change());
         known.admit(server(2, 20)).unwrap();
+        assert!(known.has_change() && known.has_change());
         assert_eq!((known.take_change(), known.take_change()), (true, false));
+        assert!(!known.has_change());
         for _ in 0..2 {
             known.record(&[server(2, 20), server(2, 30)]);
         }

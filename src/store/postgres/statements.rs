@@ -428,3 +428,40 @@ fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<Set
     let expiry = |id: RecordId| Some(written.get(id.as_bytes().as_slice())?.map(row::time).transpose());
     Ok(ids.map(|id| expiry(id).transpose()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+
+    use super::super::deliveries::EnqueueStatement;
+    use super::*;
+    use crate::domain::attempt::AttemptLease;
+    use crate::domain::attempt::tests::reserve_request;
+    use crate::domain::delivery::EnqueueRequest;
+    use crate::domain::response::StoredResponse;
+    use crate::domain::sealed::SealedBytes;
+    use crate::domain::state::StateKind;
+
+    #[test]
+    fn the_size_of_a_statement_counts_what_clients_and_services_send() {
+        let reserve_request = Arc::new(ReserveRequest { path: Some("/payments".into()), ..reserve_request() });
+        let settlement = |body: &'static str| {
+            let reserve_request = Arc::clone(&reserve_request);
+            let lease =
+                AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
+            let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
+            let body = Some(Bytes::from(body));
+            Arc::new(lease.complete(StoredResponse { status: StatusCode::OK, headers, body, trailers }, Duration::ZERO))
+        };
+        let state = StateKind::Retryable;
+        let expected = ExpectedRecord { token: reserve_request.token, state, past_ttl_at: None };
+        let sealed = SealedBytes { secret: "2026".into(), bytes: Bytes::from("12345") };
+        let order = EnqueueRequest { reserve_request: (*reserve_request).clone(), sealed };
+        // The key is one byte long, the path nine, the body three, the sealed request five.
+        assert_eq!(ReserveStatement(Arc::clone(&reserve_request)).bytes(), OVERHEAD_BYTES + 1 + 9);
+        assert_eq!(TakeOverStatement(Arc::clone(&reserve_request), expected).bytes(), OVERHEAD_BYTES + 9);
+        assert_eq!(SettleStatement { settlement: settlement("abc"), held: false }.bytes(), OVERHEAD_BYTES + 3);
+        assert_eq!(RestoreStatement(settlement("abc")).bytes(), OVERHEAD_BYTES + 1 + 3);
+        assert_eq!(EnqueueStatement(Arc::new(order)).bytes(), OVERHEAD_BYTES + 1 + 9 + 5);
+    }
+}

@@ -263,6 +263,22 @@ mod tests {
         (one, two)
     }
 
+    #[test]
+    fn a_boxed_job_is_queued_like_the_call_in_it() {
+        let job = |bytes, urgency| {
+            let (reply, answer) = reply::channel();
+            let work = |_: &Connection, _: i64| Ok(());
+            let job: Box<dyn WriterJob> =
+                Box::new(WriterCall { work: Some(work), answer: None, reply, bytes, urgency });
+            (job, answer)
+        };
+        let (first, _answer) = job(7, Urgency::First);
+        assert_eq!((first.bytes(), first.urgent(), Batchable::abandoned(&first)), (7, true, false));
+        let (ordinary, answer) = job(0, Urgency::Ordinary);
+        drop(answer);
+        assert_eq!((ordinary.bytes(), ordinary.urgent(), Batchable::abandoned(&ordinary)), (0, false, true));
+    }
+
     #[tokio::test]
     async fn a_failing_job_fails_alone() {
         let (inbox, _writer) = started();

@@ -175,6 +175,7 @@ async fn a_service_that_cannot_be_reached_has_executed_nothing() {
     for _ in 0..2 {
         let (response, seen) = observed(&world, empty()).await;
         assert_eq!((response.outcome(), &*seen), ((502, "upstream-unreachable".to_owned()), "executed"));
+        is_untouched(&response);
         let (_, seen) = observed(&world, world.pay("k-2")).await;
         assert!(seen.starts_with("not compared"), "nobody has asked for the body: {seen}");
     }

@@ -189,6 +189,20 @@ pub async fn a_working_store_answers_a_ping(world: StoreFixture) {
     world.store().ping().await.unwrap();
 }
 
+pub async fn a_salt_is_replaced_only_where_it_is_the_expected_one(world: StoreFixture) {
+    let store = world.store();
+    let replace = async |from: Option<&[u8]>, to: &[u8]| {
+        store.salts().replace_salt("bakery".into(), from.map(Into::into), to.into()).await.unwrap()
+    };
+    assert!(replace(None, b"one").await);
+    assert!(!replace(None, b"two").await);
+    assert!(!replace(Some(b"two"), b"three").await);
+    assert!(replace(Some(b"one"), b"three").await);
+    assert_eq!(store.salts().find_salt("bakery".into()).await.unwrap().as_deref(), Some(&b"three"[..]));
+    assert!(!replace(Some(b"one"), b"two").await);
+    assert_eq!(store.salts().find_salt("forge".into()).await.unwrap(), None);
+}
+
 pub async fn the_salt_does_not_change(mut world: StoreFixture) {
     let before = salt(world.store().as_ref()).await;
     world.reopen().await;

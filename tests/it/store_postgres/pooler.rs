@@ -10,6 +10,7 @@ use crate::harness::postgres::{self, Cluster};
 use crate::harness::store_fixture::{completion, new_reserve_request, unwrap_lease};
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::faults::{KILL, waiting};
+use crate::store_postgres::number;
 
 /// A fault during a running statement.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,21 @@ async fn a_call_whose_prepared_statement_is_gone_is_executed_unprepared() {
         let settled = store.settle(completion(&reserve_request, b"paid")).await.unwrap();
         assert!(matches!(settled, SettleResult::Done { .. }), "{settled:?}");
     }
+}
+
+#[tokio::test]
+async fn a_call_that_the_server_refuses_is_executed_once() {
+    let database = postgres::database().await;
+    let store = store::open(&postgres::settings(&database.url)).await.unwrap();
+    // A sequence counts executions that are rolled back, too.
+    let refuse = "create sequence public.executions;
+                  create function refuse() returns trigger language plpgsql as
+                  'begin perform nextval(''public.executions''); raise exception ''no''; end';
+                  create trigger refuse before insert on oncegate.keys for each row execute function refuse()";
+    let client = database.client().await;
+    client.batch_execute(refuse).await.unwrap();
+    store.reserve(new_reserve_request("k-1")).await.unwrap_err();
+    assert_eq!(number(&client, "select last_value from public.executions").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

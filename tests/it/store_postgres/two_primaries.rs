@@ -205,6 +205,7 @@ async fn primaries_of_different_clusters_are_refused() {
     let store = store::open(&postgres::settings(&both.url)).await.unwrap();
     unwrap_lease(store.reserve(new_reserve_request("k-1")).await.unwrap());
     link.release_connections();
+    assert!(!store.has_changed_primary());
     assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 2, has_changed: true });
     let error = refusal(&*store).await;
     assert!(error.contains("different database clusters"), "{error}");
