@@ -330,7 +330,10 @@ impl Gate {
         let mut reserving_since = BootInstant::now();
         let may_start = if !instance_lease.may_start() || self.instance.drain_expired.is_cancelled() {
             Err(StartHindrance::NoLease)
-        } else if self.instance.bodies.is_full() || self.instance.response_bodies.is_full() {
+        } else if self.instance.bodies.is_full()
+            || self.instance.response_bodies.is_full()
+            || in_flight.is_full_of_unstored_outcomes()
+        {
             Err(StartHindrance::Overloaded)
         } else {
             Ok(())

@@ -59,10 +59,10 @@ pub enum ReserveResult {
 }
 
 impl ReserveResult {
-    /// The result of a takeover from the attempt with this token. One that has started over as attempt 1 has taken nothing.
+    /// The result of a takeover from the attempt with this token.
     pub fn taken_over_from(mut self, token: Token) -> Self {
         if let Self::Fresh(lease) = &mut self {
-            lease.taken_from = Some(token).filter(|_| lease.attempt > 1);
+            lease.taken_from = Some(token);
         }
         self
     }
@@ -76,8 +76,8 @@ pub struct AttemptLease {
     pub reserve_request: Arc<ReserveRequest>,
     /// The attempt's number, for people and for the upstream: 1 for the first.
     pub attempt: u32,
-    /// The token of the attempt whose record this attempt has taken over, so that a store that loses the takeover has that
-    /// record again; `None` for a first attempt and for a delivery.
+    /// The token of the record that this attempt has taken over, so that a store that loses the takeover has that record again;
+    /// `None` for a key that had no record.
     pub taken_from: Option<Token>,
     /// The last recovery point that the service has reported for an earlier attempt.
     pub recovery_point: Option<RecoveryPoint>,
@@ -166,13 +166,17 @@ impl Settlement {
 
     /// Whether the record found is the one that this attempt's takeover had replaced: the store has lost the takeover, and no
     /// other attempt has begun since, because each replaces the token. The outcome then replaces the record again, where it
-    /// would be restored without one.
+    /// would be restored without one. The store may have lost the end of the earlier attempt too, which is in flight again.
     fn repairs_lost_takeover(&self, found: &Record) -> bool {
         self.lease_to_restore().is_some_and(|lease| {
             lease.taken_from == Some(found.token)
-                && found.attempt < lease.attempt
-                && found.accepted_at.is_none()
-                && matches!(found.state, KeyState::Retryable | KeyState::Unknown)
+                && match found.state {
+                    KeyState::InFlight | KeyState::Queued | KeyState::Unknown => found.attempt < lease.attempt,
+                    KeyState::Retryable => found.attempt < lease.attempt || lease.attempt == 1,
+                    // A new life of the key, which began after the record's TTL.
+                    KeyState::Completed(_) | KeyState::Expired => lease.attempt == 1,
+                    KeyState::Dead => false,
+                }
         })
     }
 
@@ -372,27 +376,26 @@ pub(crate) mod tests {
     #[test]
     fn a_lost_takeover_is_the_one_from_the_record_that_is_found_again() {
         let (before, ttl) = (token(7), Duration::from_secs(1));
-        let found = record(KeyState::Retryable, before);
         let is_lost = |attempt, found: Option<&Record>| {
             lease(attempt, Some(before)).complete(response("a"), ttl).is_lost_from(found)
         };
-        assert!(is_lost(2, Some(&found)));
-        assert!(is_lost(2, Some(&record(KeyState::Unknown, before))));
+        for (state, by_a_second, by_a_new_life) in [
+            (KeyState::InFlight, true, false),
+            (KeyState::Queued, true, false),
+            (KeyState::Retryable, true, true),
+            (KeyState::Unknown, true, false),
+            (completed("b"), false, true),
+            (KeyState::Expired, false, true),
+            (KeyState::Dead, false, false),
+        ] {
+            let found = record(state, before);
+            assert_eq!((is_lost(2, Some(&found)), is_lost(1, Some(&found))), (by_a_second, by_a_new_life), "{found:?}");
+            assert!(!is_lost(2, Some(&Record { token: token(8), ..found })), "another attempt has begun since");
+        }
         assert!(is_lost(2, None));
-        assert!(!is_lost(1, Some(&found)), "the same attempt");
-        assert!(!is_lost(2, Some(&record(KeyState::InFlight, before))));
-        assert!(!is_lost(2, Some(&record(KeyState::Retryable, token(8)))), "another attempt has begun since");
-        assert!(!is_lost(2, Some(&Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..found.clone() })));
+        let found = record(KeyState::Retryable, before);
+        assert!(!is_lost(2, Some(&Record { attempt: 2, ..found.clone() })), "not before this attempt");
         assert!(!lease(2, Some(before)).release(ttl).is_lost_from(None), "nothing is lost with a retryable key");
         assert!(!lease(2, None).complete(response("a"), ttl).is_lost_from(Some(&found)), "nothing was taken over");
-    }
-
-    #[test]
-    fn only_a_later_attempt_has_taken_a_record_over() {
-        let taken_from = |attempt| match ReserveResult::Fresh(lease(attempt, None)).taken_over_from(token(7)) {
-            ReserveResult::Fresh(lease) => lease.taken_from,
-            ReserveResult::Taken(_) => unreachable!("it was fresh"),
-        };
-        assert_eq!((taken_from(1), taken_from(2)), (None, Some(token(7))));
     }
 }

@@ -17,7 +17,8 @@ use crate::seeded_bug::SeededBug;
 pub(super) enum StartHindrance {
     /// It has no valid lease, or its drain is over.
     NoLease,
-    /// Bodies fill their memory: requests without a body, whose responses may be large, would add to it.
+    /// Bodies, or outcomes that the store does not take, fill their memory. Requests without a body, whose responses may be large, would
+    /// add to it.
     Overloaded,
 }
 

@@ -33,6 +33,8 @@ pub struct RawDeliveryJob<'a> {
     pub id: &'a [u8],
     /// The attempt's token.
     pub token: &'a [u8],
+    /// The token before it.
+    pub taken_from: &'a [u8],
     /// The caller's scope.
     pub scope: &'a [u8],
     /// The space within which the key is unique.
@@ -97,7 +99,7 @@ impl RawDeliveryJob<'_> {
             lease: AttemptLease {
                 reserve_request: Arc::new(reserve_request),
                 attempt,
-                taken_from: None,
+                taken_from: Some(Token::from_stored(self.taken_from).ok_or(CorruptRow("token"))?),
                 recovery_point,
                 delivery: Some(delivery),
             },

@@ -132,7 +132,7 @@ impl Deliverer {
         let Instance { store, instance_lease, in_flight, config, tracker, .. } = &*self.instance;
         let delivered = std::mem::take(&mut *self.lock());
         let idle = delivered.is_empty() && policies.is_empty();
-        if !instance_lease.may_start() || idle {
+        if !instance_lease.may_start() || in_flight.is_full_of_unstored_outcomes() || idle {
             self.lock().extend(delivered);
             return Ok(0);
         }

@@ -210,6 +210,30 @@ async fn an_outage_that_lasts_longer_than_the_ttl_loses_no_outcome() {
 }
 
 #[tokio::test]
+async fn a_store_that_takes_reservations_and_no_outcomes_stops_new_attempts() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+    let client = database.client().await;
+    let world = World::guarding(store, "max_response_body = \"32MiB\"").await;
+    let refuse = "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end';
+                  create trigger refuse before update on oncegate.keys for each row
+                  when (new.state = 'completed') execute function refuse()";
+    client.batch_execute(refuse).await.unwrap();
+    // Three of them are more than 64 MiB.
+    world.upstream.answer_all(Answer::status(201).body(vec![b'x'; 25 << 20]));
+    for key in ["k-1", "k-2", "k-3"] {
+        assert_eq!(world.pay(key).send().await.oncegate_status(), Some("unstored"));
+    }
+    assert_eq!(world.pay("k-4").send().await.outcome(), (503, "overloaded".to_owned()));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("unstored"), "its outcome is known");
+    assert_eq!(world.upstream.calls(), 3);
+    client.batch_execute("drop trigger refuse on oncegate.keys").await.unwrap();
+    let executed = async || Some(world.pay("k-4").send().await).filter(|answer| answer.status == 201);
+    assert_eq!(eventually(TEST_TIMEOUT, executed).await.oncegate_status(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 4);
+}
+
+#[tokio::test]
 async fn a_released_response_is_called_released_although_its_release_cannot_be_stored() {
     let (world, wire) = remote(|setup| setup).await;
     let first = answered_without_store(&world, &wire, 503).await;

@@ -175,6 +175,7 @@ fn read_raw_job(row: &Row) -> Result<RawDeliveryJob<'_>, Error> {
     Ok(RawDeliveryJob {
         id: row.try_get("id")?,
         token: row.try_get("token")?,
+        taken_from: row.try_get("taken_from")?,
         scope: row.try_get("scope")?,
         space: row.try_get("space")?,
         key: row.try_get("key")?,

@@ -124,9 +124,7 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
                     ":now": now,
                 })?;
                 let Some(row) = rows.next()? else { continue };
-                match read_raw_job(row, token, due.spent, due.give_up_in_ms)
-                    .and_then(|raw| Ok(raw.decode(&order.service, order)?))
-                {
+                match read_raw_job(row, token, &due).and_then(|raw| Ok(raw.decode(&order.service, order)?)) {
                     Ok(job) => picked.jobs.push(job),
                     // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
                     // delivered.
@@ -185,12 +183,12 @@ fn list_due(
 fn read_raw_job<'a>(
     row: &'a Row<'_>,
     token: &'a Token,
-    spent: i64,
-    give_up_in_ms: i64,
+    due: &'a DueDelivery,
 ) -> Result<RawDeliveryJob<'a>, SqliteFailure> {
     Ok(RawDeliveryJob {
         id: blob(row, "id")?.ok_or(CorruptRow("id"))?,
         token: token.as_bytes(),
+        taken_from: &due.token,
         scope: blob(row, "scope")?.ok_or(CorruptRow("scope"))?,
         space: blob(row, "space")?.ok_or(CorruptRow("space"))?,
         key: blob(row, "key")?.ok_or(CorruptRow("key"))?,
@@ -201,8 +199,8 @@ fn read_raw_job<'a>(
         attempt: row.get("attempt")?,
         recovery_point: optional_text(row, "recovery_point")?,
         accepted_at_ms: row.get("accepted_at")?,
-        spent,
-        give_up_in_ms,
+        spent: due.spent,
+        give_up_in_ms: due.give_up_in_ms,
         secret: text(row, "secret")?,
         sealed: blob(row, "sealed")?.ok_or(CorruptRow("its request"))?,
     })

@@ -15,9 +15,11 @@ use oncegate::domain::response_policy::OnUnknown;
 use oncegate::domain::retry::RetryPolicy;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
 use oncegate::domain::state::StateKind;
+use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
 use oncegate::store::{ExpectedRecord, SettleResult};
 
+use super::losses::{copy_keys, fall_back};
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_pick_up_request,
@@ -622,4 +624,26 @@ pub async fn a_backlog_hides_no_delivery_in_another_state(mut world: StoreFixtur
     let count = |state| tally.counts.iter().find(|count| count.state == state).map(|count| (count.keys, count.exact));
     assert_eq!(count(StateKind::Unknown), Some((1, true)));
     assert_eq!(count(StateKind::Queued), Some((COUNTED_MAX.into(), false)));
+}
+
+pub async fn an_outcome_with_a_lost_pick_up_is_not_delivered_again(mut world: StoreFixture) {
+    for state in ["queued", "unknown"] {
+        let first = new_reserve_request(state);
+        world.accept(&first).await;
+        let repeats = || DeliveryPolicy { on_unknown: OnUnknown::Retry, ..terms() };
+        if state == "unknown" {
+            let job = world.pick_one(terms()).await;
+            world.settle(job.lease.unknown(UnknownCause::Broken)).await;
+        }
+        copy_keys(&mut world).await;
+        let DeliveryJob { lease, .. } = world.pick_one(repeats()).await;
+        fall_back(&mut world).await;
+        assert_eq!(world.current_state(&first).await, state);
+        let (token, attempt) = (lease.reserve_request.token, lease.attempt);
+        world.settle(lease.complete(response(b"done"), DAY)).await;
+        let record = world.find(&first).await;
+        assert_eq!((record.token, record.attempt, record.state.name()), (token, attempt, "completed"));
+        assert!(record.accepted_at.is_some());
+        assert!(world.pick_up(pick(repeats(), 5)).await.jobs.is_empty());
+    }
 }

@@ -9,10 +9,10 @@ policies as materialized (
          as a (route, on_unknown, quiet_after_ms, time_limit_ms, max_attempts, give_up_after_ms, slots)
 ),
 queued_due as materialized (
-  select due.id, due.state, due.attempt, due.due_at as since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
+  select due.id, due.token as taken_from, due.state, due.attempt, due.due_at as since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
     from policies as a
    cross join lateral (
-           select k.id, k.state, k.attempt, k.due_at
+           select k.id, k.token, k.state, k.attempt, k.due_at
              from oncegate.keys as k
             where k.service = $1::text
               and k.state = 'queued'
@@ -29,10 +29,10 @@ queued_due as materialized (
    limit $8::bigint
 ),
 unknown_due as materialized (
-  select due.id, due.state, due.attempt, due.since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
+  select due.id, due.token as taken_from, due.state, due.attempt, due.since, a.route, a.slots, a.time_limit_ms, a.max_attempts, a.give_up_after_ms
     from policies as a
    cross join lateral (
-           select k.id, k.state, k.attempt, coalesce(k.due_at, k.settled_at) as since
+           select k.id, k.token, k.state, k.attempt, coalesce(k.due_at, k.settled_at) as since
              from oncegate.keys as k
             where k.service = $1
               and k.state = 'unknown'
@@ -88,7 +88,7 @@ started as (
     from assigned as d
    cross join durable
    where k.id = d.id and k.state = d.state and durable.setting is not null
-  returning k.id, k.token, k.scope, k.space, k.key, k.path, k.route, k.recipe, k.fingerprint, k.attempt,
+  returning k.id, k.token, d.taken_from, k.scope, k.space, k.key, k.path, k.route, k.recipe, k.fingerprint, k.attempt,
             k.recovery_point, k.accepted_at, d.spent, d.give_up_at, d.secret, d.sealed
 ),
 given_up as (
@@ -122,12 +122,12 @@ requests_deleted as (
      -- Spares the request of a later life, if the key is accepted anew at this moment.
      and o.since <= k.settled_at
 )
-select t.id, t.token, t.scope, t.space, t.key, t.path, t.route, t.recipe, t.fingerprint, t.attempt, t.recovery_point,
+select t.id, t.token, t.taken_from, t.scope, t.space, t.key, t.path, t.route, t.recipe, t.fingerprint, t.attempt, t.recovery_point,
        (date_part('epoch', t.accepted_at) * 1000)::bigint as accepted_at_ms,
        t.spent, (date_part('epoch', t.give_up_at - durable.now) * 1000)::bigint as give_up_in_ms,
        t.secret, t.sealed, null::text as note
   from started as t
  cross join durable
  union all
-select g.id, null, null, null, null, null, g.route, null, null, g.attempt, null, null, null, null, null, null, g.note
+select g.id, null, null, null, null, null, null, g.route, null, null, g.attempt, null, null, null, null, null, null, g.note
   from given_up as g

@@ -16,8 +16,8 @@ insert into oncegate.keys as k
 select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fingerprint, a.instance, a.token, a.attempt,
        -- The time when it began is lost. Late is the safe side: an unknown key becomes quiet later than it could.
        durable.now, durable.now, durable.now + a.time_limit_ms * interval '1 millisecond',
-       -- A completed record may also have been reaped or purged, and this be its settlement a second time. Then
-       -- it lives for one more TTL and no longer, as nobody settles for longer than that.
+       -- A completed record may also have been reaped or purged, and this be its settlement a second time, after an outage.
+       -- Then it lives for one more TTL.
        a.state, durable.now, durable.now + a.ttl_ms * interval '1 millisecond',
        a.remember_ms, a.status, a.fields, a.body, timestamptz 'epoch' + a.accepted_ms * interval '1 millisecond',
        a.cause, a.holder
@@ -30,10 +30,15 @@ select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fi
        instance = excluded.instance, token = excluded.token, state = excluded.state, attempt = excluded.attempt,
        reserved_at = excluded.reserved_at, deadline = excluded.deadline, settled_at = excluded.settled_at,
        expires_at = excluded.expires_at, remember_ms = excluded.remember_ms, status = excluded.status,
-       fields = excluded.fields, body = excluded.body, cause = excluded.cause, probes = null, absences = null, probe_at = null
+       fields = excluded.fields, body = excluded.body, cause = excluded.cause, probes = null, absences = null, probe_at = null,
+       accepted_at = excluded.accepted_at, due_at = null,
+       created_at = case when k.attempt < excluded.attempt then k.created_at else excluded.created_at end,
+       recovery_point = case when k.attempt < excluded.attempt then k.recovery_point end,
+       earlier = case when k.attempt < excluded.attempt then k.earlier end
  -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
  where k.token = (select ended.taken_from from ended where ended.id = k.id)
-   and k.attempt < excluded.attempt
-   and k.state in ('retryable', 'unknown')
-   and k.accepted_at is null
+   and case when k.attempt < excluded.attempt then k.state in ('in_flight', 'queued', 'retryable', 'unknown')
+            -- A new life of the key, which began after the TTL of this row.
+            else excluded.attempt = 1 and k.state in ('completed', 'expired', 'retryable')
+       end
 returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms
