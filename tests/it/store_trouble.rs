@@ -210,6 +210,21 @@ async fn an_outage_that_lasts_longer_than_the_ttl_loses_no_outcome() {
 }
 
 #[tokio::test]
+async fn a_request_whose_reservation_the_store_refuses_is_not_sent() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+    let client = database.client().await;
+    let world = World::with(store, |setup| setup).await;
+    let refuse = "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end';
+                  create trigger refuse before insert on oncegate.keys for each row execute function refuse()";
+    client.batch_execute(refuse).await.unwrap();
+    is_unavailable(&world.pay("k-1").send().await);
+    client.batch_execute("drop trigger refuse on oncegate.keys").await.unwrap();
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn a_store_that_takes_reservations_and_no_outcomes_stops_new_attempts() {
     let store = Store::postgres().await;
     let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
