@@ -274,6 +274,32 @@ mod tests {
     }
 
     #[test]
+    fn a_status_that_refuses_the_caller_is_told_from_others() {
+        let http = |code| ServiceStatus::from(StatusCode::from_u16(code).unwrap());
+        let refuses = [
+            http(401),
+            http(403),
+            ServiceStatus::Grpc(GrpcStatus::PermissionDenied),
+            ServiceStatus::Grpc(GrpcStatus::Unauthenticated),
+        ];
+        assert!(refuses.iter().all(|status| status.refuses_caller()));
+        let others = [http(400), http(404), ServiceStatus::Grpc(GrpcStatus::NotFound), ServiceStatus::GrpcMissing];
+        assert!(others.iter().all(|status| !status.refuses_caller()));
+        assert_eq!(
+            [http(404), ServiceStatus::GrpcMissing].map(|status| status.to_string()),
+            ["404", "without grpc-status"]
+        );
+    }
+
+    #[test]
+    fn an_http_status_is_written_with_three_digits() {
+        assert!(StatusEntry::parse("201").is_some() && StatusEntry::parse("2xx").is_some());
+        assert!(
+            ["0201", "+201", "20", "199", "600", "1xx", "6xx"].iter().all(|text| StatusEntry::parse(text).is_none())
+        );
+    }
+
+    #[test]
     fn the_same_entry_in_two_written_lists_is_an_error() {
         let lists = [
             list(ResponseVerdict::Store, &["404", "404"], true),
