@@ -37,8 +37,7 @@ select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fi
        earlier = case when k.attempt < excluded.attempt then k.earlier end
  -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
  where k.token = (select ended.taken_from from ended where ended.id = k.id)
-   and case when k.attempt < excluded.attempt then k.state in ('in_flight', 'queued', 'retryable', 'unknown')
-            -- A new life of the key, which began after the TTL of this row.
-            else excluded.attempt = 1 and k.state in ('completed', 'expired', 'retryable')
-       end
+   and (   k.attempt < excluded.attempt and k.state in ('in_flight', 'queued', 'retryable', 'unknown')
+        -- A new life of the key, which began after the TTL of this row.
+        or excluded.attempt = 1 and k.state in ('completed', 'expired', 'retryable'))
 returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms

@@ -22,8 +22,7 @@ values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprin
        earlier = iif(keys.attempt < excluded.attempt, keys.earlier, null)
  -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
  where keys.token = :taken_from
-   and case when keys.attempt < excluded.attempt then keys.state in ('in_flight', 'queued', 'retryable', 'unknown')
-            -- A new life of the key, which began after the TTL of this row.
-            else excluded.attempt = 1 and keys.state in ('completed', 'expired', 'retryable')
-       end
+   and (   keys.attempt < excluded.attempt and keys.state in ('in_flight', 'queued', 'retryable', 'unknown')
+        -- A new life of the key, which began after the TTL of this row.
+        or excluded.attempt = 1 and keys.state in ('completed', 'expired', 'retryable'))
 returning expires_at
