@@ -28,14 +28,11 @@ impl Gate {
     /// may be so is the store asked. While it is away no response of the own attempt is given, unless the route prefers any answer
     /// to none.
     pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
-        if !self.may_be_superseded(&own) {
+        if !self.may_be_superseded(&own, guarded) {
             return guarded.decide(own);
         }
-        // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one. Under `hold` only a
-        // decision that the attempt was not executed lets another one follow.
-        let own_suffices = guarded.may_bypass()
-            || guarded.route().on_unknown == OnUnknown::Hold
-            || !matches!(own.state, KeyState::Completed(_));
+        // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one.
+        let own_suffices = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
         match self.instance.store.find(guarded.reserve_request.id).await {
             Ok(Some(stored)) => {
                 let stored = guarded.store_clock.certain(stored, guarded.reserve_request.time_limit);
@@ -54,12 +51,13 @@ impl Gate {
         }
     }
 
-    /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still to store: the
-    /// lease has ended since. The route may repeat what is unknown, or somebody may have decided that the attempt was not executed.
-    fn may_be_superseded(&self, own: &Record) -> bool {
+    /// Whether another instance may have started a later attempt than the one that runs here or has its outcome still to store:
+    /// the lease has ended since, and the route repeats what is unknown.
+    fn may_be_superseded(&self, own: &Record, guarded: &GuardedRequest) -> bool {
         let is_settled = matches!(&own.state, KeyState::Completed(completed) if completed.expires_at.is_some());
         !is_settled
             && !SeededBug::SupersededAnswered.is_active()
+            && guarded.route().on_unknown != OnUnknown::Hold
             && !self.instance.instance_lease.has_held_since(BootInstant::ago(own.running_for))
     }
 }
