@@ -87,13 +87,13 @@ impl Gate {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
         if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            self.guard(&head, evaded, context);
+            self.note_evaded_route(&head, evaded, context);
             return Err(OVERRIDDEN_METHOD);
         }
         let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
             RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
-                self.guard(&head, active, context);
+                self.note_evaded_route(&head, active, context);
                 return Err(path_ambiguous(&active.route));
             }
             RouteMatch::NoRoute if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
@@ -210,8 +210,8 @@ impl Gate {
         first_sent::check(&head.headers, route, || self.instance.store_clock.now())
     }
 
-    /// Notes the route in whose name a request is refused that would go around its guard.
-    fn guard(&self, head: &request::Parts, evaded: &ActiveRoute, context: &mut ResponseContext) {
+    /// Lets the refusal of a request that would go around a route's guard look like the route's other refusals.
+    fn note_evaded_route(&self, head: &request::Parts, evaded: &ActiveRoute, context: &mut ResponseContext) {
         context.note_route(&evaded.route);
         context.guard(&self.instance.observability, head, &evaded.metrics);
         echo_valid_key(head, &evaded.route, context);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join;
+use tokio_postgres::Client;
 
 use crate::harness::postgres::Cluster;
 use crate::harness::proxy::fails;
@@ -209,15 +210,23 @@ async fn an_outage_that_lasts_longer_than_the_ttl_loses_no_outcome() {
     assert_eq!(world.upstream.calls(), 1);
 }
 
-#[tokio::test]
-async fn a_request_whose_reservation_the_store_refuses_is_not_sent() {
+/// A world in PostgreSQL that guards `/pay` with these lines, and its database's client. The database refuses these writes of keys.
+async fn world_whose_store_refuses(writes: &str, lines: &str) -> (World, Client) {
     let store = Store::postgres().await;
     let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
     let client = database.client().await;
-    let world = World::with(store, |setup| setup).await;
-    let refuse = "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end';
-                  create trigger refuse before insert on oncegate.keys for each row execute function refuse()";
-    client.batch_execute(refuse).await.unwrap();
+    let world = World::guarding(store, lines).await;
+    let refuse = format!(
+        "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end';
+         create trigger refuse before {writes} execute function refuse()"
+    );
+    client.batch_execute(&refuse).await.unwrap();
+    (world, client)
+}
+
+#[tokio::test]
+async fn a_request_whose_reservation_the_store_refuses_is_not_sent() {
+    let (world, client) = world_whose_store_refuses("insert on oncegate.keys for each row", "").await;
     is_unavailable(&world.pay("k-1").send().await);
     client.batch_execute("drop trigger refuse on oncegate.keys").await.unwrap();
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
@@ -226,14 +235,8 @@ async fn a_request_whose_reservation_the_store_refuses_is_not_sent() {
 
 #[tokio::test]
 async fn a_store_that_takes_reservations_and_no_outcomes_stops_new_attempts() {
-    let store = Store::postgres().await;
-    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
-    let client = database.client().await;
-    let world = World::guarding(store, "max_response_body = \"32MiB\"").await;
-    let refuse = "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end';
-                  create trigger refuse before update on oncegate.keys for each row
-                  when (new.state = 'completed') execute function refuse()";
-    client.batch_execute(refuse).await.unwrap();
+    let outcomes = "update on oncegate.keys for each row when (new.state = 'completed')";
+    let (world, client) = world_whose_store_refuses(outcomes, "max_response_body = \"32MiB\"").await;
     // Three of them are more than 64 MiB.
     world.upstream.answer_all(Answer::status(201).body(vec![b'x'; 25 << 20]));
     for key in ["k-1", "k-2", "k-3"] {

@@ -26,7 +26,7 @@ use crate::trace;
 pub struct Service(Arc<ServiceState>);
 
 struct ServiceState {
-    /// All requests that arrived whole. One that is still worked on ends after all others.
+    /// All requests that arrived whole. The end of one that is still worked on is `Duration::MAX`.
     calls: Mutex<Vec<ServiceCall>>,
     effects: Mutex<Vec<Effect>>,
     /// The effect of each record's attempts, the first one.

@@ -1,20 +1,20 @@
 //! Faults between the store and its server, and rows that another transaction has locked.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{self, ExpectedRecord, SettleResult, Store, StoreError, StoreSettings};
+use oncegate::store::{self, ExpectedRecord, ReapScope, SettleResult, Store, StoreError, StoreSettings};
 use tokio_postgres::Client;
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::relay::Relay;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, any_time, completion, new_reserve_request, next_attempt_request, own_instance, renewal,
-    settlement, unwrap_lease,
+    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
+    renewal, settlement, unwrap_lease,
 };
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
@@ -444,3 +444,17 @@ pub async fn commits_wait_for(name: &str, cluster: &Cluster, client: &Client) {
 }
 
 pub const COMMITTING: &str = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'";
+
+#[tokio::test]
+async fn a_reaper_keeps_the_leases_that_have_not_ended_by_its_own_clock() {
+    let world = StoreFixture::postgres().await;
+    let (store, client) = (world.store(), world.database().client().await);
+    store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
+    // As if the server's clock had been set forward by three days since.
+    client.batch_execute("update oncegate.instances set lease_until = lease_until - interval '4 days'").await.unwrap();
+    let own_clock = ReapScope { as_of: SystemTime::now() - 3 * DAY, settled_since: SystemTime::UNIX_EPOCH };
+    for (scope, left) in [(own_clock, 1), (all_records(), 0)] {
+        store.reap(10, scope).await.unwrap();
+        assert_eq!(number(&client, "select count(*) from oncegate.instances").await, left);
+    }
+}
