@@ -312,6 +312,7 @@ mod tests {
     use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use crate::domain::ids::{RecordId, Token};
     use crate::domain::record::RecordReading;
+    use crate::machine::SimulatedMachine;
 
     const HOUR: Duration = Duration::from_secs(60 * 60);
     const MINUTE: Duration = Duration::from_secs(60);
@@ -328,7 +329,11 @@ mod tests {
         StoreClock::new(LIMITS, &reading(boot() - signed_millis(ago), 0, 0))
     }
 
+    /// The boot time of a machine that has been up for ten days: one that has just started has no hour to look back on.
     fn boot() -> i64 {
+        const TEN_DAYS_MS: u64 = 10 * 24 * 60 * 60 * 1_000;
+        SimulatedMachine { boot_millis: || TEN_DAYS_MS, fill_random: |_| unreachable!("nothing random is needed") }
+            .install();
         BootInstant::now().millis().cast_signed()
     }
 
