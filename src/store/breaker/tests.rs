@@ -13,6 +13,7 @@ struct FakeStore {
     is_away: AtomicBool,
     /// Everything but pings fails.
     only_pings: AtomicBool,
+    has_changed_primary: AtomicBool,
     pings: AtomicU32,
     finds: AtomicU32,
 }
@@ -63,7 +64,7 @@ impl Store for FakeStore {
     }
 
     fn has_changed_primary(&self) -> bool {
-        false
+        self.has_changed_primary.load(Ordering::SeqCst)
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
@@ -296,4 +297,13 @@ async fn counts_of_live_keys_that_fail_do_not_open_the_breaker_and_an_open_one_r
     let asked = Instant::now();
     assert!(matches!(count().await, Err(StoreError::Unavailable(_))));
     assert_eq!(asked.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_tells_of_a_changed_primary() {
+    let (store, breaker) = behind_a_breaker();
+    assert!(!breaker.has_changed_primary());
+    breaker.lock().is_open = true;
+    store.has_changed_primary.store(true, Ordering::SeqCst);
+    assert!(breaker.has_changed_primary());
 }

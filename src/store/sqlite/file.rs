@@ -128,3 +128,24 @@ fn check(db: &Connection, path: &Path, bytes: u64) -> Result<(), OpenError> {
         _ => Err(OpenError::Damaged { path: path.to_owned(), source: verdict.into() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_writes_through_to_the_disk_and_notices_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = open(&folder.path().join("store.db")).unwrap();
+        let setting = |name: &str| db.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0)).unwrap();
+        // 2 is `full` and `memory`.
+        let expected = [
+            ("synchronous", 2),
+            ("journal_size_limit", LOG_BYTES_KEPT),
+            ("cell_size_check", 1),
+            ("trusted_schema", 0),
+            ("temp_store", 2),
+        ];
+        assert_eq!(expected.map(|(name, _)| (name, setting(name))), expected);
+    }
+}

@@ -167,6 +167,25 @@ async fn an_instance_that_starts_beside_two_primaries_uses_the_newest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_has_reached_a_newer_primary_says_so_before_a_heartbeat_asks() {
+    let pair = Pair::asynchronous().await;
+    let store = store::open(&postgres::settings(&pair.database.url)).await.unwrap();
+    let key = new_reserve_request("k-1");
+    let id = key.id;
+    unwrap_lease(store.reserve(key).await.unwrap());
+    pair.standby_has(1, "true").await;
+    assert!(!store.has_changed_primary());
+    block_in_place(|| {
+        pair.primary.crash();
+        pair.standby.promote();
+    });
+    eventually(TEST_TIMEOUT, async || store.find(id).await.ok()).await.expect("the standby has the key");
+    assert!(store.has_changed_primary());
+    assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 1, has_changed: true });
+    assert!(!store.has_changed_primary());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_primaries_on_one_timeline_are_both_refused() {
     let pair = Pair::asynchronous().await;
     let other = block_in_place(|| pair.primary.standby());
