@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::config;
-use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
+use crate::domain::attempt::{ReplacedRecord, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
@@ -228,6 +228,14 @@ pub struct ExpectedRecord {
     pub state: StateKind,
     /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
     pub past_ttl_at: Option<SystemTime>,
+}
+
+impl ExpectedRecord {
+    /// The record, once it is taken over.
+    fn replaced(&self) -> ReplacedRecord {
+        let was_completed = matches!(self.state, StateKind::Completed | StateKind::Expired);
+        ReplacedRecord { token: self.token, was_completed }
+    }
 }
 
 impl From<&Record> for ExpectedRecord {

@@ -59,13 +59,22 @@ pub enum ReserveResult {
 }
 
 impl ReserveResult {
-    /// The result of a takeover from the attempt with this token.
-    pub fn taken_over_from(mut self, token: Token) -> Self {
+    /// The result of a takeover from this record.
+    pub fn taken_over_from(mut self, replaced: ReplacedRecord) -> Self {
         if let Self::Fresh(lease) = &mut self {
-            lease.taken_from = Some(token);
+            lease.taken_from = Some(replaced);
         }
         self
     }
+}
+
+/// The record that a takeover or pick-up has replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplacedRecord {
+    /// Its newest attempt's token.
+    pub token: Token,
+    /// Whether it was completed. A new life of the key began then, after the record's TTL.
+    pub was_completed: bool,
 }
 
 /// The right to run one attempt. Not `Clone`, and ending the attempt consumes it: an attempt cannot be settled in two
@@ -76,9 +85,9 @@ pub struct AttemptLease {
     pub reserve_request: Arc<ReserveRequest>,
     /// The attempt's number, for people and for the upstream: 1 for the first.
     pub attempt: u32,
-    /// The token of the record that this attempt has taken over, so that a store that loses the takeover has that record again;
-    /// `None` for a key that had no record.
-    pub taken_from: Option<Token>,
+    /// The record that this attempt has replaced, which a store that loses the takeover has again; `None` for a key that had no
+    /// record.
+    pub taken_from: Option<ReplacedRecord>,
     /// The last recovery point that the service has reported for an earlier attempt.
     pub recovery_point: Option<RecoveryPoint>,
     /// The delivery that this attempt is, where the request was accepted for asynchronous delivery and no client waits.
@@ -168,16 +177,17 @@ impl Settlement {
     /// other attempt has begun since, because each replaces the token. The outcome then replaces the record again, where it
     /// would be restored without one. The store may have lost the end of the earlier attempt too, which is in flight again.
     fn repairs_lost_takeover(&self, found: &Record) -> bool {
-        self.lease_to_restore().is_some_and(|lease| {
-            lease.taken_from == Some(found.token)
-                && match found.state {
-                    KeyState::InFlight | KeyState::Queued | KeyState::Unknown => found.attempt < lease.attempt,
-                    KeyState::Retryable => found.attempt < lease.attempt || lease.attempt == 1,
-                    // A new life of the key, which began after the record's TTL.
-                    KeyState::Completed(_) | KeyState::Expired => lease.attempt == 1,
-                    KeyState::Dead => false,
+        let Some(replaced) = self.lease_to_restore().and_then(|lease| lease.taken_from) else { return false };
+        replaced.token == found.token
+            && match found.state {
+                KeyState::InFlight | KeyState::Queued | KeyState::Retryable | KeyState::Unknown => {
+                    !replaced.was_completed
                 }
-        })
+                // A record that was completed only since the failover keeps its response.
+                KeyState::Completed(_) | KeyState::Expired => replaced.was_completed,
+                // Given up since the failover. As elsewhere, a response counts whatever the key has become.
+                KeyState::Dead => !replaced.was_completed && matches!(self.outcome, AttemptOutcome::Completed { .. }),
+            }
     }
 
     /// Whether the record has this outcome of this very attempt. The service or an operator may have settled it otherwise.
@@ -296,7 +306,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn lease(attempt: u32, taken_from: Option<Token>) -> AttemptLease {
+    fn lease(attempt: u32, taken_from: Option<ReplacedRecord>) -> AttemptLease {
         let reserve_request = Arc::new(reserve_request());
         AttemptLease { reserve_request, attempt, taken_from, recovery_point: None, delivery: None }
     }
@@ -375,27 +385,32 @@ pub(crate) mod tests {
 
     #[test]
     fn a_lost_takeover_is_the_one_from_the_record_that_is_found_again() {
-        let (before, ttl) = (token(7), Duration::from_secs(1));
-        let is_lost = |attempt, found: Option<&Record>| {
-            lease(attempt, Some(before)).complete(response("a"), ttl).is_lost_from(found)
-        };
-        for (state, by_a_second, by_a_new_life) in [
+        let ttl = Duration::from_secs(1);
+        let after = |was_completed| lease(2, Some(ReplacedRecord { token: token(7), was_completed }));
+        let is_lost = |settlement: Settlement, found: &Record| settlement.is_lost_from(Some(found));
+        for (state, from_incomplete, from_completed) in [
             (KeyState::InFlight, true, false),
             (KeyState::Queued, true, false),
-            (KeyState::Retryable, true, true),
+            (KeyState::Retryable, true, false),
             (KeyState::Unknown, true, false),
+            (KeyState::Dead, true, false),
             (completed("b"), false, true),
             (KeyState::Expired, false, true),
-            (KeyState::Dead, false, false),
         ] {
-            let found = record(state, before);
-            assert_eq!((is_lost(2, Some(&found)), is_lost(1, Some(&found))), (by_a_second, by_a_new_life), "{found:?}");
-            assert!(!is_lost(2, Some(&Record { token: token(8), ..found })), "another attempt has begun since");
+            let is_dead = matches!(state, KeyState::Dead);
+            let found = record(state, token(7));
+            for (was_completed, expected) in [(false, from_incomplete), (true, from_completed)] {
+                let completes = after(was_completed).complete(response("a"), ttl);
+                assert_eq!(is_lost(completes, &found), expected, "{found:?}");
+                let unknown = after(was_completed).unknown(UnknownCause::Broken);
+                assert_eq!(is_lost(unknown, &found), expected && !is_dead, "{found:?}");
+            }
+            let later = Record { token: token(8), ..found };
+            assert!(!is_lost(after(false).complete(response("a"), ttl), &later), "another attempt has begun since");
         }
-        assert!(is_lost(2, None));
-        let found = record(KeyState::Retryable, before);
-        assert!(!is_lost(2, Some(&Record { attempt: 2, ..found.clone() })), "not before this attempt");
-        assert!(!lease(2, Some(before)).release(ttl).is_lost_from(None), "nothing is lost with a retryable key");
+        assert!(after(false).complete(response("a"), ttl).is_lost_from(None));
+        let found = record(KeyState::Retryable, token(7));
+        assert!(!after(false).release(ttl).is_lost_from(None), "nothing is lost with a retryable key");
         assert!(!lease(2, None).complete(response("a"), ttl).is_lost_from(Some(&found)), "nothing was taken over");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::row;
-use crate::domain::attempt::{AttemptLease, ReserveRequest};
+use crate::domain::attempt::{AttemptLease, ReplacedRecord, ReserveRequest};
 use crate::domain::delivery::{DeliveryJob, GivenUpKey, PickUpRequest};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{RecordId, Token};
@@ -99,7 +99,11 @@ impl RawDeliveryJob<'_> {
             lease: AttemptLease {
                 reserve_request: Arc::new(reserve_request),
                 attempt,
-                taken_from: Some(Token::from_stored(self.taken_from).ok_or(CorruptRow("token"))?),
+                // Only queued and unknown keys are picked up.
+                taken_from: Some(ReplacedRecord {
+                    token: Token::from_stored(self.taken_from).ok_or(CorruptRow("token"))?,
+                    was_completed: false,
+                }),
                 recovery_point,
                 delivery: Some(delivery),
             },

@@ -147,7 +147,7 @@ impl Store for Postgres {
         let deadline = self.deadline();
         Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
             let taking_over = self.take_over_once(reserve_request.clone(), from, in_doubt, deadline);
-            async move { Ok(taking_over.await?.taken_over_from(from.token)) }
+            async move { Ok(taking_over.await?.taken_over_from(from.replaced())) }
         }))
     }
 
@@ -431,7 +431,7 @@ impl Postgres {
                     tracing::warn!(record = %settlement.id, "the store has lost this attempt; its outcome is stored anew");
                     return Ok(SettleResult::Done { expires_at });
                 }
-                // Somebody else was faster: read who.
+                // Somebody else was faster, or holds the row's lock.
                 pauses.next().await;
                 continue;
             }

@@ -107,6 +107,8 @@ on_both! {
         a_restored_row_is_reaped_as_any_other,
         an_outcome_with_a_lost_takeover_replaces_the_record_before_it,
         an_outcome_with_a_lost_new_life_replaces_the_expired_record,
+        a_response_with_a_lost_takeover_settles_the_record_that_was_given_up_since,
+        a_response_stored_since_the_takeover_was_lost_is_kept,
         a_lost_takeover_replaces_no_later_attempt,
     }
     probes {
@@ -161,6 +163,7 @@ on_both! {
     deliveries {
         an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request,
         an_outcome_with_a_lost_pick_up_is_not_delivered_again,
+        an_unknown_delivery_with_a_lost_pick_up_keeps_its_pause,
         one_of_many_simultaneous_enqueues_or_reservations_gets_the_key,
         concurrent_pick_ups_get_disjoint_deliveries,
         a_second_enqueue_finds_the_first_record_and_changes_nothing,

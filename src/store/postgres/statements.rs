@@ -292,11 +292,11 @@ impl BatchStatement for RestoreStatement {
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let lost: Vec<_> = requests.iter().filter_map(|q| Some((q.0.lease_to_restore()?, &q.0.outcome))).collect();
+        let lost: Vec<_> = requests.iter().filter_map(|q| Some((q.0.lease_to_restore()?, &*q.0))).collect();
         let reserve_requests = map_all(&lost, |(lease, _)| &*lease.reserve_request);
         let recipes = map_all(&reserve_requests, |reserve_request| reserve_request.recipe.to_stored());
-        let terms = map_all(&lost, |(_, outcome)| OutcomeColumns::from_outcome(outcome));
-        let parameters: [Parameter<'_>; 23] = [
+        let terms = map_all(&lost, |(_, settlement)| OutcomeColumns::from_outcome(&settlement.outcome));
+        let parameters: [Parameter<'_>; 25] = [
             (
                 /* id */ &map_all(&reserve_requests, |reserve_request| reserve_request.id.as_bytes().as_slice()),
                 Type::BYTEA_ARRAY,
@@ -341,7 +341,7 @@ impl BatchStatement for RestoreStatement {
                 Type::INT8_ARRAY,
             ),
             (/* attempt */ &map_all(&lost, |(lease, _)| i32::try_from(lease.attempt).ok()), Type::INT4_ARRAY),
-            (/* state */ &map_all(&lost, |(_, outcome)| state_after(outcome)), Type::TEXT_ARRAY),
+            (/* state */ &map_all(&lost, |(_, settlement)| state_after(&settlement.outcome)), Type::TEXT_ARRAY),
             (/* ttl_ms */ &map_all(&terms, |t| t.ttl_ms), Type::INT8_ARRAY),
             (/* status */ &map_all(&terms, |t| t.status), Type::INT2_ARRAY),
             (/* fields */ &map_all(&terms, |t| t.fields.as_deref()), Type::BYTEA_ARRAY),
@@ -353,15 +353,21 @@ impl BatchStatement for RestoreStatement {
             ),
             (/* accepted_ms */ &map_all(&lost, |(lease, _)| accepted_ms(lease)), Type::INT8_ARRAY),
             (
-                /* taken_from */
-                &map_all(&lost, |(lease, _)| lease.taken_from.as_ref().map(|token| token.as_bytes().as_slice())),
+                /* replaced_token */
+                &map_all(&lost, |(lease, _)| lease.taken_from.as_ref().map(|it| it.token.as_bytes().as_slice())),
                 Type::BYTEA_ARRAY,
             ),
             (/* cause */ &map_all(&terms, |t| t.cause.as_deref()), Type::TEXT_ARRAY),
             (
+                /* replaced_was_completed */
+                &map_all(&lost, |(lease, _)| lease.taken_from.map(|it| it.was_completed)),
+                Type::BOOL_ARRAY,
+            ),
+            (
                 /* holder */ &map_all(&reserve_requests, |reserve_request| holder_bytes(reserve_request)),
                 Type::BYTEA_ARRAY,
             ),
+            (/* due_ms */ &map_all(&lost, |(_, settlement)| settlement.retry_in.map(millis)), Type::INT8_ARRAY),
         ];
         let rows = client.query_typed(RESTORE, &parameters).await?;
         expiries(&rows, requests.iter().map(|q| q.0.id))

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::writer::SqliteFailure;
-use crate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::recovery::RecoveryPoint;
@@ -93,11 +93,11 @@ pub(super) fn take_over(
         db.prepare_cached(TAKE_OVER)?.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     if let Some((attempt, reached)) = taken {
         let taken = fresh(reserve_request, row::attempt(attempt)?, row::recovery_point(reached.as_deref())?);
-        return Ok(taken.taken_over_from(from.token));
+        return Ok(taken.taken_over_from(from.replaced()));
     }
     match find(db, now, reserve_request.id)? {
         Some(found) => Ok(ReserveResult::Taken(found.record)),
-        None => reserve(db, now, reserve_request),
+        None => Ok(reserve(db, now, reserve_request)?.taken_over_from(from.replaced())),
     }
 }
 
@@ -129,7 +129,7 @@ pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Resu
     }
     let found = find(db, now, settlement.id)?.map(|found| found.record);
     match settlement.lease_to_restore() {
-        Some(lost) if settlement.is_lost_from(found.as_ref()) => restore(db, now, lost, &settlement.outcome),
+        Some(lost) if settlement.is_lost_from(found.as_ref()) => restore(db, now, lost, settlement),
         _ => Ok(SettleResult::Fenced(found)),
     }
 }
@@ -140,9 +140,9 @@ fn restore(
     db: &Connection,
     now: i64,
     lost: &AttemptLease,
-    outcome: &AttemptOutcome,
+    settlement: &Settlement,
 ) -> Result<SettleResult, SqliteFailure> {
-    let (reserve_request, terms) = (&lost.reserve_request, OutcomeColumns::from_outcome(outcome));
+    let (reserve_request, terms) = (&lost.reserve_request, OutcomeColumns::from_outcome(&settlement.outcome));
     let parameters = named_params! {
         ":id": reserve_request.id.as_bytes(),
         ":service": &*reserve_request.service,
@@ -158,8 +158,10 @@ fn restore(
         ":time_limit_ms": millis(reserve_request.time_limit),
         ":attempt": lost.attempt,
         ":accepted_at": accepted_ms(lost),
-        ":taken_from": lost.taken_from.as_ref().map(Token::as_bytes),
-        ":state": state_after(outcome),
+        ":replaced_token": lost.taken_from.as_ref().map(|replaced| replaced.token.as_bytes()),
+        ":replaced_was_completed": lost.taken_from.map(|replaced| replaced.was_completed),
+        ":state": state_after(&settlement.outcome),
+        ":due_ms": settlement.retry_in.map(millis),
         ":ttl_ms": terms.ttl_ms,
         ":remember_ms": terms.remember_ms,
         ":status": terms.status,

@@ -647,3 +647,15 @@ pub async fn an_outcome_with_a_lost_pick_up_is_not_delivered_again(mut world: St
         assert!(world.pick_up(pick(repeats(), 5)).await.jobs.is_empty());
     }
 }
+
+pub async fn an_unknown_delivery_with_a_lost_pick_up_keeps_its_pause(mut world: StoreFixture) {
+    let repeats = || DeliveryPolicy { on_unknown: OnUnknown::Retry, ..terms() };
+    for (key, pause, is_due) in [("paused", DAY, false), ("due", Duration::ZERO, true)] {
+        world.accept(&new_reserve_request(key)).await;
+        copy_keys(&mut world).await;
+        let lease = world.pick_one(repeats()).await.lease;
+        fall_back(&mut world).await;
+        world.settle(lease.unknown(UnknownCause::Broken).with_retry_in(Some(pause))).await;
+        assert_eq!(world.pick_up(pick(repeats(), 1)).await.jobs.len(), usize::from(is_due), "{key}");
+    }
+}

@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
+use oncegate::domain::attempt::{
+    AttemptLease, AttemptOutcome, ReplacedRecord, ReserveRequest, ReserveResult, Settlement,
+};
 use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{ExpectedRecord, SettleResult};
@@ -13,6 +15,7 @@ use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, completion, new_reserve_request, next_attempt_request, response, settlement,
     unwrap_lease,
 };
+use crate::harness::{TEST_TIMEOUT, eventually};
 
 const LOSE_IT: &str = "delete from keys";
 
@@ -152,7 +155,10 @@ async fn lost_takeover(world: &mut StoreFixture, key: &str, state: &str) -> (Res
     }
     let seen = ExpectedRecord::from(&world.find(&first).await);
     let second = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
-    assert_eq!((second.attempt, second.taken_from), (2, Some(first.token)));
+    assert_eq!(
+        (second.attempt, second.taken_from),
+        (2, Some(ReplacedRecord { token: first.token, was_completed: false }))
+    );
     fall_back(world).await;
     (first, second)
 }
@@ -180,6 +186,42 @@ pub async fn an_outcome_with_a_lost_takeover_replaces_the_record_before_it(mut w
         let before = world.find(&first).await;
         assert_eq!(world.settle_late(second.release(DAY)).await.unwrap().token, first.token);
         assert_eq!(world.find(&first).await.state.name(), before.state.name());
+    }
+}
+
+pub async fn a_response_with_a_lost_takeover_settles_the_record_that_was_given_up_since(mut world: StoreFixture) {
+    for key in ["completed", "unknown"] {
+        let (first, second) = lost_takeover(&mut world, key, "unknown").await;
+        let token = second.reserve_request.token;
+        let id = world.bytes(&first.id.to_string());
+        world.execute_sql(&format!("update keys set state = 'dead' where id = {id}")).await.unwrap();
+        if key == "completed" {
+            world.settle(second.complete(response(b"paid"), DAY)).await;
+            assert_eq!(world.find(&first).await.token, token);
+        } else {
+            let left = world.settle_late(second.unknown(UnknownCause::Broken)).await.unwrap();
+            assert_eq!((left.token, left.state.name()), (first.token, "dead"));
+        }
+    }
+}
+
+pub async fn a_response_stored_since_the_takeover_was_lost_is_kept(mut world: StoreFixture) {
+    for past_ttl in [false, true] {
+        let first = new_reserve_request(if past_ttl { "new-life" } else { "next-attempt" });
+        let lease = world.reserve(&first).await;
+        // One millisecond, because a key with a TTL of zero is forgotten.
+        let ttl = if past_ttl { Duration::from_millis(1) } else { DAY };
+        world.settle(lease.release(ttl)).await;
+        eventually(TEST_TIMEOUT, async || (world.find(&first).await.past_ttl == past_ttl).then_some(())).await;
+        copy_keys(&mut world).await;
+        let seen = ExpectedRecord::from(&world.find(&first).await);
+        let later = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+        assert_eq!(later.attempt, if past_ttl { 1 } else { 2 });
+        fall_back(&mut world).await;
+        world.settle(completion(&first, b"reported late")).await;
+        let kept = world.settle_late(later.complete(response(b"another"), DAY)).await.unwrap();
+        let KeyState::Completed(completed) = kept.state else { panic!("it is not completed") };
+        assert_eq!((kept.token, completed.response), (first.token, response(b"reported late")));
     }
 }
 
@@ -211,7 +253,10 @@ pub async fn an_outcome_with_a_lost_new_life_replaces_the_expired_record(mut wor
         let seen = ExpectedRecord::from(&world.find(&first).await);
         copy_keys(&mut world).await;
         let later = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
-        assert_eq!((later.attempt, later.taken_from), (1, Some(first.token)));
+        assert_eq!(
+            (later.attempt, later.taken_from),
+            (1, Some(ReplacedRecord { token: first.token, was_completed: true }))
+        );
         fall_back(&mut world).await;
         let token = later.reserve_request.token;
         let is_unknown = key == "unknown";

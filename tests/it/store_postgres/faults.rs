@@ -14,7 +14,7 @@ use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::relay::Relay;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
-    renewal, settlement, unwrap_lease,
+    renewal, response, settlement, unwrap_lease,
 };
 use crate::store_postgres::{CONNECTIONS, eventually, number};
 
@@ -210,6 +210,38 @@ async fn a_locked_row_delays_no_other_key() {
     let (((), taken_over), ()) = join(join(held_ends, taken_over), others).await;
     assert_eq!(unwrap_lease(taken_over.unwrap()).reserve_request.token, next.token);
     assert_eq!(world.find(held).await.state.name(), "completed");
+}
+
+#[tokio::test]
+async fn a_locked_row_delays_no_lost_outcome_of_another_key() {
+    let world = StoreFixture::postgres().await;
+    let client = world.database().client().await;
+    let mut lost = Vec::new();
+    for key in ["held", "free"] {
+        let first = new_reserve_request(key);
+        world.reserve(&first).await;
+        world.settle(settlement(&first, AttemptOutcome::Retryable { ttl: DAY })).await;
+        let seen = ExpectedRecord::from(&world.find(&first).await);
+        let taking_over = world.store().take_over(next_attempt_request(&first), seen).await.unwrap();
+        // As a failover leaves it that has lost the takeover.
+        let back = "update oncegate.keys set token = $2, attempt = 1, state = 'retryable', settled_at = reserved_at,
+          expires_at = reserved_at + interval '1 day' where id = $1";
+        let (id, token) = (first.id.as_bytes().as_slice(), first.token.as_bytes().as_slice());
+        client.execute(back, &[&id, &token]).await.unwrap();
+        lost.push((first, unwrap_lease(taking_over)));
+    }
+    let [(held, held_lease), (free, free_lease)] = lost.try_into().unwrap();
+    client.batch_execute("begin").await.unwrap();
+    let lock = "select from oncegate.keys where id = $1 for no key update";
+    client.query(lock, &[&held.id.as_bytes().as_slice()]).await.unwrap();
+    let other = async {
+        world.settle(free_lease.complete(response(b"paid"), DAY)).await;
+        assert_eq!(world.find(&free).await.state.name(), "completed");
+        assert_eq!(world.find(&held).await.state.name(), "retryable");
+        client.batch_execute("rollback").await.unwrap();
+    };
+    join(world.settle(held_lease.complete(response(b"paid"), DAY)), other).await;
+    assert_eq!(world.find(&held).await.state.name(), "completed");
 }
 
 #[tokio::test]
