@@ -180,13 +180,11 @@ impl Settlement {
         let Some(replaced) = self.lease_to_restore().and_then(|lease| lease.taken_from) else { return false };
         replaced.token == found.token
             && match found.state {
-                KeyState::InFlight | KeyState::Queued | KeyState::Retryable | KeyState::Unknown => {
-                    !replaced.was_completed
-                }
+                KeyState::InFlight | KeyState::Queued | KeyState::Retryable | KeyState::Unknown => true,
                 // A record that was completed only since the failover keeps its response.
                 KeyState::Completed(_) | KeyState::Expired => replaced.was_completed,
                 // Given up since the failover. As elsewhere, a response counts whatever the key has become.
-                KeyState::Dead => !replaced.was_completed && matches!(self.outcome, AttemptOutcome::Completed { .. }),
+                KeyState::Dead => matches!(self.outcome, AttemptOutcome::Completed { .. }),
             }
     }
 
@@ -388,18 +386,18 @@ pub(crate) mod tests {
         let ttl = Duration::from_secs(1);
         let after = |was_completed| lease(2, Some(ReplacedRecord { token: token(7), was_completed }));
         let is_lost = |settlement: Settlement, found: &Record| settlement.is_lost_from(Some(found));
-        for (state, from_incomplete, from_completed) in [
-            (KeyState::InFlight, true, false),
-            (KeyState::Queued, true, false),
-            (KeyState::Retryable, true, false),
-            (KeyState::Unknown, true, false),
-            (KeyState::Dead, true, false),
-            (completed("b"), false, true),
-            (KeyState::Expired, false, true),
+        for (state, from_incomplete) in [
+            (KeyState::InFlight, true),
+            (KeyState::Queued, true),
+            (KeyState::Retryable, true),
+            (KeyState::Unknown, true),
+            (KeyState::Dead, true),
+            (completed("b"), false),
+            (KeyState::Expired, false),
         ] {
             let is_dead = matches!(state, KeyState::Dead);
             let found = record(state, token(7));
-            for (was_completed, expected) in [(false, from_incomplete), (true, from_completed)] {
+            for (was_completed, expected) in [(false, from_incomplete), (true, true)] {
                 let completes = after(was_completed).complete(response("a"), ttl);
                 assert_eq!(is_lost(completes, &found), expected, "{found:?}");
                 let unknown = after(was_completed).unknown(UnknownCause::Broken);

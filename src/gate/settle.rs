@@ -67,7 +67,10 @@ pub(super) async fn persist(
         Ok(SettleResult::Done { expires_at }) => {
             cache_completed(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
         }
-        Ok(SettleResult::Fenced(Some(record))) => instance.cache_completed(record, epoch),
+        Ok(SettleResult::Fenced(Some(record))) => {
+            warn_of_another_attempt(&settlement, record);
+            instance.cache_completed(record, epoch);
+        }
         Ok(SettleResult::Fenced(None)) | Err(_) => {}
     }
     if result.is_ok() {
@@ -172,6 +175,14 @@ async fn settle_or_take_over(
     match instance.store.take_over(ReserveRequest::clone(&lease.reserve_request), record.into()).await? {
         ReserveResult::Fresh(_) => instance.store.settle(settlement.clone()).await,
         ReserveResult::Taken(record) => Ok(SettleResult::Fenced(Some(record))),
+    }
+}
+
+/// Logs that an attempt which may have executed has lost its key to another one, so that its outcome is dropped.
+fn warn_of_another_attempt(settlement: &Settlement, record: &Record) {
+    if record.token != settlement.token && settlement.lease_to_restore().is_some() {
+        let (id, stands) = (record.id, record.state.name());
+        tracing::warn!(record = %id, stands, "another attempt has the key, and this attempt's outcome is not stored");
     }
 }
 

@@ -269,9 +269,10 @@ impl SettleStatement {
     }
 }
 
-/// Writes the whole row of an ended attempt anew. Answers like [`SettleStatement`]; `None` where a row exists.
+/// Writes the whole row of an ended attempt anew. Answers like [`SettleStatement`]; `None` where another attempt has the row, or
+/// another transaction has locked it.
 ///
-/// Only for settlements that have something [`to_restore`](Settlement::to_restore): others are left out.
+/// Only for settlements with a [`lease_to_restore`](Settlement::lease_to_restore): others are left out.
 pub(super) struct RestoreStatement(pub Arc<Settlement>);
 
 impl ByteSize for RestoreStatement {

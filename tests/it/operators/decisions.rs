@@ -340,6 +340,7 @@ async fn an_old_attempts_late_answer_settles_nothing_while_the_new_attempt_runs(
     one.signal(Signal::CONT);
     let first = first.await.unwrap().unwrap();
     assert_eq!(first.oncegate_status(), Some("unstored"), "the key belongs to the new attempt");
+    one.wait_for_log("another attempt has the key").await;
     assert_eq!(other.post("/pay").key("k").body("x").send().await.oncegate_status(), Some("in-flight"));
     new.release();
     let second = second.await.unwrap().unwrap();

@@ -5,7 +5,7 @@
     from unnest($1::bytea[]) as wanted (id)
     join oncegate.keys as k on k.id = wanted.id
    order by k.id
-     for update of k skip locked
+     for no key update of k skip locked
 )
 , ended as materialized (
   select *
@@ -50,7 +50,7 @@ select a.id, a.service, a.scope, a.space, a.key, a.path, a.route, a.recipe, a.fi
                 where ended.id = k.id
                   and ended.replaced_token = k.token
                   -- A row that was completed only since it was lost keeps its response.
-                  and ended.replaced_was_completed = (k.state in ('completed', 'expired')))
+                  and (ended.replaced_was_completed or k.state not in ('completed', 'expired')))
    -- One that was given up since counts as any other that is dead: a response settles it.
    and (k.state <> 'dead' or excluded.state = 'completed')
 returning k.id, (date_part('epoch', k.expires_at) * 1000)::bigint as expires_at_ms

@@ -23,7 +23,7 @@ values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprin
  -- Only the row that the takeover had replaced: each attempt replaces the token, so none has begun since.
  where keys.token = :replaced_token
    -- A row that was completed only since it was lost keeps its response.
-   and :replaced_was_completed = (keys.state in ('completed', 'expired'))
+   and (:replaced_was_completed or keys.state not in ('completed', 'expired'))
    -- One that was given up since counts as any other that is dead: a response settles it.
    and (keys.state <> 'dead' or excluded.state = 'completed')
 returning expires_at
