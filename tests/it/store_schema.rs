@@ -460,6 +460,34 @@ fn sqlite_searches_unknown_deliveries_by_their_own_index() {
     }
 }
 
+/// The statements may read a whole index of keys only where it is a partial one, or where they have a limit and nothing to sort.
+#[test]
+fn no_sqlite_statement_reads_all_keys() {
+    const TABLES: [&str; 3] = ["audit", "keys", "outbox"];
+    const IN_ORDER_UP_TO_A_LIMIT: [&str; 3] =
+        ["count_settled_keys.sql", "delete_orphaned_requests.sql", "list_audit_entries.sql"];
+    let sqlite = rusqlite::Connection::open_in_memory().unwrap();
+    for step in ALL.into_iter().chain(SQLITE) {
+        sqlite.execute_batch(&migration("sqlite", step)).unwrap();
+    }
+    for file in fs::read_dir(sql_folder("sqlite")).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let sql = fs::read_to_string(&path).unwrap();
+        let words: Vec<&str> =
+            sql.split(|it: char| !it.is_alphanumeric() && it != '_').filter(|it| !it.is_empty()).collect();
+        let is_alias = |it: &&[&str]| TABLES.contains(&it[0]) && it[1] == "as";
+        let names: Vec<&str> = words.windows(3).filter(is_alias).map(|it| it[2]).chain(TABLES).collect();
+        let mut explained = sqlite.prepare(&format!("explain query plan {sql}")).unwrap();
+        let plan: Vec<String> = explained.raw_query().mapped(|row| row.get("detail")).map(Result::unwrap).collect();
+        for step in &plan {
+            let table = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+            let is_whole = names.contains(&table) && !step.contains("keys_in_flight") && !step.contains("keys_holder");
+            assert!(!is_whole || IN_ORDER_UP_TO_A_LIMIT.contains(&name), "{name} reads all of {table}: {plan:#?}");
+        }
+    }
+}
+
 /// A key in every state before every outcome, with the newest token and with another one.
 const SETTLEMENTS: &str = "
     create temporary table settlements on commit drop as
