@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz attacks apps clients simulation soak torture seeded-bugs ha upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +52,10 @@ test: ## All tests, on real services that they start themselves; installs what i
 
 fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each target; FUZZ_SECONDS, FUZZ=framing; needs nightly
 	FUZZ="$(FUZZ)" scripts/fuzz
+
+FILES ?= src/gate/decide.rs
+mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it; needs cargo-mutants
+	mutants/run $(FILES) -- $(TESTS)
 
 attacks: ## Slow, large and unfinished requests at a release build beside an honest client: three minutes, then a table; ATTACKS=large-h2 for one row
 	scripts/need nginx nghttp2-client nghttp2-server
