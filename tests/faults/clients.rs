@@ -31,9 +31,9 @@ const ACCOMPANIED_PER_MILLE: usize = 250;
 const GIVE_UP_PER_MILLE: usize = 750;
 /// Longer than the deliveries take that are waiting when the faults are over.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// The maximum number of keys of messages. Killed proxies leave up to one in six unknown, and the queue stands still once 1,000
-/// messages are.
-const MESSAGES_MAX: usize = 5_000;
+/// The maximum number of keys of messages. Killed proxies leave up to one in five unknown, with two copies each on average, and the
+/// queue stands still once 1,000 messages are.
+const MESSAGES_MAX: usize = 1_500;
 /// The maximum number of copies of a message.
 const COPIES_MAX: usize = 3;
 /// A longer body is remembered as its digest.
@@ -100,7 +100,7 @@ impl ClientPool {
                 for _ in 0..=random.below(COPIES_MAX) {
                     clients_pool.publish_one(&queue, name.clone()).await;
                 }
-                sleep(random.millis(200, 600)).await;
+                sleep(random.millis(600, 1_400)).await;
             }
         });
     }
