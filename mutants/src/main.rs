@@ -2,11 +2,11 @@
 //! `ONCEGATE_MUTANT` activates the mutant with its number in the list. So one build serves for all of them.
 //!
 //! ```text
-//! mutant-switches TREE LIST LEFT_OUT < /dev/null > regions.json
+//! mutant-switches TREE LIST LEFT_OUT > regions.json
 //! ```
 //!
-//! `LEFT_OUT` is a JSON array of the numbers that do not compile. The output names for each file where each mutant stands in the new
-//! text, so that `mutants/run` knows whose error a compiler's error is, and the mutants that cannot be switched.
+//! `LEFT_OUT` is a JSON array of the numbers that do not compile. The output tells the place of each mutant in the new text of its file,
+//! by which `mutants/run` finds the mutant that causes a compiler's error, and the numbers of the mutants without a switch.
 
 mod place;
 mod rewrite;

@@ -9,7 +9,8 @@ use serde::Serialize;
 pub enum Edit {
     /// Another expression in the place of a whole one.
     Choice { whole: Range<usize>, pieces: Vec<Piece> },
-    /// A match arm that does not match while the mutant is active. `word` begins its condition, or one follows up to `end`.
+    /// A match arm that does not match while the mutant is active: a condition is inserted. An arm with a condition of its own has
+    /// that up to `end`, and no `word` (` if`) is needed.
     Unless { at: usize, word: &'static str, end: Option<usize> },
     /// A function that returns a value at once.
     Return { at: usize, value: String },
