@@ -54,7 +54,7 @@ fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each t
 	FUZZ="$(FUZZ)" scripts/fuzz
 
 FILES ?= src/gate/decide.rs
-mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it; needs cargo-mutants
+mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it, one after another; needs cargo-mutants
 	mutants/run $(FILES) -- $(TESTS)
 
 attacks: ## Slow, large and unfinished requests at a release build beside an honest client: three minutes, then a table; ATTACKS=large-h2 for one row
