@@ -1,6 +1,37 @@
 //! Reservations that committed after their requests had given up.
 
-use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
+use crate::harness::database_link::DatabaseLink;
+use crate::harness::{Answer, Hold, Proxy, Setup, Store, TEST_TIMEOUT, World, eventually};
+
+#[tokio::test]
+async fn an_attempt_that_begins_while_its_instance_looks_for_orphans_keeps_its_key() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("it is PostgreSQL") };
+    let link = DatabaseLink::to(database).await;
+    let mut world = World::start(store).await;
+    let other = world.setup.start().await;
+    link.hold_statements("list_in_flight");
+    // A statement that waits for less than the store's timeout is executed.
+    let patient = |setup: Setup| setup.store("timeout = \"10s\"").store("sweep_every = \"100ms\"");
+    world.restart_as(|setup| patient(setup).through(&link.url)).await;
+    // The instance has looked at what runs: nothing. It has not yet asked the store what is reserved.
+    link.statement_held().await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    let pay = |proxy: &Proxy| proxy.post("/pay").key("k-1").body("10 EUR");
+    let first = pay(&world.proxy).spawn();
+    world.upstream.wait_for_executed(1).await;
+    // The next pass but one begins: those two are over.
+    for _ in 0..2 {
+        link.hold_statements("list_in_flight");
+        link.statement_held().await;
+    }
+    link.release_statements();
+    assert_eq!(pay(&other).send().await.outcome(), (409, "in-flight".to_owned()));
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().oncegate_status(), Some("executed"));
+    assert_eq!(world.upstream.calls(), 1);
+}
 
 #[tokio::test]
 async fn thousands_of_orphans_are_settled_in_batches_beside_a_locked_one() {

@@ -16,6 +16,15 @@ pub struct DatabaseLink {
     open: Arc<watch::Sender<bool>>,
     come: watch::Receiver<u32>,
     replies: Arc<Replies>,
+    statements: Arc<HeldStatements>,
+}
+
+/// The statements that wait on their way to the server.
+struct HeldStatements {
+    /// Statements with these words in their text wait for the next hold or release; the number counts both.
+    words: watch::Sender<(u32, Option<&'static str>)>,
+    /// The number of the last hold that has a statement.
+    come: watch::Sender<u32>,
 }
 
 /// The sizes of the server's replies, each from one message of the client to the next.
@@ -37,16 +46,17 @@ impl DatabaseLink {
         let (count, come) = watch::channel(0);
         let (stall_from, stalled) = (watch::Sender::new(usize::MAX), watch::Sender::new(0));
         let replies = Arc::new(Replies { largest: AtomicUsize::new(0), stall_from, stalled });
-        let (armed, opened, sizes) = (lose.clone(), open.clone(), replies.clone());
+        let statements = Arc::new(HeldStatements { words: watch::Sender::new((0, None)), come: watch::Sender::new(0) });
+        let (armed, opened, sizes, held) = (lose.clone(), open.clone(), replies.clone(), statements.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 count.send_modify(|count| *count += 1);
                 let _ = opened.subscribe().wait_for(|open| *open).await;
                 let far = TcpStream::connect(&address).await.unwrap();
-                tokio::spawn(forward(near, far, armed.clone(), sizes.clone()));
+                tokio::spawn(forward(near, far, armed.clone(), sizes.clone(), held.clone()));
             }
         });
-        Self { url, lose, open, come, replies }
+        Self { url, lose, open, come, replies, statements }
     }
 
     /// From now on new connections wait.
@@ -62,6 +72,22 @@ impl DatabaseLink {
     /// Accepts the waiting connections and all later ones.
     pub fn release_connections(&self) {
         self.open.send_replace(true);
+    }
+
+    /// From now on, statements with these words in their text wait, each with its connection. Those that wait already are sent.
+    pub fn hold_statements(&self, words: &'static str) {
+        self.statements.words.send_modify(|(number, held)| (*number, *held) = (*number + 1, Some(words)));
+    }
+
+    /// Waits until a statement is held since then.
+    pub async fn statement_held(&self) {
+        let (number, _) = *self.statements.words.borrow();
+        self.statements.come.subscribe().wait_for(|last| *last == number).await.unwrap();
+    }
+
+    /// Sends the held statements, and holds no more.
+    pub fn release_statements(&self) {
+        self.statements.words.send_modify(|(number, held)| (*number, *held) = (*number + 1, None));
     }
 
     /// Loses the next `count` replies, each with its connection. The statements have been executed by then.
@@ -91,7 +117,25 @@ impl DatabaseLink {
     }
 }
 
-async fn forward(near: TcpStream, far: TcpStream, lose: Arc<AtomicU32>, replies: Arc<Replies>) {
+impl HeldStatements {
+    /// Returns once nothing in the bytes is held.
+    async fn pass(&self, bytes: &[u8]) {
+        let mut words = self.words.subscribe();
+        let (number, held) = *words.borrow_and_update();
+        if held.is_some_and(|held| bytes.windows(held.len()).any(|some| some == held.as_bytes())) {
+            self.come.send_replace(number);
+            let _ = words.changed().await;
+        }
+    }
+}
+
+async fn forward(
+    near: TcpStream,
+    far: TcpStream,
+    lose: Arc<AtomicU32>,
+    replies: Arc<Replies>,
+    statements: Arc<HeldStatements>,
+) {
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
     let reply = Arc::new(AtomicUsize::new(0));
@@ -100,6 +144,7 @@ async fn forward(near: TcpStream, far: TcpStream, lose: Arc<AtomicU32>, replies:
         async move {
             let mut request = vec![0; 1 << 16];
             while let Ok(length @ 1..) = near_in.read(&mut request).await {
+                statements.pass(&request[..length]).await;
                 reply.store(0, Ordering::SeqCst);
                 if far_out.write_all(&request[..length]).await.is_err() {
                     break;
