@@ -55,7 +55,8 @@ fuzz: ## Searches for inputs that break a property of fuzz/, a minute for each t
 
 FILES ?= src/gate/decide.rs
 mutants: ## Runs the mutants of FILES against the unit tests and TESTS, words of names in tests/it, one after another; needs cargo-mutants
-	mutants/run $(FILES) -- $(TESTS)
+	@# cargo-mutants reads the patterns, and not the shell.
+	set -f && mutants/run $(FILES) -- $(TESTS)
 
 attacks: ## Slow, large and unfinished requests at a release build beside an honest client: three minutes, then a table; ATTACKS=large-h2 for one row
 	scripts/need nginx nghttp2-client nghttp2-server
