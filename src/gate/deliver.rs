@@ -177,8 +177,10 @@ async fn delivery_result(outcome: Outcome, route: &Route) -> Option<DeliveryResu
         false => DeliveryResult::Retry(answered(status)),
     };
     match outcome {
-        Outcome::ExecutedElsewhere(_) | Outcome::Executed { .. } => None,
-        Outcome::Replayed(completed) => completed.expires_at.is_none().then_some(DeliveryResult::Open),
+        Outcome::Executed { .. } => None,
+        Outcome::ExecutedElsewhere(completed) | Outcome::Replayed(completed) => {
+            completed.expires_at.is_none().then_some(DeliveryResult::Open)
+        }
         Outcome::Released(response) => Some(released(grpc::answered_status(&response), &response.headers)),
         Outcome::Unknown(response) => Some(DeliveryResult::Unknown(answered(grpc::answered_status(&response)))),
         Outcome::Unstored { .. } => Some(DeliveryResult::Open),

@@ -100,14 +100,13 @@ async fn message_outcome(outcome: Outcome) -> MessageOutcome {
     match outcome {
         // The request is in the store, so the message is not needed any more.
         Outcome::Accepted { .. } => MessageOutcome::Done,
-        Outcome::ExecutedElsewhere(completed) => stored(grpc::answered_status(&completed.response)),
         Outcome::Executed { response, .. } => stored(grpc::answered_status(&response)),
         Outcome::InFlight(_) => {
             MessageOutcome::Again(OutcomeReason::new("in-flight", "The first attempt is still running."))
         }
         Outcome::Refused(refusal) => refusal.into(),
         Outcome::Released(response) => released(response.status, &response.headers),
-        Outcome::Replayed(completed) => match completed.expires_at {
+        Outcome::ExecutedElsewhere(completed) | Outcome::Replayed(completed) => match completed.expires_at {
             Some(_) => stored(grpc::answered_status(&completed.response)),
             None => unstored(completed.response.status, &completed.response.headers),
         },
@@ -244,6 +243,7 @@ mod tests {
             (executed(201), "done"),
             (executed(404), "refused"),
             (Outcome::ExecutedElsewhere(completed(201, true)), "done"),
+            (Outcome::ExecutedElsewhere(completed(404, false)), "again"),
             (Outcome::Replayed(completed(302, true)), "done"),
             (Outcome::Replayed(completed(422, true)), "refused"),
             (Outcome::Replayed(completed(500, true)), "refused"),
