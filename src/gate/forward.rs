@@ -110,7 +110,9 @@ impl Gate {
         context.with_trace(|trace| trace.note_attempt(number));
         let attempt = RunningAttempt::new(&self.instance, lease, entry);
         let sent = Instant::now();
-        let deadline = sent + route.upstream_timeout;
+        // A reload since the reservation may have given the route more time than the store waits for the attempt.
+        let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
+        let deadline = sent + route.upstream_timeout.min(reserved_time);
         let outcome =
             call(&upstream, (&mut request, is_call), deadline, &route, may_send, &self.instance.response_bodies).await;
         let took = sent.elapsed();

@@ -1,7 +1,9 @@
 //! Instances that die, drain, and share the deliveries.
 
 use super::*;
+use crate::harness::database_link::DatabaseLink;
 use crate::harness::{Hold, on_both_stores};
+use crate::policies::reload::{RELOADED, reload};
 
 on_both_stores!(a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held);
 async fn a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held(store: Store) {
@@ -177,4 +179,28 @@ async fn two_hanging_services_do_not_delay_deliveries_to_a_third(store: Store) {
     for operation_path in &slow {
         world.operation_when(operation_path, "completed").await;
     }
+}
+
+#[tokio::test]
+async fn an_attempt_reserved_before_a_reload_ends_within_the_time_that_the_store_waits_for_it() {
+    let store = Store::postgres().await;
+    let Store::Postgres(database) = &store else { unreachable!("this test is about PostgreSQL") };
+    let link = DatabaseLink::to(database).await;
+    let with = |setup: Setup, timeout: &str| {
+        let setup = setup.through(&link.url).store("timeout = \"10s\"");
+        later(setup.defaults(&format!("upstream_timeout = \"{timeout}\"")), "")
+    };
+    let world = World::with(store, |setup| with(setup, "500ms")).await;
+    world.upstream.answer_all(Answer::never());
+    // A pass that began before the request does not find it, and the next one does.
+    link.hold_statements("pick_up");
+    link.statement_held().await;
+    let operation_path = world.accepts("k-1").await;
+    link.hold_statements("pick_up");
+    link.statement_held().await;
+    let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "10m");
+    reload(&world, &setup.text(), RELOADED, 1).await;
+    link.release_statements();
+    let unknown = world.operation_when(&operation_path, "unknown").await;
+    assert_eq!((&unknown["attempts"], world.upstream.calls()), (&serde_json::json!(1), 1));
 }
