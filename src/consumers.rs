@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Consumer};
 use crate::gate::Gate;
+use crate::tls::Trust;
 
 mod acknowledge;
 mod amqp_connector;
@@ -26,11 +27,13 @@ mod session;
 /// A running consumer, and the token that stops it.
 struct RunningConsumer {
     consumer: Arc<Consumer>,
+    /// The authorities that its broker is verified with.
+    trust: Trust,
     stop: CancellationToken,
 }
 
 /// Runs the configured consumers until `closing`. Returns once every running message is acknowledged and every other one is
-/// returned to its queue. A reload stops consumers that were removed or changed, and starts new ones.
+/// returned to its queue. A reload stops consumers that were removed or changed, and starts new ones; with other authorities, all.
 pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, closing: CancellationToken) {
     let sessions = TaskTracker::new();
     let mut running: Vec<RunningConsumer> = Vec::new();
@@ -40,18 +43,19 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
         // the gate was made.
         gate.reload(Arc::clone(&config));
         running.retain(|started| {
-            let is_configured = config.consumers.contains(&started.consumer);
-            if !is_configured {
+            // A connection verifies its broker with the authorities that it began with.
+            let is_current = config.consumers.contains(&started.consumer) && config.trust == started.trust;
+            if !is_current {
                 started.stop.cancel();
             }
-            is_configured
+            is_current
         });
         for consumer in &config.consumers {
             if running.iter().all(|started| started.consumer != *consumer) {
                 let stop = closing.child_token();
-                let trust = config.trust.clone();
-                sessions.spawn(session::run(Arc::clone(consumer), Arc::clone(&gate), trust, stop.clone()));
-                running.push(RunningConsumer { consumer: Arc::clone(consumer), stop });
+                let (consumer, trust) = (Arc::clone(consumer), config.trust.clone());
+                sessions.spawn(session::run(Arc::clone(&consumer), Arc::clone(&gate), trust.clone(), stop.clone()));
+                running.push(RunningConsumer { consumer, trust, stop });
             }
         }
         tokio::select! {

@@ -3,6 +3,7 @@
 //! Certificates and keys come in as PEM and go out as rustls configurations. Nothing here reads the configuration or
 //! opens a socket.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -18,6 +19,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, InvalidMessage, RootCertStore};
 use rustls::{ConfigSide, ServerConfig, SignatureScheme, WantsVerifier};
+use sha2::{Digest, Sha256};
 
 pub use client_certificate::CertificateName;
 
@@ -145,12 +147,14 @@ pub struct Authorities {
     pub roots: Arc<RootCertStore>,
     /// The problems of those that could not be read.
     pub problems: Vec<String>,
+    /// The hash of the certificates, in whatever order they were read.
+    pub digest: [u8; 32],
 }
 
 impl Authorities {
     /// No authorities.
     pub fn empty() -> Self {
-        Self { roots: Arc::new(RootCertStore::empty()), problems: Vec::new() }
+        Self { roots: Arc::new(RootCertStore::empty()), problems: Vec::new(), digest: digest_of(&[]) }
     }
 
     /// Reads those in a PEM file; at least one.
@@ -158,21 +162,27 @@ impl Authorities {
     /// # Errors
     /// The problem, beginning with a verb.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        for certificate in parse_certificates(text)? {
+        let certificates = parse_certificates(text)?;
+        let (digest, mut roots) = (digest_of(&certificates), RootCertStore::empty());
+        for certificate in certificates {
             roots.add(certificate).map_err(|_| "has a certificate that cannot be an authority's")?;
         }
-        Ok(Self { roots: Arc::new(roots), problems: Vec::new() })
+        Ok(Self { roots: Arc::new(roots), problems: Vec::new(), digest })
     }
 
     /// Reads the system's authorities; or, where they are set, those that the environment variables `SSL_CERT_FILE` and
     /// `SSL_CERT_DIR` name instead. Reads some hundred kilobytes.
     pub fn from_system() -> Self {
         let found = rustls_native_certs::load_native_certs();
-        let mut roots = RootCertStore::empty();
+        let (digest, mut roots) = (digest_of(&found.certs), RootCertStore::empty());
         roots.add_parsable_certificates(found.certs);
-        Self { roots: Arc::new(roots), problems: found.errors.iter().map(ToString::to_string).collect() }
+        Self { roots: Arc::new(roots), problems: found.errors.iter().map(ToString::to_string).collect(), digest }
     }
+}
+
+fn digest_of(certificates: &[CertificateDer<'_>]) -> [u8; 32] {
+    let each: BTreeSet<[u8; 32]> = certificates.iter().map(|one| Sha256::digest(one).into()).collect();
+    Sha256::digest(each.into_iter().flatten().collect::<Vec<u8>>()).into()
 }
 
 /// The certificate that this proxy shows to services, with its chain and its key.
@@ -198,7 +208,7 @@ impl Trust {
     pub fn new(authorities: &Authorities) -> Self {
         let builder = start_config(ClientConfig::builder_with_provider);
         let client = builder.with_root_certificates(Arc::clone(&authorities.roots)).with_no_client_auth();
-        Self::from_config(client, [0; 32])
+        Self::from_config(client, authorities.digest)
     }
 
     /// Does the same, and shows a certificate to services that ask for one. `digest` is the hash of both parts.

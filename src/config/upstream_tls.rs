@@ -74,17 +74,16 @@ pub(super) fn read(
         },
     });
     let (ca, certificate, key, server_name) = (ca?, certificate?, key?, server_name?);
-    let mut digest = Sha256::new();
     let authorities = match ca.value.is_empty() {
         true if is_needed => system.get().clone(),
         true => Authorities::empty(),
         false => {
             let text = reader.tls_file(&ca)?;
-            digest.update(Sha256::digest(&text));
             let parsed = Authorities::parse(text.as_bytes());
             parsed.map_err(|message| reader.problem(&ca.position, format!("`{}` {message}", ca.value))).ok()?
         }
     };
+    let mut digest = Sha256::new_with_prefix(authorities.digest);
     let pair = match (certificate.value.is_empty(), key.value.is_empty()) {
         (true, true) => None,
         (false, false) => {

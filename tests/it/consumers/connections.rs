@@ -4,6 +4,7 @@ use super::{acknowledged, consumer, route};
 use crate::harness::rabbitmq::{self, message};
 use crate::harness::tls::{Authority, CertifiedKeyFiles, FrontMode, TlsFront};
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
+use crate::policies::reload::{RELOADED, reload};
 
 #[tokio::test]
 async fn a_tls_broker_must_present_a_trusted_certificate_for_its_name() {
@@ -28,6 +29,27 @@ async fn a_tls_broker_must_present_a_trusted_certificate_for_its_name() {
     assert_eq!(world.upstream.last().field("x-forwarded-proto"), Some("https"));
     assert_eq!(world.proxy.stop().await, Some(0));
     assert_eq!((queue.waiting().await, front.opened()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_reload_gives_consumers_the_authorities_of_the_changed_file() {
+    let Some(broker) = rabbitmq::shared().await else { return };
+    let queue = broker.queue().await;
+    let (old, new) = (Authority::new(), Authority::new());
+    let front = TlsFront::before(broker.address(), FrontMode::Tls(new.issue(&["localhost"]).server())).await;
+    let url = format!("amqps://guest:guest@localhost:{}", front.address.port());
+    let world = World::with(Store::sqlite(), |setup| {
+        let setup = setup.environment("SSL_CERT_FILE", old.file().to_str().unwrap());
+        setup.route(&route("")).consumer(&consumer(&url, &queue, ""))
+    })
+    .await;
+    let line = world.proxy.wait_for_log("not consumed at the moment").await;
+    assert!(line["cause"].as_str().unwrap().contains("no trusted authority"), "{line}");
+    std::fs::copy(new.file(), old.file()).unwrap();
+    reload(&world, &world.setup.text(), RELOADED, 1).await;
+    queue.publish([message("k-1")]).await;
+    acknowledged(&world.proxy, 1).await;
+    assert_eq!(world.proxy.stop().await, Some(0));
 }
 
 #[tokio::test]
