@@ -100,6 +100,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// `as_of` is the store's time by the caller's own clock. A time after it has not come, whatever the store's clock says;
     /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
+    ///
+    /// Opening the embedded store makes the attempts of its last process unknown. The first call returns these too, however many.
     fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>>;
 
     /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago, or before the clock

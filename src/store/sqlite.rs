@@ -55,6 +55,8 @@ pub(super) struct Sqlite {
     executor: Executor,
     /// Cancelled after an error that ends the store.
     failed: CancellationToken,
+    /// The attempts that opening the file made unknown, until the first sweep returns them.
+    interrupted: Mutex<Vec<SweptKey>>,
 }
 
 /// More than there are statements.
@@ -93,7 +95,8 @@ pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Store>, I
     db.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     let database = InlineDatabase(Arc::new(Mutex::new(db)));
     let executor = Executor::Caller { database: database.clone(), clock };
-    Ok((Arc::new(Sqlite { timeout, executor, failed: CancellationToken::new() }), database))
+    let (failed, interrupted) = (CancellationToken::new(), Mutex::default());
+    Ok((Arc::new(Sqlite { timeout, executor, failed, interrupted }), database))
 }
 
 /// Opens the file, or a database in memory where there is no path.
@@ -103,23 +106,22 @@ pub(super) async fn open(path: Option<&Path>, settings: &StoreSettings) -> Resul
 
 async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) -> Result<Sqlite, OpenError> {
     let (path, migrate) = (path.map(Path::to_owned), settings.migrate);
-    let db = run_blocking(move || {
+    let (db, interrupted) = run_blocking(move || {
         let mut db = match &path {
             Some(path) => file::open(path)?,
             None => file::memory()?,
         };
         schema::prepare(&mut db, path.as_deref(), migrate)?;
-        statements::mark_interrupted_unknown(&db, clock())
-            .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?
-            .iter()
-            .for_each(warn_of);
-        Ok(db)
+        let interrupted = statements::mark_interrupted_unknown(&db, clock())
+            .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?;
+        Ok((db, interrupted))
     })
     .await?;
     let failed = CancellationToken::new();
     let started = writer::start(db, clock, failed.clone());
     let (inbox, thread) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
-    Ok(Sqlite { timeout: settings.timeout, executor: Executor::Writer { inbox, thread: Some(thread) }, failed })
+    let executor = Executor::Writer { inbox, thread: Some(thread) };
+    Ok(Sqlite { timeout: settings.timeout, executor, failed, interrupted: Mutex::new(interrupted) })
 }
 
 /// Runs work that blocks on files outside of the threads that serve requests.
@@ -127,11 +129,6 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(OpenError::Missing(Box::new(stopped))))
-}
-
-fn warn_of(swept: &SweptKey) {
-    let SweptKey { id, route, attempt, .. } = swept;
-    tracing::warn!(record = %id, %route, attempt, "an attempt was interrupted when this store was last in use; its outcome is unknown");
 }
 
 fn system_clock() -> i64 {
@@ -182,7 +179,13 @@ impl Store for Sqlite {
     }
 
     fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit, as_of))
+        let swept =
+            self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit, as_of));
+        Box::pin(async move {
+            let mut swept = swept.await?;
+            swept.append(&mut self.interrupted.lock().unwrap_or_else(PoisonError::into_inner));
+            Ok(swept)
+        })
     }
 
     fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {

@@ -27,8 +27,8 @@ impl Task for Sweeper {
         for key in &swept {
             observability.metrics.unknown.count(&key.route, UnknownCause::Crashed);
             tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
-                "the attempt's lease or its own deadline has run out; its outcome is unknown");
+                "the attempt's instance has ended, or its deadline has passed; its outcome is unknown");
         }
-        Ok(if swept.len() == BATCH as usize { PassResult::Full } else { PassResult::Idle })
+        Ok(if swept.len() >= BATCH as usize { PassResult::Full } else { PassResult::Idle })
     }
 }

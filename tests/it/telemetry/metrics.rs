@@ -208,10 +208,9 @@ async fn a_dead_instances_keys_are_counted_when_they_are_swept(store: Store) {
     let _first = world.pay("k-1").spawn();
     world.upstream.wait_for_executed(1).await;
     world.crash_and_restart().await;
-    // Opening the embedded store swept it, before the metrics existed.
-    if matches!(world.store, Store::Postgres(_)) {
-        becomes(&world, "oncegate_zombie_keys_total", 1.0).await;
-    }
+    becomes(&world, "oncegate_zombie_keys_total", 1.0).await;
+    becomes(&world, "oncegate_unknown_total{route=\"default\",cause=\"crashed\"}", 1.0).await;
+    world.proxy.wait_for_log("its outcome is unknown").await;
     eventually(TEST_TIMEOUT, async || (world.pay("k-1").send().await.outcome().1 == "outcome-unknown").then_some(()))
         .await;
 }
