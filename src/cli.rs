@@ -202,6 +202,16 @@ fn load_without_service(file: &ConfigFile) -> Result<Config, CommandError> {
     config::load(file.config.as_deref(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
+/// Refuses an embedded store without a file: a look must not create one.
+fn require_file(location: &StoreLocation) -> Result<(), CommandError> {
+    match location {
+        StoreLocation::Sqlite(path) if !path.exists() => {
+            Err(CommandError::Store(location.clone(), OpenError::Missing("there is no such file".into())))
+        }
+        StoreLocation::Sqlite(_) | StoreLocation::Postgres(_) | StoreLocation::Memory => Ok(()),
+    }
+}
+
 /// Prints a command's result on standard output. Everything else goes to standard error.
 fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout();

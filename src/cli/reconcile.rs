@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::escape_invisible;
-use super::{CommandError, ConfigFile, block_on, load_without_service, print};
+use super::{CommandError, ConfigFile, block_on, load_without_service, print, require_file};
 use crate::config::{self, Config, ReconcileConfig, Route};
 use crate::domain::ids::RecordId;
 use crate::domain::key::shorten_middle;
@@ -86,6 +86,7 @@ async fn compare(
     since: Duration,
 ) -> Result<ComparisonReport, CommandError> {
     let location = &config.store.location;
+    require_file(location)?;
     // A command that only reads must not migrate.
     let settings = StoreSettings { migrate: false, ..(&config.store).into() };
     let store = store::open(&settings).await.map_err(|error| {

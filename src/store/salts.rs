@@ -96,6 +96,16 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
+/// Returns the service's salt, if it has one, and changes nothing.
+///
+/// # Errors
+/// [`OpenSaltError`], such as that none of these secrets can read it.
+pub async fn find(store: &dyn Store, service: &Arc<str>, secrets: &Secrets) -> Result<Option<Salt>, OpenSaltError> {
+    let found = store.salts().find_salt(Arc::clone(service)).await?;
+    let stored = found.as_deref().map(StoredSalt::decode).transpose()?;
+    Ok(stored.map(|stored| stored.open(service, secrets)).transpose()?)
+}
+
 /// The result of comparing the store's salt with the one that this process uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaltCheck {

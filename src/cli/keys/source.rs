@@ -11,14 +11,15 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::super::client::{InstanceArguments, RequestError};
-use super::super::load_without_service;
+use super::super::{load_without_service, require_file};
 use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::{self, AdminMethod, AdminRequest, KeyAdmin, render_json};
+use crate::app::StartError;
 use crate::cli::CommandError;
 use crate::cli::client::{ConnectError, Connected};
 use crate::config::StoreLocation;
 use crate::store::encrypted::{EncryptedStore, Encryption};
-use crate::store::{self, OpenError, StoreSettings};
+use crate::store::{self, OpenError, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
 const RESPONSE_MAX: Duration = Duration::from_secs(600);
@@ -55,15 +56,11 @@ impl KeyAdminSource {
     async fn open_store(arguments: &InstanceArguments, silent: SocketAddr) -> Result<Self, CommandError> {
         let config = load_without_service(&arguments.file)?;
         let location = config.store.location.clone();
-        let missing = |why: String| CommandError::Store(location.clone(), OpenError::Missing(why.into()));
-        match &location {
-            StoreLocation::Memory => {
-                return Err(missing(format!("it is inside an instance, and none answers at {silent}")));
-            }
-            // A look must not create a file.
-            StoreLocation::Sqlite(path) if !path.exists() => return Err(missing("there is no such file".into())),
-            StoreLocation::Postgres(_) | StoreLocation::Sqlite(_) => {}
+        if let StoreLocation::Memory = location {
+            let inside = format!("it is inside an instance, and none answers at {silent}");
+            return Err(CommandError::Store(location, OpenError::Missing(inside.into())));
         }
+        require_file(&location)?;
         // Nor may it change a schema that an older instance uses.
         let settings = StoreSettings { migrate: false, ..StoreSettings::from(&config.store) };
         let store = store::open(&settings).await.map_err(|error| {
@@ -72,6 +69,11 @@ impl KeyAdminSource {
             }
             CommandError::Store(location.clone(), error)
         })?;
+        if config.store.encrypt {
+            // No instance could replay a response that is encrypted under another secret than theirs.
+            let salt = salts::find(&*store, &config.service, &config.secrets).await;
+            salt.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
+        }
         let store = EncryptedStore::new(store, Encryption::from(&config));
         let (_, config) = watch::channel(Arc::new(config));
         Ok(Self::Store(Box::new(KeyAdmin::new(store, config, None)), location))

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::unknown;
 use crate::harness::operator::{Operator, keys, oncegate};
-use crate::harness::{Answer, Proxy, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
+use crate::harness::{Answer, Proxy, Setup, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
 on_both_stores!(keys_are_listed_and_settled_through_a_running_instance);
 async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
@@ -129,6 +129,24 @@ async fn exit_codes_name_the_kind_of_failure() {
         assert!(output.err.contains(why), "{arguments:?}: {output:?}");
     }
     assert!(!missing.exists(), "a look creates no file");
+}
+
+on_both_stores!(a_key_of_an_encrypted_store_is_completed_only_with_its_instances_secret);
+async fn a_key_of_an_encrypted_store_is_completed_only_with_its_instances_secret(store: Store) {
+    let with = |setup: Setup, secret: &str| setup.top(&format!("secret = '{secret}'")).store("encrypt = true");
+    let mut world = World::with(store, |setup| with(setup, "the secret of this service")).await;
+    let id = unknown(&world, "k-1").await;
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let (file, other) = (world.proxy.file(), world.proxy.file().with_file_name("other.toml"));
+    let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "the secret of another one");
+    std::fs::write(&other, setup.text()).unwrap();
+    let completed = ["resolve", &id, "--completed", "201", "--body", "charge 7"];
+    let refused = keys(&other, &completed).await;
+    assert!(refused.code == 69 && refused.err.contains("secret"), "{refused:?}");
+    let done = keys(&file, &completed).await;
+    assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
+    world.crash_and_restart().await;
+    assert_eq!(world.pay("k-1").send().await.text(), "charge 7");
 }
 
 on_both_stores!(not_executed_is_not_believed_without_the_routes_configuration);

@@ -88,3 +88,18 @@ async fn reconcile_reports_an_unknown_key_with_the_services_answer() {
     }
     assert_eq!(probed.world.store.states().await, ["unknown"], "it changes nothing");
 }
+
+#[tokio::test]
+async fn a_comparison_creates_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, missing) = (folder.path().join("oncegate.toml"), folder.path().join("missing.db"));
+    let lines = format!(
+        "upstream = 'http://127.0.0.1:1'\n[store]\nurl = 'sqlite:{}'\n[[routes]]\nname = 'pay'\npath = '/pay'\n\
+         reconcile = {{ url = 'http://127.0.0.1:1/{{key}}' }}",
+        missing.display()
+    );
+    std::fs::write(&file, lines).unwrap();
+    let (code, _, err) = read_output(&oncegate(file, &[]).await);
+    assert!(code == Some(69) && err.contains("there is no such file"), "{err}");
+    assert!(!missing.exists());
+}
