@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::environment::Environment;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
@@ -326,9 +327,12 @@ fn read_store(section: &Section<'_>, secrets: &Option<Secrets>) -> Option<StoreC
 }
 
 fn read_log(section: &Section<'_>) -> Option<LogConfig> {
+    // A word that is no level would be a target: nothing else would be logged.
+    let is_level =
+        |word: &str| word.is_empty() || word.contains(['=', '[']) || word.trim().parse::<LevelFilter>().is_ok();
     let filter = section.parsed("log", |text| match EnvFilter::try_new(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(_) => {
+        Ok(_) if text.split(',').all(is_level) => Ok(text.to_owned()),
+        Ok(_) | Err(_) => {
             Err("is no filter: write `error`, `warn`, `info`, `debug` or `trace`, or `info,oncegate=debug`".into())
         }
     });
