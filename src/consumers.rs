@@ -33,7 +33,8 @@ struct RunningConsumer {
 }
 
 /// Runs the configured consumers until `closing`. Returns once every running message is acknowledged and every other one is
-/// returned to its queue. A reload stops consumers that were removed or changed, and starts new ones; with other authorities, all.
+/// returned to its queue. A reload stops consumers that were removed or changed, and starts new ones; with other
+/// authorities, those with TLS too.
 pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, closing: CancellationToken) {
     let sessions = TaskTracker::new();
     let mut running: Vec<RunningConsumer> = Vec::new();
@@ -44,7 +45,8 @@ pub async fn serve(gate: Arc<Gate>, mut live: watch::Receiver<Arc<Config>>, clos
         gate.reload(Arc::clone(&config));
         running.retain(|started| {
             // A connection verifies its broker with the authorities that it began with.
-            let is_current = config.consumers.contains(&started.consumer) && config.trust == started.trust;
+            let is_trusting = !started.consumer.broker.tls || config.trust == started.trust;
+            let is_current = config.consumers.contains(&started.consumer) && is_trusting;
             if !is_current {
                 started.stop.cancel();
             }

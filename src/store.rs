@@ -271,6 +271,8 @@ pub struct SweptKey {
     pub attempt: u32,
     /// The instance that had reserved the attempt.
     pub instance: InstanceId,
+    /// Whether the start of the embedded store has made it unknown, and logged it, before the first sweep.
+    pub is_logged: bool,
 }
 
 /// A reservation that [`Store::list_in_flight`] found.

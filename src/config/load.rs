@@ -327,9 +327,8 @@ fn read_store(section: &Section<'_>, secrets: &Option<Secrets>) -> Option<StoreC
 }
 
 fn read_log(section: &Section<'_>) -> Option<LogConfig> {
-    // A word that is no level would be a target: nothing else would be logged.
-    let is_level =
-        |word: &str| word.is_empty() || word.contains(['=', '[']) || word.trim().parse::<LevelFilter>().is_ok();
+    // Any other word would be a target, also a level with a blank before it, and everything else would be silent.
+    let is_level = |word: &str| word.is_empty() || word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
     let filter = section.parsed("log", |text| match EnvFilter::try_new(text) {
         Ok(_) if text.split(',').all(is_level) => Ok(text.to_owned()),
         Ok(_) | Err(_) => {

@@ -382,6 +382,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
         ),
         ("[telemetry]\nlog = 'a=b=c'", "3:7: telemetry.log: `a=b=c` is no filter"),
         ("[telemetry]\nlog = 'inf'", "3:7: telemetry.log: `inf` is no filter"),
+        ("[telemetry]\nlog = 'oncegate=debug, info'", "3:7: telemetry.log: `oncegate=debug, info` is no filter"),
         ("[telemetry]\nlog = 'info,oncegate'", "3:7: telemetry.log: `info,oncegate` is no filter"),
         ("[defaults]\nttl = '0s'", "3:7: defaults.ttl: `0s` is too short"),
         ("[defaults]\nttl = '367d'", "3:7: defaults.ttl: `367d` is too long"),

@@ -35,6 +35,11 @@ pub enum SaltError {
         /// Whether any secret is configured.
         has_secret: bool,
     },
+    /// It is not sealed under the current secret, so no instance has used that one.
+    OtherSecret {
+        /// The names of the secrets that the instances have used, the latest last.
+        names: Vec<String>,
+    },
 }
 
 impl fmt::Display for SaltError {
@@ -54,6 +59,14 @@ impl fmt::Display for SaltError {
                      as `secret` or in `previous_secrets`: `oncegate check` shows the names of secrets. Without the salt no \
                      key would be found, and retries would be executed again",
                     names.join(" or ")
+                )
+            }
+            Self::OtherSecret { names } => {
+                let used = if names.is_empty() { "none".to_owned() } else { names.join(" or ") };
+                write!(
+                    f,
+                    "the instances of this service do not use the `secret` of this file but {used}, and could not replay a \
+                     response that is encrypted under it. Configure theirs: `oncegate check` shows the names of secrets"
                 )
             }
         }
@@ -119,6 +132,18 @@ impl StoredSalt {
             }
         }
         Err(SaltError::Locked { names: self.names(), has_secret: !secrets.is_empty() })
+    }
+
+    /// Checks that the service's instances have used the current secret.
+    ///
+    /// # Errors
+    /// [`SaltError::OtherSecret`].
+    pub fn check_current(&self, secrets: &Secrets) -> Result<(), SaltError> {
+        let names = self.names();
+        match secrets.current().is_some_and(|current| names.contains(&current.name())) {
+            true => Ok(()),
+            false => Err(SaltError::OtherSecret { names }),
+        }
     }
 
     /// The form that an instance with these secrets, which has opened the salt, puts in the place of this one; `None` if this

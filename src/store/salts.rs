@@ -96,14 +96,15 @@ pub async fn open(
     Err(StoreError::Unavailable("other instances change it without end".into()).into())
 }
 
-/// Returns the service's salt, if it has one, and changes nothing.
+/// Checks, by the salt, that the service's instances have used the current secret. A service without a salt has had no instance.
 ///
 /// # Errors
-/// [`OpenSaltError`], such as that none of these secrets can read it.
-pub async fn find(store: &dyn Store, service: &Arc<str>, secrets: &Secrets) -> Result<Option<Salt>, OpenSaltError> {
-    let found = store.salts().find_salt(Arc::clone(service)).await?;
-    let stored = found.as_deref().map(StoredSalt::decode).transpose()?;
-    Ok(stored.map(|stored| stored.open(service, secrets)).transpose()?)
+/// [`OpenSaltError`].
+pub async fn check_current(store: &dyn Store, service: &Arc<str>, secrets: &Secrets) -> Result<(), OpenSaltError> {
+    match store.salts().find_salt(Arc::clone(service)).await? {
+        Some(found) => Ok(StoredSalt::decode(&found)?.check_current(secrets)?),
+        None => Ok(()),
+    }
 }
 
 /// The result of comparing the store's salt with the one that this process uses.

@@ -114,7 +114,7 @@ async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) 
         schema::prepare(&mut db, path.as_deref(), migrate)?;
         let interrupted = statements::mark_interrupted_unknown(&db, clock())
             .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?;
-        Ok((db, interrupted))
+        Ok((db, interrupted.into_iter().map(log_interrupted).collect()))
     })
     .await?;
     let failed = CancellationToken::new();
@@ -129,6 +129,13 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, OpenError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(OpenError::Missing(Box::new(stopped))))
+}
+
+/// Logs it at once: a process that ends soon does not come to its first sweep.
+fn log_interrupted(key: SweptKey) -> SweptKey {
+    tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt,
+        "an attempt was interrupted when this store was last in use; its outcome is unknown");
+    SweptKey { is_logged: true, ..key }
 }
 
 fn system_clock() -> i64 {

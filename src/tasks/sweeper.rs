@@ -26,8 +26,10 @@ impl Task for Sweeper {
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
             observability.metrics.unknown.count(&key.route, UnknownCause::Crashed);
-            tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
-                "the attempt's instance has ended, or its deadline has passed; its outcome is unknown");
+            if !key.is_logged {
+                tracing::warn!(record = %key.id, route = key.route, attempt = key.attempt, instance = %key.instance,
+                    "the attempt's lease or its own deadline has run out; its outcome is unknown");
+            }
         }
         Ok(if swept.len() >= BATCH as usize { PassResult::Full } else { PassResult::Idle })
     }

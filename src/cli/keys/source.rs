@@ -71,8 +71,8 @@ impl KeyAdminSource {
         })?;
         if config.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let salt = salts::find(&*store, &config.service, &config.secrets).await;
-            salt.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
+            let checked = salts::check_current(&*store, &config.service, &config.secrets).await;
+            checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
         let store = EncryptedStore::new(store, Encryption::from(&config));
         let (_, config) = watch::channel(Arc::new(config));

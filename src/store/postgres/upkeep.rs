@@ -72,6 +72,7 @@ pub(super) async fn sweep(
             route: row.try_get("route").map_err(column)?,
             attempt: row::attempt(row.try_get::<_, i32>("attempt").map_err(column)?.into())?,
             instance: InstanceId::from_stored(row.try_get("instance").map_err(column)?),
+            is_logged: false,
         })
     };
     query(pool, deadline, SWEEP, &parameters).await?.iter().map(swept).collect()

@@ -301,6 +301,7 @@ fn read_swept_keys(mut rows: rusqlite::Rows<'_>) -> Result<Vec<SweptKey>, Sqlite
             route: row.get("route")?,
             attempt: row::attempt(row.get("attempt")?)?,
             instance: InstanceId::from_stored(row.get("instance")?),
+            is_logged: false,
         });
     }
     Ok(swept)

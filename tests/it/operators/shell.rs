@@ -133,16 +133,19 @@ async fn exit_codes_name_the_kind_of_failure() {
 
 on_both_stores!(a_key_of_an_encrypted_store_is_completed_only_with_its_instances_secret);
 async fn a_key_of_an_encrypted_store_is_completed_only_with_its_instances_secret(store: Store) {
+    const SECRET: &str = "the secret of this service";
     let with = |setup: Setup, secret: &str| setup.top(&format!("secret = '{secret}'")).store("encrypt = true");
-    let mut world = World::with(store, |setup| with(setup, "the secret of this service")).await;
+    let mut world = World::with(store, |setup| with(setup, SECRET)).await;
     let id = unknown(&world, "k-1").await;
     assert_eq!(world.proxy.stop().await, Some(0));
     let (file, other) = (world.proxy.file(), world.proxy.file().with_file_name("other.toml"));
     let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "the secret of another one");
-    std::fs::write(&other, setup.text()).unwrap();
     let completed = ["resolve", &id, "--completed", "201", "--body", "charge 7"];
-    let refused = keys(&other, &completed).await;
-    assert!(refused.code == 69 && refused.err.contains("secret"), "{refused:?}");
+    for setup in [setup.clone(), setup.top(&format!("previous_secrets = ['{SECRET}']"))] {
+        std::fs::write(&other, setup.text()).unwrap();
+        let refused = keys(&other, &completed).await;
+        assert!(refused.code == 69 && refused.err.contains("do not use the `secret` of this file"), "{refused:?}");
+    }
     let done = keys(&file, &completed).await;
     assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");
     world.crash_and_restart().await;

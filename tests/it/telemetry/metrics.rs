@@ -210,7 +210,7 @@ async fn a_dead_instances_keys_are_counted_when_they_are_swept(store: Store) {
     world.crash_and_restart().await;
     becomes(&world, "oncegate_zombie_keys_total", 1.0).await;
     becomes(&world, "oncegate_unknown_total{route=\"default\",cause=\"crashed\"}", 1.0).await;
-    world.proxy.wait_for_log("its outcome is unknown").await;
+    world.proxy.wait_for_logs("its outcome is unknown", 1).await;
     eventually(TEST_TIMEOUT, async || (world.pay("k-1").send().await.outcome().1 == "outcome-unknown").then_some(()))
         .await;
 }
