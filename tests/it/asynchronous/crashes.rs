@@ -200,7 +200,6 @@ async fn an_attempt_reserved_before_a_reload_ends_within_the_time_that_the_store
     link.statement_held().await;
     let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "10m");
     reload(&world, &setup.text(), RELOADED, 1).await;
-    assert_eq!(world.upstream.calls(), 0);
     link.release_statements();
     let unknown = world.operation_when(&operation_path, "unknown").await;
     assert_eq!((&unknown["attempts"], world.upstream.calls()), (&serde_json::json!(1), 1));
