@@ -1,10 +1,23 @@
 //! Connections to the broker.
 
 use super::{acknowledged, consumer, route};
-use crate::harness::rabbitmq::{self, message};
+use crate::harness::rabbitmq::{self, Queue, message};
 use crate::harness::tls::{Authority, CertifiedKeyFiles, FrontMode, TlsFront};
 use crate::harness::{Store, TEST_TIMEOUT, World, eventually};
 use crate::policies::reload::{RELOADED, reload};
+
+/// A proxy whose consumer refuses this broker's certificate: it trusts the other authority.
+async fn distrusting(front: &TlsFront, authority: &Authority, queue: &Queue) -> World {
+    let url = format!("amqps://guest:guest@localhost:{}", front.address.port());
+    let world = World::with(Store::sqlite(), |setup| {
+        let setup = setup.environment("SSL_CERT_FILE", authority.file().to_str().unwrap());
+        setup.route(&route("")).consumer(&consumer(&url, queue, ""))
+    })
+    .await;
+    let line = world.proxy.wait_for_log("not consumed at the moment").await;
+    assert!(line["cause"].as_str().unwrap().contains("no trusted authority"), "{line}");
+    world
+}
 
 #[tokio::test]
 async fn a_tls_broker_must_present_a_trusted_certificate_for_its_name() {
@@ -14,14 +27,7 @@ async fn a_tls_broker_must_present_a_trusted_certificate_for_its_name() {
     let front =
         TlsFront::before(broker.address(), FrontMode::Tls(CertifiedKeyFiles::self_signed(&["localhost"]).server()))
             .await;
-    let url = format!("amqps://guest:guest@localhost:{}", front.address.port());
-    let world = World::with(Store::sqlite(), |setup| {
-        let setup = setup.environment("SSL_CERT_FILE", authority.file().to_str().unwrap());
-        setup.route(&route("")).consumer(&consumer(&url, &queue, ""))
-    })
-    .await;
-    let line = world.proxy.wait_for_log("not consumed at the moment").await;
-    assert!(line["cause"].as_str().unwrap().contains("no trusted authority"), "{line}");
+    let world = distrusting(&front, &authority, &queue).await;
     assert_eq!(front.opened(), 0);
     front.set(FrontMode::Tls(authority.issue(&["localhost"]).server()));
     queue.publish([message("k-1")]).await;
@@ -37,14 +43,7 @@ async fn a_reload_gives_consumers_the_authorities_of_the_changed_file() {
     let queue = broker.queue().await;
     let (old, new) = (Authority::new(), Authority::new());
     let front = TlsFront::before(broker.address(), FrontMode::Tls(new.issue(&["localhost"]).server())).await;
-    let url = format!("amqps://guest:guest@localhost:{}", front.address.port());
-    let world = World::with(Store::sqlite(), |setup| {
-        let setup = setup.environment("SSL_CERT_FILE", old.file().to_str().unwrap());
-        setup.route(&route("")).consumer(&consumer(&url, &queue, ""))
-    })
-    .await;
-    let line = world.proxy.wait_for_log("not consumed at the moment").await;
-    assert!(line["cause"].as_str().unwrap().contains("no trusted authority"), "{line}");
+    let world = distrusting(&front, &old, &queue).await;
     std::fs::copy(new.file(), old.file()).unwrap();
     reload(&world, &world.setup.text(), RELOADED, 1).await;
     queue.publish([message("k-1")]).await;
