@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::harness::relay::{Relay, remote};
 use crate::harness::{Answer, Hold, Proxy, Response, Setup, Store, TEST_TIMEOUT, World, eventually, route};
 use crate::store_trouble::is_unavailable;
+use crate::telemetry::Metrics;
 
 async fn away(more: impl FnOnce(Setup) -> Setup) -> (World, Relay) {
     let bypass = route("pay", "store_down = \"bypass\"");
@@ -312,6 +313,62 @@ async fn a_bypass_beside_another_execution_is_reported_as_a_discrepancy() {
     assert_eq!(line["level"], "WARN");
     is_ready(&world).await;
     is_stored(&world, "k-1", "effect 2").await;
+}
+
+#[tokio::test]
+async fn a_bypassed_outcome_takes_over_a_key_that_another_instance_may_retry() {
+    let (world, wire) = away(|setup| setup).await;
+    let other = Proxy::on(&world.store.url()).upstream(world.upstream.address).route(&route("pay", "")).start().await;
+    let request = other.post("/pay").key("k-1").json(r#"{"amount":10,"currency":"EUR"}"#);
+    wire.cut();
+    is_bypassed(&world.pay("k-1").send().await, 1);
+    world.upstream.then(Answer::status(503));
+    assert_eq!(request.send().await.status, 503);
+    assert_eq!(world.store.states().await, ["retryable"]);
+    wire.restore();
+    has_kept(&world, &["completed"]).await;
+    let replay = request.send().await;
+    assert_eq!((replay.oncegate_status(), &*replay.text()), (Some("replayed"), "effect 1"));
+    assert_eq!(world.upstream.calls(), 2, "it is not executed again");
+}
+
+/// Waits until no attempt is left whose outcome is to be stored, and counts those that were dropped.
+async fn dropped_outcomes(world: &World) -> f64 {
+    eventually(TEST_TIMEOUT, async || {
+        let metrics = Metrics::of(&world.proxy).await;
+        (metrics.get("oncegate_in_flight") == 0.0)
+            .then(|| metrics.get("oncegate_late_completions_total{result=\"dropped\"}"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_bypassed_request_that_was_not_executed_leaves_nothing_to_store() {
+    let (world, wire) = away(|setup| setup).await;
+    wire.cut();
+    world.upstream.then(Answer::status(503));
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("bypassed"));
+    wire.restore();
+    assert_eq!(dropped_outcomes(&world).await, 0.0);
+    assert!(world.store.states().await.is_empty());
+    assert!(!world.proxy.output().contains("is stored after all"), "there is nothing to store");
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
+}
+
+#[tokio::test]
+async fn an_outcome_whose_key_has_gone_meanwhile_counts_as_dropped() {
+    let (world, wire) = away(|setup| setup).await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(503).hold(&hold));
+    let first = world.pay("k-1").spawn();
+    world.upstream.wait_for_executed(1).await;
+    wire.cut();
+    hold.release();
+    assert_eq!(first.await.unwrap().unwrap().status, 503);
+    world.store.tamper("delete from keys").await;
+    wire.restore();
+    assert_eq!(dropped_outcomes(&world).await, 1.0);
+    assert!(world.store.states().await.is_empty());
 }
 
 #[tokio::test]

@@ -298,8 +298,11 @@ async fn a_late_answer_yields_to_a_stored_decision_and_completes_a_released_key(
         assert_eq!(first.text(), late, "{first:?}");
         let replay = other.post("/pay").key(key).body("x").send().await;
         assert_eq!((replay.text(), replay.oncegate_status()), (late.to_owned(), Some("replayed")));
+        // It may start nothing before its lease is back.
+        eventually(TEST_TIMEOUT, async || (one.readyz().await.0 == 200).then_some(())).await;
     }
     assert_eq!(upstream.calls(), 2, "nothing was executed twice");
+    assert!(!one.output().contains("another attempt has the key"), "there was one attempt of each key");
 }
 
 #[tokio::test]
