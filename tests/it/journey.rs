@@ -11,6 +11,7 @@ mod http2;
 mod http2_floods;
 mod large_responses;
 mod lifetime;
+mod panics;
 mod pass_through;
 mod refusals;
 mod replay;

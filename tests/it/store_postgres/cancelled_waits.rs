@@ -13,6 +13,7 @@ use crate::harness::store_fixture::{completion, new_reserve_request, unwrap_leas
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::faults::{COMMITTING, commits_wait_for};
 use crate::store_postgres::number;
+use crate::telemetry::Metrics;
 
 /// A server whose commits can be made to wait for a standby that does not exist.
 struct Primary {
@@ -103,6 +104,10 @@ async fn an_outcome_whose_wait_for_the_standby_was_cancelled_is_unstored_until_a
     primary.has(1, "state = 'completed'").await;
     primary.waits_no_more(canceller).await;
     world.proxy.wait_for_log("an attempt's outcome is stored after all").await;
+    let late = async |result: &str| {
+        Metrics::of(&world.proxy).await.get(&format!("oncegate_late_completions_total{{result=\"{result}\"}}"))
+    };
+    assert_eq!((late("taken").await, late("dropped").await), (1.0, 0.0));
     let replay = eventually(TEST_TIMEOUT, async || {
         Some(world.pay("k-1").send().await).filter(|answer| answer.oncegate_status() == Some("replayed"))
     });

@@ -1,0 +1,94 @@
+//! A proxy within the test's process: its listener, its gate and its store, without background tasks.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use framing_guard::FramingTimeouts;
+use oncegate::body::body_budget::BodyBudget;
+use oncegate::cache::Cache;
+use oncegate::config::{self, Overrides};
+use oncegate::domain::ids::InstanceId;
+use oncegate::downstream::balancer::ConnectionBalancer;
+use oncegate::downstream::connection_limits::ConnectionLimits;
+use oncegate::downstream::{self};
+use oncegate::gate::Gate;
+use oncegate::instance::boot_time::BootInstant;
+use oncegate::instance::lease::InstanceLease;
+use oncegate::instance::metrics::Metrics;
+use oncegate::instance::observability::Observability;
+use oncegate::instance::store_clock::{ClockReading, StoreClock};
+use oncegate::instance::{Instance, clock_limits};
+use oncegate::store::metrics::StoreMetrics;
+use oncegate::store::{self, Breaker, salts};
+use oncegate::upstream::connection_slots::UpstreamSlots;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::client::Client;
+use super::{Setup, Store};
+
+/// It serves until it is dropped.
+pub struct InProcess {
+    pub client: Client,
+    _store: Store,
+    _closing: DropGuard,
+}
+
+impl InProcess {
+    pub async fn serve(store: Store, instance: Arc<Instance>, timeouts: FramingTimeouts) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = Client { address: listener.local_addr().unwrap() };
+        let signals = downstream::DrainSignals::default();
+        let closing = signals.closing.clone();
+        let inbox = ConnectionBalancer::create_inboxes(1).remove(0);
+        let connections = ConnectionLimits::new(10, 0, Default::default());
+        let gate = Arc::new(Gate::new(instance));
+        tokio::spawn(downstream::serve(listener, inbox, gate, connections, timeouts, signals));
+        Self { client, _store: store, _closing: closing.drop_guard() }
+    }
+}
+
+/// The instance of a configuration. It holds no lease.
+pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> UpstreamSlots) -> Arc<Instance> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("oncegate.toml");
+    std::fs::write(&file, setup.text()).unwrap();
+    let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
+    let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
+    let salt = salts::open(&*store, &config.service, &config.secrets, None).await.unwrap();
+    let (started, ended) = (BootInstant::now(), BootInstant::now());
+    let reading = ClockReading { started, ended, store_time: SystemTime::now() };
+    Arc::new(Instance {
+        delivery_due: tokio::sync::Notify::new(),
+        unsent_deliveries: Default::default(),
+        salt,
+        salt_replaced: CancellationToken::new(),
+        is_salt_doubtful: AtomicBool::new(false),
+        instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
+        store_clock: Arc::new(StoreClock::new(clock_limits(&config.store, &config.routes), &reading)),
+        in_flight: Arc::default(),
+        wait_groups: Arc::default(),
+        cache: Cache::new(config.cache_memory),
+        shared_cache: None,
+        bodies: BodyBudget::new(config.limits.held_bodies),
+        response_bodies: BodyBudget::new(config.limits.held_bodies),
+        key_limits: Default::default(),
+        live_keys: Default::default(),
+        replay_permissions: Default::default(),
+        token_verifiers: Default::default(),
+        upstream_slots: upstream_slots(config.limits.upstream_connections),
+        tracker: TaskTracker::new(),
+        draining: CancellationToken::new(),
+        drain_expired: CancellationToken::new(),
+        latencies: Default::default(),
+        config: Arc::new(config),
+        breaker: store.clone(),
+        observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
+        reload_state: Default::default(),
+        bypassed: Default::default(),
+        store,
+    })
+}
