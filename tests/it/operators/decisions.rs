@@ -277,6 +277,11 @@ async fn pair() -> (Upstream, Proxy, Proxy, Store) {
     (upstream, one, other, store)
 }
 
+/// Waits until a proxy that was paused serves again: before that it starts no attempt.
+async fn has_its_lease_back(proxy: &Proxy) {
+    eventually(TEST_TIMEOUT, async || (proxy.readyz().await.0 == 200).then_some(())).await;
+}
+
 #[tokio::test]
 async fn a_late_answer_yields_to_a_stored_decision_and_completes_a_released_key() {
     let (upstream, one, other, _store) = pair().await;
@@ -298,8 +303,7 @@ async fn a_late_answer_yields_to_a_stored_decision_and_completes_a_released_key(
         assert_eq!(first.text(), late, "{first:?}");
         let replay = other.post("/pay").key(key).body("x").send().await;
         assert_eq!((replay.text(), replay.oncegate_status()), (late.to_owned(), Some("replayed")));
-        // It may start nothing before its lease is back.
-        eventually(TEST_TIMEOUT, async || (one.readyz().await.0 == 200).then_some(())).await;
+        has_its_lease_back(&one).await;
     }
     assert_eq!(upstream.calls(), 2, "nothing was executed twice");
     assert!(!one.output().contains("another attempt has the key"), "there was one attempt of each key");
@@ -349,6 +353,7 @@ async fn an_old_attempts_late_answer_settles_nothing_while_the_new_attempt_runs(
     let second = second.await.unwrap().unwrap();
     assert_eq!(second.oncegate_status(), Some("executed"));
     assert_ne!(second.text(), first.text());
+    has_its_lease_back(&one).await;
     assert_eq!(one.post("/pay").key("k").body("x").send().await.text(), second.text());
 }
 
