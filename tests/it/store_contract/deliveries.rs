@@ -568,6 +568,8 @@ pub async fn a_pick_up_starts_no_more_of_a_route_than_its_slots(world: StoreFixt
     for (tokens, slots, started) in [(8, [1, 3], [1, 3]), (8, [2, 8], [2, 4]), (8, [8, 8], [5, 0])] {
         let mut request = pick(policy("full", slots[0]), tokens);
         request.policies.push(policy("other", slots[1]));
+        // More rows are read where some may have to be skipped.
+        request.busy = (0..4).map(|number| of_route("busy", number).id).collect();
         let picked = world.pick_up(request).await;
         let count = |route: &str| picked.jobs.iter().filter(|job| &*job.lease.reserve_request.route == route).count();
         assert_eq!([count("full"), count("other")], started);
