@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, Settlement};
 use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest, PickUpResult};
 use oncegate::domain::ids::{InstanceId, RecordId, Token};
+use oncegate::domain::probe::{ProbeFinding, ProbeSchedule, ProbeVerdict};
 use oncegate::domain::record::Record;
 use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::response_policy::OnUnknown;
@@ -472,6 +473,39 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
     assert_eq!(world.rows_of("outbox").await, 1);
+}
+
+pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else(mut world: StoreFixture) {
+    let reserve_request = new_reserve_request("k");
+    world.accept(&reserve_request).await;
+    let over = DeliveryPolicy { time_limit: Duration::ZERO, ..terms() };
+    let completed = || ProbeVerdict::Completed { response: response(b"paid"), ttl: DAY, remember: None };
+    for (verdict, state, requests) in
+        [(ProbeVerdict::Retryable { ttl: DAY }, "queued", 1), (completed(), "completed", 0)]
+    {
+        let job = world.pick_one(over.clone()).await;
+        world.settle(settlement_of(&job, UNKNOWN, None)).await;
+        let schedule = ProbeSchedule {
+            route: "pay".into(),
+            quiet_after: Duration::ZERO,
+            pause_first: Duration::ZERO,
+            pause_cap: Duration::ZERO,
+        };
+        let probe = world.store().claim_probes(&"shop".into(), vec![schedule], 10, any_time()).await.unwrap().remove(0);
+        let finding = ProbeFinding {
+            id: reserve_request.id,
+            token: job.lease.reserve_request.token,
+            probe: probe.number,
+            verdict,
+            note: "because".into(),
+        };
+        // What is found about another attempt changes nothing.
+        let other = ProbeFinding { token: token(), verdict: completed(), ..finding.clone() };
+        assert!(!world.store().apply_probe_finding(other).await.unwrap());
+        assert_eq!(world.rows_of("outbox").await, 1);
+        assert!(world.store().apply_probe_finding(finding).await.unwrap());
+        assert_eq!((world.find(&reserve_request).await.state.name(), world.rows_of("outbox").await), (state, requests));
+    }
 }
 
 pub async fn a_released_delivery_is_free_for_the_next_request(world: StoreFixture) {

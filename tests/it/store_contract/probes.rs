@@ -174,6 +174,15 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
     assert_eq!(ids(&rest), [reserve_requests[2].id]);
 }
 
+pub async fn a_claim_takes_at_most_its_limit_of_several_routes(world: StoreFixture) {
+    for (route, key) in [("one", "k-1"), ("one", "k-2"), ("other", "k-3"), ("other", "k-4")] {
+        world.unknown(&ReserveRequest { route: route.into(), ..over(key) }).await;
+    }
+    let schedules = ["one", "other"].map(|route| ProbeSchedule { route: route.into(), ..at_once() });
+    let claimed = world.store().claim_probes(&"shop".into(), schedules.into(), 3, any_time()).await.unwrap();
+    assert_eq!(claimed.len(), 3);
+}
+
 pub async fn a_claim_returns_the_data_of_its_reservation(world: StoreFixture) {
     let first = ReserveRequest { path: Some(Bytes::from_static(b"/pay?a=\0\xff")), ..over("it's-a-key") };
     world.unknown(&first).await;
