@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::harness::postgres::Cluster;
 use crate::harness::relay::remote;
-use crate::harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, World, eventually};
+use crate::harness::{Answer, Hold, Setup, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 use crate::store_trouble::is_unavailable;
 
 /// Reads `/readyz`, which must answer promptly whatever the store does, and returns its status and reasons.
@@ -112,6 +112,18 @@ async fn readiness_reports_an_unreachable_and_a_silent_store() {
     is_not_ready_for(&world, "store: ").await;
     wire.restore();
     is_ready(&world).await;
+}
+
+on_both_stores!(readiness_names_the_newest_migration_of_the_store);
+async fn readiness_names_the_newest_migration_of_the_store(store: Store) {
+    let folder = match &store {
+        Store::Postgres(_) => "migrations/postgres",
+        Store::Sqlite(_) => "migrations/sqlite",
+    };
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let newest = files.filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned())).max().unwrap();
+    let world = World::start(store).await;
+    assert_eq!(world.proxy.readyz().await.1["store"]["schema"], newest);
 }
 
 #[tokio::test]
