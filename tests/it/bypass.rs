@@ -352,6 +352,7 @@ async fn a_bypassed_request_that_was_not_executed_leaves_nothing_to_store() {
     assert_eq!(dropped_outcomes(&world).await, 0.0);
     assert!(world.store.states().await.is_empty());
     assert!(!world.proxy.output().contains("is stored after all"), "there is nothing to store");
+    is_ready(&world).await;
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 

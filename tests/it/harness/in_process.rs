@@ -10,9 +10,9 @@ use oncegate::body::body_budget::BodyBudget;
 use oncegate::cache::Cache;
 use oncegate::config::{self, Overrides};
 use oncegate::domain::ids::InstanceId;
+use oncegate::downstream;
 use oncegate::downstream::balancer::ConnectionBalancer;
 use oncegate::downstream::connection_limits::ConnectionLimits;
-use oncegate::downstream::{self};
 use oncegate::gate::Gate;
 use oncegate::instance::boot_time::BootInstant;
 use oncegate::instance::lease::InstanceLease;
@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 use super::client::Client;
 use super::{Setup, Store};
 
-/// It serves until it is dropped.
+/// A proxy that serves until it is dropped.
 pub struct InProcess {
     pub client: Client,
     _store: Store,
