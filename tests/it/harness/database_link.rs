@@ -1,7 +1,7 @@
 //! A network link between the store and its server that can lose or stall replies and delay connections at the worst moment.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +13,7 @@ use super::postgres::Database;
 pub struct DatabaseLink {
     pub url: String,
     lose: Arc<AtomicU32>,
+    last_words: Arc<Mutex<Vec<u8>>>,
     open: Arc<watch::Sender<bool>>,
     come: watch::Receiver<u32>,
     replies: Arc<Replies>,
@@ -42,21 +43,23 @@ impl DatabaseLink {
         let address = database.address().to_owned();
         let url = database.at(&listener.local_addr().unwrap().to_string()).url;
         let lose = Arc::new(AtomicU32::new(0));
+        let last_words = Arc::<Mutex<Vec<u8>>>::default();
         let open = Arc::new(watch::Sender::new(true));
         let (count, come) = watch::channel(0);
         let (stall_from, stalled) = (watch::Sender::new(usize::MAX), watch::Sender::new(0));
         let replies = Arc::new(Replies { largest: AtomicUsize::new(0), stall_from, stalled });
         let statements = Arc::new(HeldStatements { words: watch::Sender::new((0, None)), come: watch::Sender::new(0) });
         let (armed, opened, sizes, held) = (lose.clone(), open.clone(), replies.clone(), statements.clone());
+        let instead = last_words.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 count.send_modify(|count| *count += 1);
                 let _ = opened.subscribe().wait_for(|open| *open).await;
                 let far = TcpStream::connect(&address).await.unwrap();
-                tokio::spawn(forward(near, far, armed.clone(), sizes.clone(), held.clone()));
+                tokio::spawn(forward(near, far, (armed.clone(), instead.clone()), sizes.clone(), held.clone()));
             }
         });
-        Self { url, lose, open, come, replies, statements }
+        Self { url, lose, last_words, open, come, replies, statements }
     }
 
     /// From now on new connections wait.
@@ -92,6 +95,12 @@ impl DatabaseLink {
 
     /// Loses the next `count` replies, each with its connection. The statements have been executed by then.
     pub fn lose_replies(&self, count: u32) {
+        self.replace_replies(count, Vec::new());
+    }
+
+    /// The same, but the last that the client gets over such a connection is this message of the server.
+    pub fn replace_replies(&self, count: u32, message: Vec<u8>) {
+        *self.last_words.lock().unwrap() = message;
         self.lose.store(count, Ordering::SeqCst);
     }
 
@@ -132,7 +141,7 @@ impl HeldStatements {
 async fn forward(
     near: TcpStream,
     far: TcpStream,
-    lose: Arc<AtomicU32>,
+    (lose, last_words): (Arc<AtomicU32>, Arc<Mutex<Vec<u8>>>),
     replies: Arc<Replies>,
     statements: Arc<HeldStatements>,
 ) {
@@ -156,6 +165,8 @@ async fn forward(
     let mut answer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = far_in.read(&mut answer).await {
         if lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok() {
+            let message = last_words.lock().unwrap().clone();
+            let _ = near_out.write_all(&message).await;
             break;
         }
         let size = reply.fetch_add(length, Ordering::SeqCst) + length;

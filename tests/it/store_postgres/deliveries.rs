@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::attempt::{AttemptOutcome, Settlement};
+use oncegate::domain::attempt::{AttemptOutcome, ReserveResult, Settlement};
 use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest};
 use oncegate::domain::ids::Token;
 use oncegate::domain::response_policy::OnUnknown;
@@ -15,7 +15,7 @@ use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, new_enqueue_request, new_pick_up_request, new_reserve_request, next_attempt_request,
-    own_instance, settlement, token,
+    own_instance, settlement, token, unwrap_lease,
 };
 
 fn pick(tokens: Vec<Token>) -> PickUpRequest {
@@ -125,4 +125,41 @@ async fn a_delivery_with_a_locked_row_is_skipped_and_the_others_are_picked_up() 
     );
     client.batch_execute("rollback").await.unwrap();
     assert_eq!(pick_one(world.store()).await.lease.reserve_request.id, reserve_requests[0].id);
+}
+
+#[tokio::test]
+async fn a_write_with_a_lost_reply_does_not_take_anothers_record_for_its_own() {
+    let world = StoreFixture::postgres().await;
+    let link = DatabaseLink::to(world.database()).await;
+    let store = store::open(&postgres::settings(&link.url)).await.unwrap();
+    let others = new_reserve_request("k");
+    world.reserve(&others).await;
+    // Opens the connections whose replies are lost below.
+    unwrap_lease(store.reserve(new_reserve_request("reserved")).await.unwrap());
+    let accepted = store.enqueue(new_enqueue_request(&new_reserve_request("accepted")), None).await.unwrap();
+    assert!(matches!(accepted, EnqueueResult::Accepted));
+
+    let own = next_attempt_request(&others);
+    link.lose_replies(1);
+    let ReserveResult::Taken(found) = store.reserve(own.clone()).await.unwrap() else { panic!() };
+    assert_eq!((found.token, link.replies_to_lose()), (others.token, 0));
+    link.lose_replies(1);
+    let EnqueueResult::Taken(found) = store.enqueue(new_enqueue_request(&own), None).await.unwrap() else { panic!() };
+    assert_eq!((found.token, link.replies_to_lose()), (others.token, 0));
+}
+
+#[tokio::test]
+async fn an_enqueue_over_a_locked_row_does_not_take_the_record_for_anothers() {
+    let world = StoreFixture::postgres().await;
+    let first = new_reserve_request("k");
+    world.reserve(&first).await;
+    world.settle(settlement(&first, AttemptOutcome::Retryable { ttl: DAY })).await;
+    let seen = ExpectedRecord::from(&world.find(&first).await);
+    let client = world.database().client().await;
+    client.batch_execute("begin; select from oncegate.keys for update").await.unwrap();
+    let next = new_enqueue_request(&next_attempt_request(&first));
+    let locked = world.store().enqueue(next.clone(), Some(seen)).await;
+    assert!(locked.is_err(), "{locked:?}");
+    client.batch_execute("rollback").await.unwrap();
+    assert!(matches!(world.store().enqueue(next, Some(seen)).await.unwrap(), EnqueueResult::Accepted));
 }

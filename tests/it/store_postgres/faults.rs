@@ -106,6 +106,34 @@ async fn a_write_with_a_lost_reply_is_recognized_by_its_token() {
     }
 }
 
+#[tokio::test]
+async fn a_write_is_recognized_after_an_error_that_ended_its_session() {
+    let world = StoreFixture::postgres().await;
+    let link = DatabaseLink::to(world.database()).await;
+    let store = store::open(&postgres::settings(&link.url)).await.unwrap();
+    unwrap_lease(store.reserve(new_reserve_request("first")).await.unwrap());
+    // The code alone, "out of memory", would mean that nothing was executed. A pooler may leave out the second field.
+    for (number, fields) in
+        ["SFATAL\0VFATAL\0C53200\0", "SPANIQUE\0VPANIC\0C53200\0", "SFATAL\0C53200\0", "SPANIC\0C53200\0"]
+            .into_iter()
+            .enumerate()
+    {
+        let key = new_reserve_request(&format!("k-{number}"));
+        link.replace_replies(1, error_response(fields));
+        let lease = unwrap_lease(store.reserve(key.clone()).await.unwrap());
+        assert_eq!((lease.reserve_request.token, link.replies_to_lose()), (key.token, 0), "{fields:?}");
+    }
+    let refused = new_reserve_request("refused");
+    link.replace_replies(1, error_response("SERROR\0VERROR\0C53200\0"));
+    store.reserve(refused).await.unwrap_err();
+}
+
+/// The server's message that a statement has failed, with these fields (PostgreSQL, "Message Formats", ErrorResponse).
+fn error_response(fields: &str) -> Vec<u8> {
+    let body = format!("{fields}Mout of memory\0\0");
+    [b"E".as_slice(), &(body.len() as u32 + 4).to_be_bytes(), body.as_bytes()].concat()
+}
+
 /// Waits until a statement of the store waits for a lock.
 pub async fn waiting(database: &Database) {
     let client = database.client().await;
@@ -276,6 +304,28 @@ async fn a_row_that_the_server_rejects_fails_alone() {
         join_all(reserve_requests.iter().map(|reserve_request| world.store().reserve(reserve_request.clone()))).await;
     for (i, reservation) in reservations.into_iter().enumerate() {
         assert_eq!(reservation.is_err(), i == 13, "{i}: {reservation:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_the_server_aborts_for_a_conflict_is_sent_again_up_to_three_times() {
+    let world = StoreFixture::postgres().await;
+    let client = world.database().client().await;
+    // A sequence counts the tries: it keeps what an aborted transaction took from it.
+    let conflict = "create sequence tries; create sequence conflicts;
+      create function conflict() returns trigger language plpgsql as $$ begin
+        if nextval('tries') <= (select last_value from conflicts) then
+          raise exception 'conflict' using errcode = 'serialization_failure';
+        end if;
+        return new; end $$;
+      create trigger conflict before insert on oncegate.keys for each row execute function conflict()";
+    client.batch_execute(conflict).await.unwrap();
+    for (conflicts, succeeds) in [(2, true), (3, true), (4, false), (100, false)] {
+        let count = format!("select setval('tries', 1, false), setval('conflicts', {conflicts})");
+        client.batch_execute(&count).await.unwrap();
+        let reserved = world.store().reserve(new_reserve_request(&format!("k-{conflicts}"))).await;
+        assert_eq!(reserved.is_ok(), succeeds, "{conflicts}: {reserved:?}");
+        assert_eq!(number(&client, "select last_value from tries").await, (conflicts + 1).min(4), "{conflicts}");
     }
 }
 
