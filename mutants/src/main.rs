@@ -48,18 +48,36 @@ struct Report {
     not_switchable: Vec<usize>,
 }
 
-/// The module that the switches ask. The variable is read once: a test program is started for each mutant.
-const SWITCH: &str = "
+/// The module that the switches ask. The variable is read once: a test program is started for each mutant. A test is in the name of its
+/// thread, so the file that `ONCEGATE_MUTANTS_REACHED` names tells which tests come to which mutants.
+const SWITCH: &str = r#"
 /// Whether the mutant with this number is active.
 #[doc(hidden)]
 pub mod mutant_switch {
+    use std::{cell::RefCell, collections::HashSet, env, fs::File, io::Write, sync::LazyLock, thread};
+
+    static ACTIVE: LazyLock<Option<u32>> = LazyLock::new(|| env::var("ONCEGATE_MUTANT").ok()?.parse().ok());
+    static REACHED: LazyLock<Option<File>> = LazyLock::new(|| {
+        let path = env::var_os("ONCEGATE_MUTANTS_REACHED")?;
+        Some(File::options().append(true).create(true).open(path).unwrap())
+    });
+
     pub fn on(number: u32) -> bool {
-        static ACTIVE: std::sync::LazyLock<Option<u32>> =
-            std::sync::LazyLock::new(|| std::env::var(\"ONCEGATE_MUTANT\").ok()?.parse().ok());
+        if let Some(file) = &*REACHED {
+            note(number, file);
+        }
         *ACTIVE == Some(number)
     }
+
+    fn note(number: u32, mut file: &File) {
+        thread_local! { static NOTED: RefCell<HashSet<u32>> = RefCell::default(); }
+        if NOTED.try_with(|noted| noted.borrow_mut().insert(number)).unwrap_or(true) {
+            let line = format!("{number} {}\n", thread::current().name().unwrap_or("?"));
+            file.write_all(line.as_bytes()).unwrap();
+        }
+    }
 }
-";
+"#;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
