@@ -244,6 +244,29 @@ async fn a_start_waits_for_another_sessions_index_build() {
 }
 
 #[tokio::test]
+async fn an_index_build_that_conflicts_with_another_is_repeated_up_to_five_times() {
+    let database = postgres::database().await;
+    let settings = postgres::settings(&database.url);
+    let client = database.client().await;
+    // A sequence counts the tries: it keeps what an aborted transaction took from it.
+    let conflict = "create sequence public.tries; create sequence public.conflicts;
+      create function public.conflict() returns event_trigger language plpgsql as $$ begin
+        if nextval('public.tries') <= (select last_value from public.conflicts) then
+          raise exception 'conflict' using errcode = 'deadlock_detected';
+        end if;
+      end $$;
+      create event trigger conflict on ddl_command_start when tag in ('CREATE INDEX') execute function public.conflict()";
+    client.batch_execute(conflict).await.unwrap();
+    for (conflicts, succeeds) in [(5, true), (6, false), (100, false)] {
+        let count = format!("select setval('public.tries', 1, false), setval('public.conflicts', {conflicts})");
+        client.batch_execute(&format!("drop index if exists oncegate.keys_due; {count}")).await.unwrap();
+        let migrated = store::migrate(&settings).await;
+        assert_eq!(migrated.is_ok(), succeeds, "{conflicts}: {migrated:?}");
+        assert_eq!(column(&client, "select last_value from public.tries").await, ["6"], "{conflicts}");
+    }
+}
+
+#[tokio::test]
 async fn a_non_index_with_an_indexs_name_is_reported() {
     let (database, settings) = first_version_database().await;
     let client = database.client().await;
