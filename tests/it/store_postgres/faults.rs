@@ -134,6 +134,28 @@ fn error_response(fields: &str) -> Vec<u8> {
     [b"E".as_slice(), &(body.len() as u32 + 4).to_be_bytes(), body.as_bytes()].concat()
 }
 
+#[tokio::test]
+async fn a_key_that_was_found_taken_stays_taken_when_no_later_try_comes_through() {
+    let world = StoreFixture::postgres().await;
+    let link = DatabaseLink::to(world.database()).await;
+    let settings = StoreSettings { timeout: Duration::from_secs(1), ..postgres::settings(&link.url) };
+    let store = store::open(&settings).await.unwrap();
+    let others = new_reserve_request("k");
+    world.reserve(&others).await;
+    // The server says that the key has a record, and the record itself is lost on its way.
+    link.hold_statements("-- find: ");
+    let own = next_attempt_request(&others);
+    let fault = async {
+        link.statement_held().await;
+        link.hold_connections();
+        link.lose_replies(u32::MAX);
+        link.release_statements();
+    };
+    let (reserved, ()) = join(store.reserve(own), fault).await;
+    let error = reserved.unwrap_err();
+    assert!(matches!(error, StoreError::Taken(_)), "{error:?}");
+}
+
 /// Waits until a statement of the store waits for a lock.
 pub async fn waiting(database: &Database) {
     let client = database.client().await;
