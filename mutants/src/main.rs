@@ -73,7 +73,8 @@ pub mod mutant_switch {
         thread_local! { static NOTED: RefCell<HashSet<u32>> = RefCell::default(); }
         if NOTED.try_with(|noted| noted.borrow_mut().insert(number)).unwrap_or(true) {
             let line = format!("{number} {}\n", thread::current().name().unwrap_or("?"));
-            file.write_all(line.as_bytes()).unwrap();
+            // A test may have forbidden its process to write.
+            let _ = file.write_all(line.as_bytes());
         }
     }
 }
