@@ -7,8 +7,10 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, S
 use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{self, ExpectedRecord, ReapScope, SettleResult, Store, StoreError, StoreSettings};
+use tokio::time::timeout;
 use tokio_postgres::Client;
 
+use crate::harness::TEST_TIMEOUT;
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres::{self, Cluster, Database};
 use crate::harness::relay::Relay;
@@ -138,7 +140,7 @@ fn error_response(fields: &str) -> Vec<u8> {
 async fn a_key_that_was_found_taken_stays_taken_when_no_later_try_comes_through() {
     let world = StoreFixture::postgres().await;
     let link = DatabaseLink::to(world.database()).await;
-    let settings = StoreSettings { timeout: Duration::from_secs(1), ..postgres::settings(&link.url) };
+    let settings = StoreSettings { timeout: Duration::from_secs(3), ..postgres::settings(&link.url) };
     let store = store::open(&settings).await.unwrap();
     let others = new_reserve_request("k");
     world.reserve(&others).await;
@@ -151,7 +153,7 @@ async fn a_key_that_was_found_taken_stays_taken_when_no_later_try_comes_through(
         link.lose_replies(u32::MAX);
         link.release_statements();
     };
-    let (reserved, ()) = join(store.reserve(own), fault).await;
+    let (reserved, ()) = timeout(TEST_TIMEOUT, join(store.reserve(own), fault)).await.unwrap();
     let error = reserved.unwrap_err();
     assert!(matches!(error, StoreError::Taken(_)), "{error:?}");
 }
