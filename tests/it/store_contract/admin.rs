@@ -11,8 +11,8 @@ use oncegate::domain::scope::Scope;
 use oncegate::domain::space::SpaceHash;
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::admin::{
-    AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, OperatorAction,
-    OperatorDecision, Target, wait_until_forgotten,
+    AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, KeyPage, OperatorAction,
+    OperatorDecision, SCAN_ROWS_MAX, Target, wait_until_forgotten,
 };
 use oncegate::store::{LeaseRenewal, SettleResult, StoreLocation};
 
@@ -513,4 +513,12 @@ pub async fn instances_of_a_service_are_listed_with_their_leases(world: StoreFix
     }
     assert_eq!(store.admin().list_instances(SHOP.into(), 1).await.unwrap().len(), 1);
     assert_eq!(store.admin().list_instances("nobody".into(), 10).await.unwrap(), []);
+}
+
+#[test]
+fn a_page_without_entries_continues_where_its_scan_of_the_most_rows_ended() {
+    let last = new_reserve_request("k").id;
+    let next = |scanned| KeyPage::from_scan(Vec::new(), 10, scanned, Some(last)).next.map(|cursor| cursor.id);
+    assert_eq!(next(i64::from(SCAN_ROWS_MAX)), Some(last));
+    assert_eq!(next(i64::from(SCAN_ROWS_MAX) - 1), None, "the store has no more rows");
 }
