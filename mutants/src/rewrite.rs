@@ -1,5 +1,6 @@
 //! Writes a file anew with its switches.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -31,10 +32,15 @@ pub struct Region {
     end: usize,
 }
 
+/// The start and the end of an expression. In this order, the outer one of two comes first.
+type Place = (usize, Reverse<usize>);
+
+/// A mutant's number, and the expression that it puts in a place.
+type Alternative = (usize, Vec<Piece>);
+
 pub struct Rewriter<'a> {
     source: &'a str,
-    /// By start and descending length, so that the outer one of two comes first.
-    choices: BTreeMap<(usize, std::cmp::Reverse<usize>), Vec<(usize, Vec<Piece>)>>,
+    choices: BTreeMap<Place, Vec<Alternative>>,
     insertions: BTreeMap<usize, Vec<Insertion>>,
     text: String,
     regions: Vec<Region>,
@@ -58,7 +64,7 @@ impl<'a> Rewriter<'a> {
         };
         match edit {
             Edit::Choice { whole, pieces } => {
-                let place = (whole.start, std::cmp::Reverse(whole.end));
+                let place = (whole.start, Reverse(whole.end));
                 self.choices.entry(place).or_default().push((mutant, pieces));
             }
             Edit::Unless { at, word, end } => {
@@ -81,13 +87,13 @@ impl<'a> Rewriter<'a> {
     }
 
     /// Writes a part of the source with the switches in it, but not those of the expression `within`, which is being written.
-    fn write(&mut self, part: Range<usize>, within: Option<(usize, std::cmp::Reverse<usize>)>) {
+    fn write(&mut self, part: Range<usize>, within: Option<Place>) {
         let mut at = part.start;
         let mut next_insertion = at;
         loop {
             let choice = self
                 .choices
-                .range((at, std::cmp::Reverse(usize::MAX))..)
+                .range((at, Reverse(usize::MAX))..)
                 .map(|(place, _)| *place)
                 .take_while(|(start, _)| *start < part.end)
                 .find(|place| place.1.0 <= part.end && within.is_none_or(|outer| *place > outer));
@@ -121,7 +127,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    fn choose(&mut self, place: (usize, std::cmp::Reverse<usize>)) {
+    fn choose(&mut self, place: Place) {
         let alternatives = self.choices.remove(&place).unwrap_or_default();
         let whole = place.0..place.1.0;
         self.text.push('(');
