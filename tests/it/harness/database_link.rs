@@ -12,12 +12,20 @@ use super::postgres::Database;
 /// Forwards everything, unless told to lose replies or hold connections.
 pub struct DatabaseLink {
     pub url: String,
-    lose: Arc<AtomicU32>,
-    last_words: Arc<Mutex<Vec<u8>>>,
+    lost: Arc<LostReplies>,
     open: Arc<watch::Sender<bool>>,
     come: watch::Receiver<u32>,
     replies: Arc<Replies>,
     statements: Arc<HeldStatements>,
+}
+
+/// The replies that do not arrive.
+#[derive(Default)]
+struct LostReplies {
+    /// The number of those that are still to be lost.
+    left: AtomicU32,
+    /// What the client gets instead of a reply, before its connection ends.
+    instead: Mutex<Vec<u8>>,
 }
 
 /// The statements that wait on their way to the server.
@@ -42,24 +50,22 @@ impl DatabaseLink {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = database.address().to_owned();
         let url = database.at(&listener.local_addr().unwrap().to_string()).url;
-        let lose = Arc::new(AtomicU32::new(0));
-        let last_words = Arc::<Mutex<Vec<u8>>>::default();
+        let lost = Arc::<LostReplies>::default();
         let open = Arc::new(watch::Sender::new(true));
         let (count, come) = watch::channel(0);
         let (stall_from, stalled) = (watch::Sender::new(usize::MAX), watch::Sender::new(0));
         let replies = Arc::new(Replies { largest: AtomicUsize::new(0), stall_from, stalled });
         let statements = Arc::new(HeldStatements { words: watch::Sender::new((0, None)), come: watch::Sender::new(0) });
-        let (armed, opened, sizes, held) = (lose.clone(), open.clone(), replies.clone(), statements.clone());
-        let instead = last_words.clone();
+        let (armed, opened, sizes, held) = (lost.clone(), open.clone(), replies.clone(), statements.clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 count.send_modify(|count| *count += 1);
                 let _ = opened.subscribe().wait_for(|open| *open).await;
                 let far = TcpStream::connect(&address).await.unwrap();
-                tokio::spawn(forward(near, far, (armed.clone(), instead.clone()), sizes.clone(), held.clone()));
+                tokio::spawn(forward(near, far, armed.clone(), sizes.clone(), held.clone()));
             }
         });
-        Self { url, lose, last_words, open, come, replies, statements }
+        Self { url, lost, open, come, replies, statements }
     }
 
     /// From now on new connections wait.
@@ -98,10 +104,10 @@ impl DatabaseLink {
         self.replace_replies(count, Vec::new());
     }
 
-    /// The same, but the last that the client gets over such a connection is this message of the server.
+    /// The same, but the client gets this message of the server instead, before the connection ends.
     pub fn replace_replies(&self, count: u32, message: Vec<u8>) {
-        *self.last_words.lock().unwrap() = message;
-        self.lose.store(count, Ordering::SeqCst);
+        *self.lost.instead.lock().unwrap() = message;
+        self.lost.left.store(count, Ordering::SeqCst);
     }
 
     /// The size of the largest reply so far.
@@ -122,7 +128,7 @@ impl DatabaseLink {
 
     /// The number of replies still to be lost.
     pub fn replies_to_lose(&self) -> u32 {
-        self.lose.load(Ordering::SeqCst)
+        self.lost.left.load(Ordering::SeqCst)
     }
 }
 
@@ -141,7 +147,7 @@ impl HeldStatements {
 async fn forward(
     near: TcpStream,
     far: TcpStream,
-    (lose, last_words): (Arc<AtomicU32>, Arc<Mutex<Vec<u8>>>),
+    lost: Arc<LostReplies>,
     replies: Arc<Replies>,
     statements: Arc<HeldStatements>,
 ) {
@@ -164,8 +170,8 @@ async fn forward(
     });
     let mut answer = vec![0; 1 << 16];
     while let Ok(length @ 1..) = far_in.read(&mut answer).await {
-        if lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok() {
-            let message = last_words.lock().unwrap().clone();
+        if lost.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok() {
+            let message = lost.instead.lock().unwrap().clone();
             let _ = near_out.write_all(&message).await;
             break;
         }
