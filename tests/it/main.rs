@@ -40,6 +40,7 @@ mod overload;
 mod page;
 mod pod_end;
 mod probe;
+mod restores;
 mod salts;
 mod service_reports;
 mod shared_cache;

@@ -5,8 +5,8 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::*;
-use crate::harness::on_both_stores;
 use crate::harness::operator::Operator;
+use crate::harness::{Hold, on_both_stores};
 
 on_both_stores!(a_delivery_is_retried_until_a_failing_service_accepts_it);
 async fn a_delivery_is_retried_until_a_failing_service_accepts_it(store: Store) {
@@ -55,6 +55,25 @@ async fn a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it(store: 
     );
     let (_, log) = operator.get("/api/v1/audit").await;
     assert_eq!(log["entries"][1]["note"], "tried 2 times, last result: answered 503");
+}
+
+on_both_stores!(a_duplicate_is_told_to_ask_again_soon_unless_only_an_operator_can_change_something);
+async fn a_duplicate_is_told_to_ask_again_soon_unless_only_an_operator_can_change_something(store: Store) {
+    let retry = "retry = { max_attempts = 2, base = \"1h\", cap = \"1h\", give_up_after = \"24h\" }";
+    let world = world(store, retry).await;
+    let retry_after = async |key: &str| world.pay(key).send().await.field("retry-after").map(str::to_owned);
+    let hold = Hold::new();
+    world.upstream.then(trouble().hold(&hold));
+    let operation_path = world.accepts("k-1").await;
+    world.upstream.wait_for_executed(1).await;
+    assert_eq!(retry_after("k-1").await.as_deref(), Some("1"), "it runs");
+    hold.release();
+    world.operation_when(&operation_path, "queued").await;
+    assert_eq!(retry_after("k-1").await.as_deref(), Some("1"), "it is queued");
+    world.upstream.then(Answer::status(401));
+    let operation_path = world.accepts("k-2").await;
+    world.operation_when(&operation_path, "dead").await;
+    assert_eq!(retry_after("k-2").await.as_deref(), Some("30"), "it is dead");
 }
 
 on_both_stores!(a_permanent_failure_makes_a_delivery_dead_at_once);
