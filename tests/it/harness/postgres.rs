@@ -79,6 +79,18 @@ impl Database {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
+    /// All of the database as SQL that any server of PostgreSQL 13 or later takes in one piece.
+    pub fn dump(&self) -> String {
+        let mut dump = Command::new(binaries().join("pg_dump"));
+        let dumped = dump.args(["--inserts", "--no-owner", &self.url]).output().unwrap();
+        assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+        let text = String::from_utf8(dumped.stdout).unwrap();
+        // Lines for psql begin with a backslash, others name the programs of this machine, and servers before 17 lack a setting.
+        let left_out = ["\\", "-- Dumped ", "SET transaction_timeout "];
+        let is_sql = |line: &&str| !left_out.iter().any(|beginning| line.starts_with(beginning));
+        text.lines().filter(is_sql).map(|line| line.to_owned() + "\n").collect()
+    }
+
     /// A connection of the test's own, beside the store's.
     pub async fn client(&self) -> Client {
         connect(&self.url).await

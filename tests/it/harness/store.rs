@@ -1,7 +1,6 @@
 //! The store of a test's proxies.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use rusqlite::OptionalExtension;
 use tempfile::TempDir;
@@ -118,19 +117,11 @@ impl Store {
         .await;
     }
 
-    /// A store made of a backup of this one: a dump of the schema, or copies of the embedded store's files. No process may have
-    /// these open.
+    /// A store made of a backup of this one: a dump, or copies of the embedded store's files. No process may have these open.
     pub async fn restored_backup(&self) -> Self {
         let Self::Postgres(database) = self else { return self.copied() };
         let restored = postgres::empty_database().await;
-        let backup = tempfile::NamedTempFile::new().unwrap();
-        let run = |program: &str, options: &[&str], url: &str| {
-            let mut command = Command::new(postgres::binaries().join(program));
-            let ended = command.args(options).arg("-f").arg(backup.path()).arg(url).output().unwrap();
-            assert!(ended.status.success(), "{program}: {}", String::from_utf8_lossy(&ended.stderr));
-        };
-        run("pg_dump", &["-n", "oncegate"], &database.url);
-        run("psql", &["-v", "ON_ERROR_STOP=1"], &restored.url);
+        restored.client().await.batch_execute(&database.dump()).await.unwrap();
         Self::Postgres(restored)
     }
 

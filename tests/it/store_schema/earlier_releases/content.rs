@@ -1,13 +1,11 @@
 //! A store's content as SQL.
 
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use crate::harness::Store;
-use crate::harness::postgres::{self, Database};
 
 /// The content of a store as SQL, after a first line with the time at which it was read.
 pub struct StoreContent(pub String);
@@ -25,7 +23,7 @@ impl StoreContent {
     pub async fn of(store: &Store) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
         let sql = match store {
-            Store::Postgres(database) => dump_postgres(database),
+            Store::Postgres(database) => database.dump(),
             Store::Sqlite(_) => dump_sqlite(&Connection::open(store.sqlite_file()).unwrap()),
         };
         Self(format!("-- Read {now} ms after 1970.\n{sql}"))
@@ -77,16 +75,6 @@ fn moves(columns: Vec<(String, String)>, moved: impl Fn(&str) -> String, schema:
         format!("update {schema}{} set {};\n", times[0].0, sets.join(", "))
     };
     times.chunk_by(|(table, _), (next, _)| table == next).map(of_a_table).collect()
-}
-
-fn dump_postgres(database: &Database) -> String {
-    let mut dump = Command::new(postgres::binaries().join("pg_dump"));
-    let dumped = dump.args(["--inserts", "--no-owner", &database.url]).output().unwrap();
-    assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
-    let text = String::from_utf8(dumped.stdout).unwrap();
-    // Lines for psql begin with a backslash; the other ones that go name the programs of this machine.
-    let is_sql = |line: &&str| !line.starts_with('\\') && !line.starts_with("-- Dumped ");
-    text.lines().filter(is_sql).map(|line| line.to_owned() + "\n").collect()
 }
 
 fn dump_sqlite(db: &Connection) -> String {
