@@ -52,7 +52,8 @@ fn short(value: f64) -> String {
     let digits = match value.abs() {
         0.0 | 100.0.. => 0,
         10.0.. => 1,
-        _ => 2,
+        1.0.. => 2,
+        _ => 3,
     };
     format!("{value:.digits$}")
 }
