@@ -13,7 +13,7 @@ use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
 /// Waits until the lease has expired and the key is unknown.
-async fn becomes_unknown(request: &Request) {
+pub async fn becomes_unknown(request: &Request) {
     let known = eventually(TEST_TIMEOUT, async || {
         let (status, slug) = request.send().await.outcome();
         assert_eq!(status, 409, "{slug}");
