@@ -375,7 +375,7 @@ fn normal(path: &Path) -> PathBuf {
 fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let alerts = fs::read_to_string(root().join("deploy/prometheus/alerts.yml")).unwrap();
     let list = fs::read_to_string(root().join("docs/runbooks/README.md")).unwrap();
-    let each = Regex::new(r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          runbook: (\S+)\n").unwrap();
+    let each = Regex::new(r"- alert: (\w+)\n(?:(?:        |\n).*\n)*?          runbook_url: (\S+)\n").unwrap();
     let mut pages = BTreeSet::new();
     for alert in each.captures_iter(&alerts) {
         assert!(root().join(&alert[2]).exists(), "{}: {}", &alert[1], &alert[2]);
@@ -387,4 +387,18 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
         let page = page.unwrap().file_name();
         assert!(page == "README.md" || pages.contains(&page), "{page:?} is no alert's");
     }
+}
+
+#[test]
+fn the_systemd_unit_keeps_trying_until_its_store_is_there_and_stops_at_a_wrong_configuration() {
+    let unit = fs::read_to_string(root().join("deploy/debian/oncegate.service")).unwrap();
+    let (head, service) = unit.split_once("[Service]").unwrap();
+    let is_set = |section: &str, line: &str| section.lines().any(|written| written == line);
+    // systemd.unit(5): the limit counts five starts in ten seconds unless the unit says otherwise, and 0 turns it off.
+    assert!(is_set(head, "StartLimitIntervalSec=0"), "{head}");
+    for line in ["Restart=on-failure", "RestartSec=2", "RestartPreventExitStatus=78"] {
+        assert!(is_set(service, line), "{line}");
+    }
+    // Its failure would not prevent a restart.
+    assert!(!service.contains("ExecStartPre"));
 }
