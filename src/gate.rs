@@ -418,7 +418,7 @@ impl Gate {
             guarded.count(result, &self.instance);
         }
         match decision {
-            Decision::Accepted(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(retry_after)),
+            Decision::Accepted(progress) => WorkResult::Waits(guarded, AwaitedEnd::Delivery(progress)),
             Decision::Join(retry_after) => WorkResult::Waits(guarded, AwaitedEnd::Attempt(retry_after)),
             Decision::Refuse(refusal) => WorkResult::refused(refusal),
             Decision::Replay(completed) => WorkResult::Ended(Outcome::Replayed(completed)),

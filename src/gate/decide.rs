@@ -7,14 +7,15 @@ use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::{CompletedResponse, KeyState};
 use crate::instance::metrics::ReservationResult;
 use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::status::OncegateStatus;
 use crate::seeded_bug::SeededBug;
 use crate::store::ExpectedRecord;
 
 /// The next step of a request whose key has a record.
 #[derive(Debug)]
 pub enum Decision {
-    /// The key was accepted for asynchronous delivery. Ask again after this time.
-    Accepted(RetryAfter),
+    /// The key was accepted for asynchronous delivery, and has no response yet.
+    Accepted(AcceptedProgress),
     /// An attempt is running. It should end after this time.
     Join(RetryAfter),
     /// Refuse the request.
@@ -23,6 +24,35 @@ pub enum Decision {
     Replay(CompletedResponse),
     /// Become the next attempt, unless another request does first.
     TakeOver(ExpectedRecord),
+}
+
+/// The state of an accepted key without a response, as its 202 tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptedProgress {
+    /// The request waits for its delivery or is being delivered. Ask again after this time.
+    Pending(RetryAfter),
+    /// An attempt may have executed, and a late answer, a report, a reconciliation or an operator may tell. Ask again after this time.
+    Unknown(RetryAfter),
+    /// Oncegate has given up. Nothing changes until an operator decides.
+    Dead,
+}
+
+impl AcceptedProgress {
+    /// The time after which to ask again; `None` where that is no use.
+    pub fn retry_after(self) -> Option<RetryAfter> {
+        match self {
+            Self::Pending(wait) | Self::Unknown(wait) => Some(wait),
+            Self::Dead => None,
+        }
+    }
+
+    /// The value of `Oncegate-Status`.
+    pub fn oncegate_status(self) -> OncegateStatus {
+        match self {
+            Self::Pending(_) => OncegateStatus::Queued,
+            Self::Unknown(_) | Self::Dead => OncegateStatus::Unknown,
+        }
+    }
 }
 
 /// The route's part in a decision.
@@ -55,7 +85,7 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
         return Decision::Refuse(Refusal::KeyReused);
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
-        return Decision::Accepted(until_next_change(&record, rules.average_latency));
+        return Decision::Accepted(accepted_progress(&record, rules.average_latency));
     }
     match record.state {
         KeyState::Completed(CompletedResponse { response, .. }) if response.body.is_none() => {
@@ -65,7 +95,7 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
         KeyState::Dead => Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER))),
         KeyState::Expired => Decision::Refuse(Refusal::KeyExpired),
         // Every queued key was accepted, so this arm is not reached.
-        KeyState::Queued => Decision::Accepted(until_next_change(&record, rules.average_latency)),
+        KeyState::Queued => Decision::Accepted(accepted_progress(&record, rules.average_latency)),
         KeyState::InFlight => Decision::Join(until_done(&record, rules.average_latency)),
         KeyState::Retryable => Decision::TakeOver(expected),
         KeyState::Unknown => {
@@ -89,7 +119,8 @@ impl Decision {
     pub fn counted_as(&self) -> Option<ReservationResult> {
         match self {
             // An accepted request runs on its own, and its duplicates join it.
-            Self::Accepted(_) | Self::Join(_) => Some(ReservationResult::InFlight),
+            Self::Accepted(AcceptedProgress::Pending(_)) | Self::Join(_) => Some(ReservationResult::InFlight),
+            Self::Accepted(AcceptedProgress::Dead | AcceptedProgress::Unknown(_)) => Some(ReservationResult::Unknown),
             Self::Replay(_) | Self::Refuse(Refusal::ResponseNotKept) => Some(ReservationResult::Replay),
             Self::Refuse(Refusal::KeyExpired) => Some(ReservationResult::Expired),
             Self::Refuse(Refusal::KeyReused) => Some(ReservationResult::KeyMisuse),
@@ -104,12 +135,17 @@ fn until_done(record: &Record, average_latency: Duration) -> RetryAfter {
     RetryAfter::new(average_latency.saturating_sub(record.running_for).min(until_deadline(record)))
 }
 
-/// For an accepted key: the average latency while an attempt runs or is due, else [`DEFAULT_RETRY_AFTER`].
-fn until_next_change(record: &Record, average_latency: Duration) -> RetryAfter {
+/// The progress of an accepted key that is neither completed nor expired.
+fn accepted_progress(record: &Record, average_latency: Duration) -> AcceptedProgress {
     match record.state {
-        KeyState::InFlight => until_done(record, average_latency),
-        KeyState::Queued => RetryAfter::new(average_latency),
-        _ => RetryAfter::new(DEFAULT_RETRY_AFTER),
+        KeyState::InFlight => AcceptedProgress::Pending(until_done(record, average_latency)),
+        KeyState::Queued => AcceptedProgress::Pending(RetryAfter::new(average_latency)),
+        KeyState::Dead => AcceptedProgress::Dead,
+        KeyState::Unknown => AcceptedProgress::Unknown(RetryAfter::new(DEFAULT_RETRY_AFTER)),
+        // A released key is not accepted any more, and the others are not asked about.
+        KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => {
+            AcceptedProgress::Pending(RetryAfter::new(DEFAULT_RETRY_AFTER))
+        }
     }
 }
 
@@ -216,6 +252,28 @@ mod tests {
                 "{on_unknown:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_accepted_key_tells_its_state_until_it_is_completed_or_expired() {
+        let accepted = |state| Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..record(state) };
+        for (state, status, seconds, counted) in [
+            (KeyState::Queued, OncegateStatus::Queued, Some(5), ReservationResult::InFlight),
+            (KeyState::InFlight, OncegateStatus::Queued, Some(4), ReservationResult::InFlight),
+            (KeyState::Retryable, OncegateStatus::Queued, Some(30), ReservationResult::InFlight),
+            (KeyState::Unknown, OncegateStatus::Unknown, Some(30), ReservationResult::Unknown),
+            (KeyState::Dead, OncegateStatus::Unknown, None, ReservationResult::Unknown),
+        ] {
+            let name = state.name();
+            let decision = decide(accepted(state), true, &RULES);
+            assert_eq!(decision.counted_as(), Some(counted), "{name}");
+            let Decision::Accepted(progress) = decision else { panic!("{name}: {decision:?}") };
+            let wait = progress.retry_after().map(RetryAfter::seconds);
+            assert_eq!((progress.oncegate_status(), wait), (status, seconds), "{name}");
+        }
+        let words = [completed(Some(b"paid")), completed(None), KeyState::Expired];
+        let words = words.map(|state| word(accepted(state), true, &RULES));
+        assert_eq!(words, ["replay", "response-not-kept", "key-expired"]);
     }
 
     #[test]

@@ -3,15 +3,16 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::admit::GuardedRequest;
-use super::decide::Decision;
+use super::decide::{Decision, AcceptedProgress};
 use super::new_key::NewKeyPermit;
 use super::outcome::Outcome;
 use super::wait::{AwaitedEnd, WorkResult};
 use super::{Gate, TAKE_OVERS_MAX, log_and_refuse};
-use crate::config::DeliveryMode;
+use crate::config::{DeliveryMode, Route};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
 use crate::domain::operation::OperationId;
 use crate::domain::sealed::SealedBytes;
@@ -22,14 +23,19 @@ use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::request_codec;
 
+/// Whether a route delivers a request with these fields later.
+pub(super) fn is_for_later(route: &Route, headers: &HeaderMap) -> bool {
+    match route.delivery {
+        DeliveryMode::Async => true,
+        DeliveryMode::Prefer => prefer::prefers_async(headers),
+        DeliveryMode::Sync => false,
+    }
+}
+
 impl GuardedRequest {
     /// Whether the request is delivered later.
     pub(super) fn is_for_later(&self) -> bool {
-        match self.route().delivery {
-            DeliveryMode::Async => true,
-            DeliveryMode::Prefer => prefer::prefers_async(&self.head.headers),
-            DeliveryMode::Sync => false,
-        }
+        is_for_later(self.route(), &self.head.headers)
     }
 
     /// The sealed request, with its reservation.
@@ -105,15 +111,15 @@ impl Gate {
 
     /// The outcome of an accepted request: its operation, or the response if it comes within the time that the client
     /// prefers to wait.
-    pub(super) async fn accepted(&self, guarded: &GuardedRequest, retry_after: RetryAfter) -> Outcome {
+    pub(super) async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
         let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
         let operation = OperationId::derive(id, &guarded.reserve_request.scope, &self.instance.salt);
         match self.decide_by_end(guarded, Instant::now() + wait).await {
             Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
             Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
-            Some(Decision::Accepted(retry_after)) => Outcome::Accepted { operation, retry_after },
-            Some(Decision::Join(_) | Decision::TakeOver(_)) | None => Outcome::Accepted { operation, retry_after },
+            Some(Decision::Accepted(progress)) => Outcome::Accepted { operation, progress },
+            Some(Decision::Join(_) | Decision::TakeOver(_)) | None => Outcome::Accepted { operation, progress },
         }
     }
 }

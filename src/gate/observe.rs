@@ -124,7 +124,7 @@ async fn compare(
             instance.observability.count_reservation(metrics, &request.scope, result);
         }
         match decision {
-            Decision::Accepted(_) => return Ok(OncegateStatus::Queued.name()),
+            Decision::Accepted(progress) => return Ok(progress.oncegate_status().name()),
             Decision::Join(_) => return Ok(OncegateStatus::InFlight.name()),
             Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => {
                 return Ok(OncegateStatus::Replayed.name());

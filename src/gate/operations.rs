@@ -150,7 +150,9 @@ fn show_record(id: OperationId, record: Record) -> Response<Body> {
             None
         }
         KeyState::InFlight | KeyState::Queued => Some(RETRY_SOON),
-        KeyState::Dead | KeyState::Expired | KeyState::Retryable | KeyState::Unknown => Some(DEFAULT_RETRY_AFTER),
+        // Nothing changes until an operator decides.
+        KeyState::Dead => None,
+        KeyState::Expired | KeyState::Retryable | KeyState::Unknown => Some(DEFAULT_RETRY_AFTER),
     };
     let mut response = json_response(StatusCode::OK, "application/json", &document);
     if let Some(wait) = wait {

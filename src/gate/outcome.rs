@@ -7,6 +7,7 @@ use http::header::HeaderValue;
 use http::{StatusCode, response};
 use tokio::sync::mpsc;
 
+use super::decide::AcceptedProgress;
 use crate::body::BodyPiece;
 use crate::domain::operation::OperationId;
 use crate::domain::response::StoredResponse;
@@ -22,8 +23,8 @@ pub enum Outcome {
     Accepted {
         /// The operation that shows its state.
         operation: OperationId,
-        /// When to ask again.
-        retry_after: RetryAfter,
+        /// How far its delivery is.
+        progress: AcceptedProgress,
     },
     /// The store could not reserve, so the request was forwarded unguarded. The inner outcome is the attempt's.
     Bypassed(Box<Outcome>),
@@ -91,7 +92,7 @@ impl Outcome {
     /// The value of `Oncegate-Status`.
     pub fn oncegate_status(&self) -> OncegateStatus {
         match self {
-            Self::Accepted { .. } => OncegateStatus::Queued,
+            Self::Accepted { progress, .. } => progress.oncegate_status(),
             Self::Bypassed(_) => OncegateStatus::Bypassed,
             // A response that is not stored yet is not durable: it is lost if this instance stops now.
             Self::ExecutedElsewhere(completed) | Self::Replayed(completed) if completed.expires_at.is_none() => {

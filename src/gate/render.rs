@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
+use super::decide::{DEFAULT_RETRY_AFTER, AcceptedProgress};
 use super::operations;
 use super::outcome::{Outcome, StreamedResponse};
 use super::response_context::ResponseContext;
@@ -36,11 +37,17 @@ impl Outcome {
             // Whatever the attempt came to: it was unguarded, and no more is promised than that it was forwarded.
             Self::Bypassed(outcome) => return outcome.render_as(status, context, problem_base),
             // A gRPC client has no other way to ask again than the same call.
-            Self::Accepted { retry_after, .. } | Self::InFlight(retry_after) if context.is_call => {
+            Self::Accepted { progress: AcceptedProgress::Pending(retry_after), .. } | Self::InFlight(retry_after)
+                if context.is_call =>
+            {
                 grpc::refusal_response(&Refusal::InFlight(retry_after))
             }
+            Self::Accepted { progress, .. } if context.is_call => {
+                let wait = progress.retry_after().unwrap_or_else(|| RetryAfter::new(DEFAULT_RETRY_AFTER));
+                grpc::refusal_response(&Refusal::OutcomeUnknown(wait))
+            }
             Self::Refused(refusal) if context.is_call => grpc::refusal_response(&refusal),
-            Self::Accepted { operation, retry_after } => accepted(operation, retry_after, context),
+            Self::Accepted { operation, progress } => accepted(operation, progress.retry_after(), context),
             Self::ExecutedElsewhere(completed) => stored(completed, context),
             Self::Executed { response, expires_at } => {
                 let mut response = live(response, context);
@@ -49,7 +56,7 @@ impl Outcome {
                 }
                 response
             }
-            Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), retry_after),
+            Self::InFlight(retry_after) => pending("{\"state\":\"in_flight\"}".to_owned(), Some(retry_after)),
             Self::Refused(refusal) => context.answer_shape().render(&refusal, problem_base),
             Self::Released(response) | Self::Unknown(response) | Self::Unstored { response, .. } => {
                 live(response, context)
@@ -118,7 +125,7 @@ fn streamed(streamed: StreamedResponse, context: &ResponseContext) -> Response<B
 }
 
 /// 202, and where to ask for the operation's state.
-fn accepted(operation: OperationId, retry_after: RetryAfter, context: &ResponseContext) -> Response<Body> {
+fn accepted(operation: OperationId, retry_after: Option<RetryAfter>, context: &ResponseContext) -> Response<Body> {
     let mut response = pending(serde_json::json!({ "id": operation.to_string() }).to_string(), retry_after);
     let headers = response.headers_mut();
     let location = format!("{}{operation}", operations::PATH_PREFIX);
@@ -129,12 +136,14 @@ fn accepted(operation: OperationId, retry_after: RetryAfter, context: &ResponseC
     response
 }
 
-fn pending(document: String, retry_after: RetryAfter) -> Response<Body> {
+fn pending(document: String, retry_after: Option<RetryAfter>) -> Response<Body> {
     let mut response = Response::new(Body::whole(document));
     *response.status_mut() = StatusCode::ACCEPTED;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(RETRY_AFTER, HeaderValue::from(retry_after.seconds()));
+    if let Some(wait) = retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(wait.seconds()));
+    }
     response
 }

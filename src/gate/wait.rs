@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Gate;
 use super::admit::GuardedRequest;
-use super::decide::Decision;
+use super::decide::{Decision, AcceptedProgress};
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use crate::config::{InFlightPolicy, Route};
@@ -33,13 +33,13 @@ impl WorkResult {
     }
 }
 
-/// The end that a request waits for, with the time after which the client asks again.
+/// The end that a request waits for, with what its client is told meanwhile: when to ask again, or how far a delivery is.
 #[derive(Clone, Copy)]
 pub(super) enum AwaitedEnd {
     /// The end of the key's attempt, which another request has started.
     Attempt(RetryAfter),
     /// The end of the delivery of an earlier request with the key.
-    Delivery(RetryAfter),
+    Delivery(AcceptedProgress),
     /// The end of the delivery of this request.
     OwnDelivery(RetryAfter),
 }
@@ -81,13 +81,13 @@ impl Gate {
                 context.note_status(OncegateStatus::InFlight);
                 self.join(guarded, retry_after).await
             }
-            AwaitedEnd::Delivery(retry_after) => {
-                context.note_status(OncegateStatus::Queued);
-                self.accepted(guarded, retry_after).await
+            AwaitedEnd::Delivery(progress) => {
+                context.note_status(progress.oncegate_status());
+                self.accepted(guarded, progress).await
             }
             AwaitedEnd::OwnDelivery(retry_after) => {
                 context.note_status(OncegateStatus::Queued);
-                match self.accepted(guarded, retry_after).await {
+                match self.accepted(guarded, AcceptedProgress::Pending(retry_after)).await {
                     // The first answer to this request, whoever has executed it.
                     Outcome::Replayed(completed) => Outcome::ExecutedElsewhere(completed),
                     outcome => outcome,
@@ -103,7 +103,7 @@ impl Gate {
         match self.decide_by_end(guarded, policy.deadline).await {
             Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
             Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),
-            Some(Decision::Accepted(retry_after)) => self.accepted(guarded, retry_after).await,
+            Some(Decision::Accepted(progress)) => self.accepted(guarded, progress).await,
             Some(Decision::Join(retry_after)) => policy.still_running(retry_after),
             Some(Decision::TakeOver(_)) => {
                 Outcome::Refused(Refusal::InFlight(RetryAfter::new(guarded.rules().average_latency)))

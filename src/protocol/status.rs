@@ -15,7 +15,7 @@ pub enum OncegateStatus {
     KeyReused,
     /// The route only observes.
     Observed,
-    /// The request was accepted for delivery, or is delivered already; the client has to ask for its response.
+    /// The request was accepted for delivery, and waits for it or is being delivered; the client has to ask for its response.
     Queued,
     /// The attempt counts as not executed: the same key may be sent again.
     Released,

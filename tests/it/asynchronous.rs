@@ -43,7 +43,12 @@ fn in_haste(setup: Setup) -> Setup {
 
 /// The path of an accepted request's operation.
 fn operation_path(accepted: &Response) -> String {
-    assert_eq!((accepted.status, accepted.oncegate_status()), (202, Some("queued")), "{}", accepted.text());
+    operation_of(accepted, "queued")
+}
+
+/// The path of the operation that a 202 with this `Oncegate-Status` names.
+fn operation_of(accepted: &Response, status: &str) -> String {
+    assert_eq!((accepted.status, accepted.oncegate_status()), (202, Some(status)), "{}", accepted.text());
     accepted.field("location").expect("it says where to ask").to_owned()
 }
 

@@ -18,7 +18,7 @@ async fn a_dead_instances_queued_requests_are_delivered_and_its_sent_ones_held(s
     world.crash_and_restart().await;
     world.operation_when(&queued, "completed").await;
     world.operation_when(&sent, "unknown").await;
-    assert_eq!(operation_path(&world.pay("sent").send().await), sent);
+    assert_eq!(operation_of(&world.pay("sent").send().await, "unknown"), sent);
     assert_eq!((world.upstream.executed_for("sent"), world.upstream.executed_for("queued")), (1, 2));
 }
 

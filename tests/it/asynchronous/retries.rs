@@ -7,6 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::harness::operator::Operator;
 use crate::harness::{Hold, on_both_stores};
+use crate::telemetry::Metrics;
 
 on_both_stores!(a_delivery_is_retried_until_a_failing_service_accepts_it);
 async fn a_delivery_is_retried_until_a_failing_service_accepts_it(store: Store) {
@@ -38,7 +39,7 @@ async fn a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it(store: 
     let dead = world.operation_when(&operation_path, "dead").await;
     assert_eq!((&dead["attempts"], &dead["response"]), (&json!(2), &Value::Null));
     // A dead delivery still answers 202, and starts nothing.
-    assert_eq!(world.accepts("k-1").await, operation_path);
+    assert_eq!(operation_of(&world.pay("k-1").send().await, "unknown"), operation_path);
     tokio::time::sleep(LOOKS).await;
     assert_eq!(world.upstream.calls(), 2);
     let operator = Operator::of(&world.proxy);
@@ -57,23 +58,46 @@ async fn a_delivery_past_its_limit_is_dead_until_an_operator_requeues_it(store: 
     assert_eq!(log["entries"][1]["note"], "tried 2 times, last result: answered 503");
 }
 
-on_both_stores!(a_duplicate_is_told_to_ask_again_soon_unless_only_an_operator_can_change_something);
-async fn a_duplicate_is_told_to_ask_again_soon_unless_only_an_operator_can_change_something(store: Store) {
+on_both_stores!(a_202_tells_the_state_of_the_key_and_invites_no_question_that_only_an_operator_can_answer);
+async fn a_202_tells_the_state_of_the_key_and_invites_no_question_that_only_an_operator_can_answer(store: Store) {
     let retry = "retry = { max_attempts = 2, base = \"1h\", cap = \"1h\", give_up_after = \"24h\" }";
     let world = world(store, retry).await;
-    let retry_after = async |key: &str| world.pay(key).send().await.field("retry-after").map(str::to_owned);
+    let told = async |key: &str, wait: &str| {
+        let response = world.pay(key).field("Prefer", wait).send().await;
+        assert_eq!(response.status, 202, "{key}");
+        let status = response.oncegate_status().unwrap().to_owned();
+        let operation = world.get(response.field("location").unwrap()).send().await;
+        let seconds = |response: &Response| response.field("retry-after").map(str::to_owned);
+        (status, seconds(&response), seconds(&operation))
+    };
+    let says = |status: &str, seconds: Option<&str>, operation: Option<&str>| {
+        (status.to_owned(), seconds.map(str::to_owned), operation.map(str::to_owned))
+    };
     let hold = Hold::new();
     world.upstream.then(trouble().hold(&hold));
     let operation_path = world.accepts("k-1").await;
     world.upstream.wait_for_executed(1).await;
-    assert_eq!(retry_after("k-1").await.as_deref(), Some("1"), "it runs");
+    assert_eq!(told("k-1", "wait=0").await, says("queued", Some("1"), Some("1")), "it runs");
     hold.release();
     world.operation_when(&operation_path, "queued").await;
-    assert_ne!(retry_after("k-1").await.as_deref(), Some("30"), "it is queued");
-    world.upstream.then(Answer::status(401));
-    let operation_path = world.accepts("k-2").await;
-    world.operation_when(&operation_path, "dead").await;
-    assert_eq!(retry_after("k-2").await.as_deref(), Some("30"), "it is dead");
+    let (status, seconds, _) = told("k-1", "wait=0").await;
+    assert!(status == "queued" && seconds.is_some_and(|seconds| seconds != "30"), "it is queued");
+    for (key, answered, state, expected) in [
+        ("k-2", 401, "dead", says("unknown", None, None)),
+        ("k-3", 502, "unknown", says("unknown", Some("30"), Some("30"))),
+    ] {
+        world.upstream.then(Answer::status(answered));
+        let operation_path = world.accepts(key).await;
+        world.operation_when(&operation_path, state).await;
+        assert_eq!(told(key, "wait=0").await, expected, "{state}");
+        assert_eq!(told(key, "wait=1").await, expected, "{state}, and the client waits");
+    }
+    let operation_path = world.accepts("k-4").await;
+    world.operation_when(&operation_path, "completed").await;
+    assert_eq!(world.pay("k-4").send().await.oncegate_status(), Some("replayed"));
+    let metrics = Metrics::of(&world.proxy).await;
+    // Each of the four questions about k-2 and k-3.
+    assert_eq!(metrics.get("oncegate_reservations_total{route=\"pay\",result=\"unknown\"}"), 4.0);
 }
 
 on_both_stores!(a_permanent_failure_makes_a_delivery_dead_at_once);
@@ -127,7 +151,7 @@ async fn an_unknown_delivery_is_held_and_answered_with_202(store: Store) {
     world.upstream.then(Answer::close());
     let operation_path = world.accepts("k-1").await;
     world.operation_when(&operation_path, "unknown").await;
-    assert_eq!(world.accepts("k-1").await, operation_path);
+    assert_eq!(operation_of(&world.pay("k-1").send().await, "unknown"), operation_path);
     tokio::time::sleep(LOOKS).await;
     assert_eq!(world.upstream.calls(), 1);
     // An operator who knows that the attempt was not executed has it delivered again.

@@ -42,10 +42,11 @@ impl Observed {
 fn render_answer(question: &Question, response: &Response) -> Value {
     let meaning = json!({ "status": response.status, "oncegate_status": response.oncegate_status() });
     let json_body = || serde_json::from_slice(&response.body).unwrap();
+    let is_accepted = response.field("location").is_some_and(|path| path.starts_with("/.oncegate/"));
     let mut answer = meaning;
     if response.field("content-type") == Some("application/problem+json") {
         answer["code"] = response.problem()["code"].clone();
-    } else if question.target.starts_with("/.oncegate/") || response.oncegate_status() == Some("queued") {
+    } else if question.target.starts_with("/.oncegate/") || is_accepted {
         answer["state"] = lasting(json_body());
     } else {
         let mut fields = BTreeMap::<_, Vec<_>>::new();
