@@ -87,17 +87,33 @@ pub struct TeedBody {
 struct BodyCopy {
     bytes: BytesMut,
     share: BudgetShare,
-    receiver: oneshot::Sender<(Bytes, BudgetShare)>,
+    receiver: oneshot::Sender<CopyResult>,
+}
+
+/// A copied body with the memory that it counts in.
+pub type CopyResult = Result<(Bytes, BudgetShare), CopyFailure>;
+
+/// The reason why there is no copy of a body that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyFailure {
+    /// Other bodies fill the memory for bodies.
+    NoRoom,
+    /// The body is longer than the copy may be.
+    TooLong,
 }
 
 impl TeedBody {
     fn copy_data(&mut self, data: &Bytes) {
         let Some(copy) = &mut self.copy else { return };
-        let is_short = copy.bytes.len() + data.len() <= self.bytes_max;
-        if is_short && copy.share.try_add(data.len(), Arrived::Much).is_ok() {
-            copy.bytes.extend_from_slice(data);
+        let failure = if copy.bytes.len() + data.len() > self.bytes_max {
+            CopyFailure::TooLong
+        } else if copy.share.try_add(data.len(), Arrived::Much).is_err() {
+            CopyFailure::NoRoom
         } else {
-            self.copy = None;
+            return copy.bytes.extend_from_slice(data);
+        };
+        if let Some(BodyCopy { receiver, .. }) = self.copy.take() {
+            let _ = receiver.send(Err(failure));
         }
     }
 
@@ -105,19 +121,15 @@ impl TeedBody {
         if self.incoming.is_end_stream()
             && let Some(BodyCopy { bytes, share, receiver }) = self.copy.take()
         {
-            let _ = receiver.send((bytes.freeze(), share));
+            let _ = receiver.send(Ok((bytes.freeze(), share)));
         }
     }
 }
 
 impl Body {
-    /// Returns a streaming body and the receiver of its copy, which counts in `share`. The receiver gets an error if the body
-    /// breaks off, is longer than `bytes_max` or finds no room.
-    pub fn teed(
-        incoming: RequestBody,
-        bytes_max: usize,
-        share: BudgetShare,
-    ) -> (Self, oneshot::Receiver<(Bytes, BudgetShare)>) {
+    /// Returns a streaming body and the receiver of its copy, which counts in `share`. The channel closes without a copy if the body
+    /// breaks off or is not read to its end.
+    pub fn teed(incoming: RequestBody, bytes_max: usize, share: BudgetShare) -> (Self, oneshot::Receiver<CopyResult>) {
         let (receiver, copy) = oneshot::channel();
         let begun = BodyCopy { bytes: BytesMut::new(), share, receiver };
         let mut tee = TeedBody { incoming, copy: Some(begun), bytes_max };

@@ -231,7 +231,10 @@ impl Gate {
             }
             Admission::Observed(mut observed) => {
                 context.continue_trace(&mut observed.head.headers);
-                context.timed(TraceStage::Upstream, Box::pin(self.observe(*observed)).as_mut()).await
+                let observing = Box::pin(self.observe(*observed));
+                let mut response = context.timed(TraceStage::Upstream, pin!(observing)).await?;
+                context.mark_observed(response.headers_mut());
+                Ok(response)
             }
             Admission::Unguarded(mut passing) => {
                 let method = MethodLabel::from_method(passing.request.method());
@@ -240,7 +243,9 @@ impl Gate {
                     self.instance.observability.count_unguarded(method, passing.request.uri().path(), key_field);
                 }
                 context.continue_trace(passing.request.headers_mut());
-                context.timed(TraceStage::Upstream, pin!(pass::pass(passing))).await
+                let mut response = context.timed(TraceStage::Upstream, pin!(pass::pass(passing))).await?;
+                context.mark_observed(response.headers_mut());
+                Ok(response)
             }
         }
     }

@@ -123,6 +123,11 @@ impl Route {
         }
     }
 
+    /// The handling of another spelling of the route's paths if a route that observes enforced.
+    pub fn foretold_spelling(&self) -> Spelling {
+        if self.mode == RouteMode::Off { Spelling::Pass } else { self.spelling }
+    }
+
     /// TLS towards a service. The name that was written for the upstream's certificate is the upstream's alone.
     pub fn tls_towards(&self, target: &UpstreamTarget) -> UpstreamTlsConfig {
         let is_upstream = *target == *self.upstream;

@@ -48,6 +48,7 @@ mod identity;
 mod key_location;
 mod message;
 mod method_override;
+pub(super) mod observed;
 pub(super) mod origin;
 pub(super) mod read_body;
 pub(super) mod scope;
@@ -72,6 +73,8 @@ pub struct ObservedRequest {
     pub(super) active: ActiveRoute,
     pub(super) config: Arc<Config>,
     pub(super) tie: ConnectionGuard,
+    /// Whether its refusal is foretold already, because of its path or the method that it names.
+    pub(super) is_foretold: bool,
 }
 
 impl Gate {
@@ -86,11 +89,27 @@ impl Gate {
     ) -> Result<Admission, Refusal> {
         let (head, body) = request.into_parts();
         let origin = request_origin(&head, client, &live.config);
+        let mut foretold = None;
         if let Some(evaded) = method_override::find_evaded_route(&head, origin.host_name(), &live.router) {
-            self.note_evaded_route(&head, evaded, context);
-            return Err(OVERRIDDEN_METHOD);
+            if evaded.route.mode == RouteMode::Enforce {
+                self.note_evaded_route(&head, evaded, context);
+                return Err(OVERRIDDEN_METHOD);
+            }
+            foretold = Some((evaded, OVERRIDDEN_METHOD));
         }
-        let active = match live.router.find(&head.method, origin.host_name(), head.uri.path()) {
+        let mut found = live.router.foretell(&head.method, origin.host_name(), head.uri.path());
+        if let RouteMatch::Ambiguous(active) = found
+            && active.route.mode == RouteMode::Observe
+        {
+            foretold.get_or_insert_with(|| (active, path_ambiguous(&active.route)));
+            found = live.router.find(&head.method, origin.host_name(), head.uri.path());
+        }
+        let is_foretold = foretold.is_some();
+        if let Some((observing, refusal)) = foretold {
+            context.observe(&self.instance.observability, &head, &observing.metrics);
+            self.foretell_refusal(&head, &origin, observing, live, refusal);
+        }
+        let active = match found {
             RouteMatch::Route(active) => active,
             RouteMatch::Ambiguous(active) => {
                 self.note_evaded_route(&head, active, context);
@@ -117,7 +136,8 @@ impl Gate {
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
                 let (config, tie) = (Arc::clone(&live.config), client.ties.attach());
-                let observed = ObservedRequest { head, body, origin, active: active.clone(), config, tie };
+                let active = active.clone();
+                let observed = ObservedRequest { head, body, origin, active, config, tie, is_foretold };
                 return Ok(Admission::Observed(Box::new(observed)));
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
@@ -150,7 +170,7 @@ impl Gate {
         match (search, body) {
             (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
-                let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
+                let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
                 let fingerprint = self.fingerprinting.fingerprint(&head, &body, route, &secrets).await;
                 let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
                 context.with_trace(|trace| trace.note_record(reserve_request.id));
@@ -245,25 +265,6 @@ impl Instance {
             holder: None,
         }
     }
-
-    /// The reservation of an observed request, or the refusal that it would get. `None` without a key.
-    pub(super) async fn observed_reserve_request(
-        &self,
-        view: &RequestView<'_>,
-        service: &Arc<str>,
-        verifier: Option<&TokenVerifier>,
-    ) -> Result<Option<ReserveRequest>, Refusal> {
-        let RequestView { head, body, origin, route, .. } = *view;
-        check_nominated(&head.headers, route)?;
-        let (body, proofs, salt) = (Some(body), CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
-        let input = IdentityInput { head, body, proofs, route, service, salt };
-        let IdentitySearch::Found(identity) = identify(input, verifier).await? else {
-            check_without_key(&head.headers, route)?;
-            return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok(None) };
-        };
-        first_sent::check(&head.headers, route, || self.store_clock.now())?;
-        Ok(Some(self.reserve_request(view, identity, view.fingerprint())))
-    }
 }
 
 /// Echoes the field that the key was found in.
@@ -305,7 +306,6 @@ async fn identify(input: IdentityInput<'_>, verifier: Option<&TokenVerifier>) ->
 pub(super) struct RequestView<'a> {
     pub(super) head: &'a request::Parts,
     pub(super) body: &'a [u8],
-    pub(super) origin: &'a RequestOrigin,
     pub(super) route: &'a Route,
     pub(super) secrets: &'a Secrets,
 }

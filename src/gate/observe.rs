@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request};
 use tokio::sync::oneshot;
 
+use super::admit::observed::{ForetoldResult, ObservedHead, RequestClues};
+use super::admit::origin::client_address;
 use super::admit::{ObservedRequest, RequestView};
 use super::decide::{Decision, DecisionRules, decide};
+use super::new_key::NewKey;
 use super::pass::{self, PassThroughRequest};
 use super::routing::ActiveRoute;
-use super::{Gate, TAKE_OVERS_MAX, deliver, settle};
-use crate::body::Body;
-use crate::config::Route;
-use crate::domain::attempt::{AttemptLease, ReserveResult, Settlement};
+use super::{Gate, LiveConfig, TAKE_OVERS_MAX, deliver, enqueue, settle};
+use crate::body::{Body, CopyResult};
+use crate::config::{Config, InFlightPolicy, Route, StoreDownPolicy};
+use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
+use crate::domain::key::Key;
 use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::{ResponseVerdict, ServiceStatus};
 use crate::domain::unknown_cause::UnknownCause;
@@ -21,7 +25,8 @@ use crate::instance::Instance;
 use crate::instance::metrics::{ReservationResult, RouteMetrics};
 use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::directives::ServiceDirectives;
-use crate::protocol::refusal::Refusal;
+use crate::protocol::fields::RequestOrigin;
+use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::{fields, grpc};
 use crate::store::StoreError;
@@ -32,7 +37,7 @@ type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
 impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
-        let ObservedRequest { head, body, origin, active, config, tie } = observed;
+        let ObservedRequest { head, body, origin, active, config, tie, is_foretold } = observed;
         let ActiveRoute { route, upstream, token_verifier, metrics, .. } = active;
         let (body, copy) = Body::teed(body, route.max_request_body, self.instance.bodies.share());
         let (verdict_sender, verdict) = oneshot::channel();
@@ -46,20 +51,20 @@ impl Gate {
         *request.extensions_mut() = head.extensions.clone();
         fields::prepare_for_service(request.headers_mut(), &origin, |name| route.reads_field(name));
         let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
-        // Not tracked: a drain does not wait for a comparison.
-        tokio::spawn(async move {
-            let Ok((body, _share)) = copy.await else {
-                return log_observed(&route, "not compared: the body did not pass whole, or is too large to hold");
-            };
-            let view =
-                RequestView { head: &head, body: &body, origin: &origin, route: &route, secrets: &config.secrets };
-            match compare(&instance, &view, token_verifier.as_deref(), &metrics, verdict).await {
-                Ok(would) => log_observed(&route, would),
-                Err(error) => {
-                    tracing::debug!(route = %route.name, %error, "an observed request could not be compared")
-                }
-            }
-        });
+        if !is_foretold {
+            // Not tracked: a drain does not wait for a comparison.
+            tokio::spawn(async move {
+                let observation = Observation {
+                    instance: &instance,
+                    head,
+                    origin,
+                    route: &route,
+                    config: &config,
+                    metrics: &metrics,
+                };
+                observation.log_comparison(token_verifier.as_deref(), copy, verdict).await;
+            });
+        }
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
         let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
@@ -69,72 +74,212 @@ impl Gate {
             let (verdict, ttl) = ServiceDirectives::parse(headers).apply(&policy, status, headers);
             send_verdict((verdict, ttl, status));
         });
-        let mut response = passed.await.inspect_err(|refusal| {
+        passed.await.inspect_err(|refusal| {
             if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {
                 send_verdict((ResponseVerdict::Release, policy.ttl, StatusCode::BAD_GATEWAY.into()));
             }
-        })?;
-        response.headers_mut().insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
-        Ok(response)
+        })
+    }
+
+    /// Logs the refusal of a request that would not come as far as a route that observes, because of its path or the method that it
+    /// names.
+    pub(super) fn foretell_refusal(
+        &self,
+        head: &request::Parts,
+        origin: &RequestOrigin,
+        observing: &ActiveRoute,
+        live: &LiveConfig,
+        refusal: Refusal,
+    ) {
+        let (instance, config, active) = (Arc::clone(&self.instance), Arc::clone(&live.config), observing.clone());
+        let (head, origin) = (head.clone(), origin.clone());
+        // The token that names the caller may take time to verify.
+        tokio::spawn(async move {
+            let ActiveRoute { route, token_verifier, metrics, .. } = &active;
+            let observation = Observation { instance: &instance, head, origin, route, config: &config, metrics };
+            observation.log_refusal(token_verifier.as_deref(), refusal).await;
+        });
     }
 }
 
-/// Does with a copy of the request what `mode = "enforce"` would do, but for sending it. Returns the `Oncegate-Status` or the
-/// problem's slug that the client would have got.
-async fn compare(
-    instance: &Arc<Instance>,
-    view: &RequestView<'_>,
-    verifier: Option<&TokenVerifier>,
-    metrics: &RouteMetrics,
-    verdict: oneshot::Receiver<ObservedVerdict>,
-) -> Result<&'static str, StoreError> {
-    // Observed keys have records of their own: a route that is enforced later starts with none.
-    let service = format!("{} (observed)", instance.config.service).into();
-    let route = view.route;
-    let request = match instance.observed_reserve_request(view, &service, verifier).await {
-        Ok(Some(request)) => request,
-        Ok(None) => return Ok("passed without a key"),
-        Err(refusal) => return Ok(refusal.slug()),
-    };
-    if !instance.instance_lease.may_start() {
-        return Ok(Refusal::StoreUnavailable.slug());
-    }
-    let rules = DecisionRules {
-        on_unknown: route.on_unknown,
-        quiet_after: route.quiet_after,
-        average_latency: Duration::default(),
-    };
-    let entry = instance.in_flight.register(request.token);
-    let mut result = instance.store.reserve(request.clone()).await?;
-    for round in 0..=TAKE_OVERS_MAX {
-        let record = match result {
-            ReserveResult::Fresh(lease) => {
-                let is_first = lease.attempt == 1;
-                let result = if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry };
-                instance.observability.count_reservation(metrics, &request.scope, result);
-                settle::persist(instance, settlement(lease, verdict.await.ok(), route), entry).await;
-                return Ok(OncegateStatus::Executed.name());
+/// An observed request that passes on its way, and all that its comparison needs.
+struct Observation<'a> {
+    instance: &'a Arc<Instance>,
+    head: request::Parts,
+    origin: RequestOrigin,
+    route: &'a Route,
+    config: &'a Config,
+    metrics: &'a RouteMetrics,
+}
+
+impl Observation<'_> {
+    /// Compares the request, and logs the result that it would have got.
+    async fn log_comparison(
+        &self,
+        verifier: Option<&TokenVerifier>,
+        copy: oneshot::Receiver<CopyResult>,
+        verdict: oneshot::Receiver<ObservedVerdict>,
+    ) {
+        let service = self.observed_service();
+        let observed = self.observed_head(verifier, &service);
+        match self.instance.admit_observed(&observed, copy).await {
+            Ok((request, body, _share)) => {
+                let clues = RequestClues::from(&request);
+                let foretold = self.compare(request, &body, verdict).await;
+                self.log(&foretold, &clues);
             }
-            ReserveResult::Taken(record) => record,
+            Err(foretold) => self.log(&foretold, &self.instance.find_clues(&observed).await),
+        }
+    }
+
+    async fn log_refusal(&self, verifier: Option<&TokenVerifier>, refusal: Refusal) {
+        let service = self.observed_service();
+        let clues = self.instance.find_clues(&self.observed_head(verifier, &service)).await;
+        self.log(&refusal.into(), &clues);
+    }
+
+    /// Observed keys have records of their own: a route that is enforced later starts with none.
+    fn observed_service(&self) -> Arc<str> {
+        format!("{} (observed)", self.instance.config.service).into()
+    }
+
+    fn observed_head<'a>(&'a self, verifier: Option<&'a TokenVerifier>, service: &'a Arc<str>) -> ObservedHead<'a> {
+        let Self { head, origin, route, config, .. } = self;
+        ObservedHead { head, origin, route, verifier, service, secrets: &config.secrets }
+    }
+
+    fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
+        let (would, refusal) = match foretold {
+            ForetoldResult::NotCompared(reason) => (*reason, None),
+            ForetoldResult::Refused(refusal) => (refusal.slug(), Some(refusal.slug())),
+            ForetoldResult::Status(status) => (status.name(), None),
+            ForetoldResult::Unguarded => ("passed without a key", None),
         };
-        let is_same = view.is_same_request(&request, &record);
-        let record = instance.store_clock.certain(record, request.time_limit);
-        let decision = decide(record, is_same, &rules);
-        if let Some(result) = decision.counted_as() {
-            instance.observability.count_reservation(metrics, &request.scope, result);
+        let RequestClues { key, record, scope } = clues;
+        // Needed to find a client that has to change; the others are not to be found.
+        let client = refusal.map(|_| client_address(&self.head, &self.origin, self.config));
+        tracing::info!(
+            route = %self.route.name,
+            would,
+            refusal,
+            key = key.as_ref().map(Key::prefix),
+            record = record.as_ref().map(display),
+            scope = scope.as_ref().map(display),
+            client = client.map(display),
+            "observed"
+        );
+    }
+
+    /// Does with a copy of the request what `mode = "enforce"` would do, but for sending it.
+    async fn compare(
+        &self,
+        request: ReserveRequest,
+        body: &[u8],
+        verdict: oneshot::Receiver<ObservedVerdict>,
+    ) -> ForetoldResult {
+        if !self.instance.instance_lease.may_start() {
+            return self.without_store();
         }
-        match decision {
-            Decision::Accepted(progress) => return Ok(progress.oncegate_status().name()),
-            Decision::Join(_) => return Ok(OncegateStatus::InFlight.name()),
-            Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => {
-                return Ok(OncegateStatus::Replayed.name());
+        self.reserve(request, body, verdict).await.unwrap_or_else(|error| match error {
+            StoreError::Corrupt(_) => Refusal::ResponseCorrupt.into(),
+            StoreError::Failed(_) | StoreError::Taken(_) | StoreError::TimedOut | StoreError::Unavailable(_) => {
+                tracing::debug!(route = %self.route.name, %error, "the key of an observed request could not be reserved");
+                self.without_store()
             }
-            Decision::Refuse(refusal) => return Ok(refusal.slug()),
-            Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
-            Decision::TakeOver(expected) => result = instance.store.take_over(request.clone(), expected).await?,
+        })
+    }
+
+    /// The result where the store reserves no key.
+    fn without_store(&self) -> ForetoldResult {
+        match self.route.store_down {
+            StoreDownPolicy::Bypass => ForetoldResult::Status(OncegateStatus::Bypassed),
+            StoreDownPolicy::Reject => Refusal::StoreUnavailable.into(),
         }
     }
-    Ok(OncegateStatus::InFlight.name())
+
+    async fn reserve(
+        &self,
+        request: ReserveRequest,
+        body: &[u8],
+        verdict: oneshot::Receiver<ObservedVerdict>,
+    ) -> Result<ForetoldResult, StoreError> {
+        let Self { instance, head, origin, route, config, metrics } = self;
+        let view = RequestView { head, body, route, secrets: &config.secrets };
+        let rules = DecisionRules {
+            on_unknown: route.on_unknown,
+            quiet_after: route.quiet_after,
+            average_latency: Duration::default(),
+        };
+        let is_for_later = enqueue::is_for_later(route, &head.headers);
+        let entry = instance.in_flight.register(request.token);
+        let client_address = route.limits_new_keys().then(|| client_address(head, origin, config));
+        let new_key = NewKey { route, reserve_request: &request, client_address };
+        let mut result = match new_key.use_limits(instance).await {
+            Ok(permit) => {
+                let reserved = instance.store.reserve(permit.mark(&request)).await?;
+                if let ReserveResult::Taken(_) = &reserved {
+                    permit.give_back();
+                }
+                reserved
+            }
+            Err(wait) => match instance.store.find(request.id).await? {
+                Some(record) => ReserveResult::Taken(record),
+                None => {
+                    metrics.rate_limited.inc();
+                    return Ok(Refusal::TooManyKeys(wait).into());
+                }
+            },
+        };
+        for round in 0..=TAKE_OVERS_MAX {
+            let record = match result {
+                ReserveResult::Fresh(lease) => {
+                    let is_first = lease.attempt == 1;
+                    let result = if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry };
+                    instance.observability.count_reservation(metrics, &request.scope, result);
+                    let verdict = verdict.await.ok();
+                    if route.limits_new_keys() && verdict.is_some_and(|(_, _, status)| status.is_success()) {
+                        instance.key_limits.note_accepted(&request.scope);
+                    }
+                    settle::persist(instance, settlement(lease, verdict, route), entry).await;
+                    let status = if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed };
+                    return Ok(ForetoldResult::Status(status));
+                }
+                ReserveResult::Taken(record) => record,
+            };
+            let is_same = view.is_same_request(&request, &record);
+            let record = instance.store_clock.certain(record, request.time_limit);
+            let decision = decide(record, is_same, &rules);
+            if let Some(result) = decision.counted_as() {
+                instance.observability.count_reservation(metrics, &request.scope, result);
+            }
+            match decision {
+                Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
+                Decision::TakeOver(expected) => result = instance.store.take_over(request.clone(), expected).await?,
+                decision => return Ok(foretell(decision, route.in_flight, is_for_later)),
+            }
+        }
+        Ok(Refusal::InFlight(RetryAfter::new(Duration::ZERO)).into())
+    }
+}
+
+/// The result that follows from a decision. Enforcement would have accepted a request that is for later, and an accepted key answers
+/// 202 until it is completed.
+fn foretell(decision: Decision, in_flight: InFlightPolicy, is_for_later: bool) -> ForetoldResult {
+    match decision {
+        Decision::Accepted(progress) => ForetoldResult::Status(progress.oncegate_status()),
+        Decision::Join(_) if is_for_later => ForetoldResult::Status(OncegateStatus::Queued),
+        Decision::Join(retry_after) => match in_flight {
+            InFlightPolicy::Accepted | InFlightPolicy::Wait => ForetoldResult::Status(OncegateStatus::InFlight),
+            InFlightPolicy::Conflict => Refusal::InFlight(retry_after).into(),
+        },
+        // Of the response only the status is stored.
+        Decision::Refuse(Refusal::ResponseNotKept) | Decision::Replay(_) => {
+            ForetoldResult::Status(OncegateStatus::Replayed)
+        }
+        Decision::Refuse(Refusal::OutcomeUnknown(_)) if is_for_later => ForetoldResult::Status(OncegateStatus::Unknown),
+        Decision::Refuse(refusal) => refusal.into(),
+        Decision::TakeOver(_) => ForetoldResult::Status(OncegateStatus::Executed),
+    }
 }
 
 /// The settlement that the response would have led to. Of the response only the HTTP status is stored.
@@ -156,8 +301,4 @@ fn settlement(lease: AttemptLease, verdict: Option<ObservedVerdict>, route: &Rou
         Some((ResponseVerdict::Unknown, _, status)) => lease.unknown(status.into()),
         None => lease.unknown(UnknownCause::Broken),
     }
-}
-
-fn log_observed(route: &Route, would: &'static str) {
-    tracing::info!(route = %route.name, would, "observed");
 }

@@ -93,13 +93,18 @@ impl ResponseContext {
                 headers.insert(fields::ONCEGATE_STATUS, status.value());
                 self.shape.add_fields((code, headers), status);
             }
-            Some(RouteMode::Observe) => {
-                headers.insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
-            }
+            Some(RouteMode::Observe) => self.mark_observed(headers),
             Some(RouteMode::Off) | None => {}
         }
         if let Some((name, value)) = &self.key_field {
             headers.insert(name, value.clone());
+        }
+    }
+
+    /// Marks a response that a route only observes.
+    pub(super) fn mark_observed(&self, headers: &mut HeaderMap) {
+        if self.mode == Some(RouteMode::Observe) {
+            headers.insert(fields::ONCEGATE_STATUS, OncegateStatus::Observed.value());
         }
     }
 

@@ -35,6 +35,8 @@ pub struct ActiveRoute {
 /// The routes by method and path; the most specific path wins.
 pub struct Router {
     table: RouteTable<ActiveRoute>,
+    /// The same if each observed route enforced.
+    foretold: RouteTable<ActiveRoute>,
     names: HashMap<Arc<str>, ActiveRoute>,
 }
 
@@ -49,7 +51,7 @@ impl Router {
         token_verifier: Option<&Arc<TokenVerifier>>,
     ) -> Self {
         let mut pools: HashMap<_, UpstreamClient> = HashMap::new();
-        let mut table = RouteTable::default();
+        let (mut table, mut foretold) = (RouteTable::default(), RouteTable::default());
         let mut names = HashMap::new();
         for route in &config.routes {
             let (target, tls) = (&route.upstream, &route.upstream_tls);
@@ -71,15 +73,23 @@ impl Router {
                 latency: latencies.route(&route.name),
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
             };
-            table.insert(&route.methods, route.host.as_deref(), &route.path, route.guarded_spelling(), &active);
+            let (methods, host, path) = (&route.methods, route.host.as_deref(), &route.path);
+            table.insert(methods, host, path, route.guarded_spelling(), &active);
+            foretold.insert(methods, host, path, route.foretold_spelling(), &active);
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));
         }
-        Self { table, names }
+        Self { table, foretold, names }
     }
 
     /// The route of a request.
     pub fn find(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, ActiveRoute> {
         self.table.find(method, host, path)
+    }
+
+    /// The route that the request would have if each observed route enforced. Where that is no observed route, it is the route that
+    /// [`find`](Self::find) gives.
+    pub fn foretell(&self, method: &Method, host: &str, path: &str) -> RouteMatch<'_, ActiveRoute> {
+        self.foretold.find(method, host, path)
     }
 
     /// Whether there is any route for a method.

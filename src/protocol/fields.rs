@@ -222,7 +222,7 @@ pub fn accepts_trailers(headers: &HeaderMap) -> bool {
 }
 
 /// The origin of a request: its connection, its protocol and the host that it was sent to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RequestOrigin {
     /// The address of the connection's peer.
     pub peer: IpAddr,

@@ -103,7 +103,8 @@ pub fn explain(
     if let Some(evaded) = method_override::find_evaded_route(head, origin.host_name(), &router) {
         return Err(ExplainedRefusal::of_route(super::OVERRIDDEN_METHOD, &evaded.route));
     }
-    let active = match router.find(&head.method, origin.host_name(), head.uri.path()) {
+    // Explained as if an observed route enforced.
+    let active = match router.foretell(&head.method, origin.host_name(), head.uri.path()) {
         RouteMatch::Route(active) => Some(active),
         RouteMatch::Ambiguous(active) => {
             return Err(ExplainedRefusal::of_route(super::path_ambiguous(&active.route), &active.route));

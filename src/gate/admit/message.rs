@@ -111,7 +111,7 @@ impl Gate {
         }
         head.headers.insert(HOST, host(route));
         let secrets = live.config.secrets.clone();
-        let view = RequestView { head: &head, body: &body, origin: &origin, route, secrets: &secrets };
+        let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
         let identity = RequestIdentity {
             service: Arc::clone(&self.instance.config.service),
             scope: scope::hash(&self.instance.salt, &caller),

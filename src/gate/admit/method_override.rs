@@ -14,19 +14,23 @@ use crate::protocol::fields;
 const PARAMETER: &[u8] = b"_method";
 
 /// The route whose guard the request would leave: a service that takes the method from a field or the query would do what the
-/// route guards, while the request would be judged by its own method.
+/// route guards, while the request would be judged by its own method. A route that observes is found only where none guards.
 pub(super) fn find_evaded_route<'a>(head: &request::Parts, host: &str, router: &'a Router) -> Option<&'a ActiveRoute> {
     // Each method once: a lookup reads the whole path.
     let named: HashSet<Method> = values(head)
         .filter_map(|value| Method::from_bytes(&value.trim_ascii().to_ascii_uppercase()).ok())
         .filter(|method| *method != head.method && router.has_routes_for(method))
         .collect();
-    named.iter().find_map(|method| match router.find(method, host, head.uri.path()) {
+    let path = head.uri.path();
+    let evaded = |found: RouteMatch<'a, ActiveRoute>, mode| match found {
         RouteMatch::Ambiguous(active) | RouteMatch::Route(active) => {
-            Some(active).filter(|active| active.route.mode == RouteMode::Enforce)
+            Some(active).filter(|active| active.route.mode == mode)
         }
         RouteMatch::NoRoute => None,
-    })
+    };
+    let guarding = |method| evaded(router.find(method, host, path), RouteMode::Enforce);
+    let observing = |method| evaded(router.foretell(method, host, path), RouteMode::Observe);
+    named.iter().find_map(guarding).or_else(|| named.iter().find_map(observing))
 }
 
 /// The values of the fields and the parameter, one for each member of a list: Express takes the first.

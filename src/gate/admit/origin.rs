@@ -32,7 +32,7 @@ fn is_trusted(address: &IpAddr, config: &Config) -> bool {
 }
 
 /// The address, or the IPv6 /64 network, that a request counts under in the limits for each address.
-pub(super) fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
+pub(in crate::gate) fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
     peer_network(origin.client_address(&head.headers, |address| is_trusted(&address.to_canonical(), config)))
 }
 

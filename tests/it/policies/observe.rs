@@ -93,7 +93,7 @@ async fn in_observe_mode_a_body_over_the_limit_passes() {
     let large = "x".repeat(1_000_000);
     let (response, seen) = observed(&world, world.pay("k-1").body(large.clone())).await;
     is_untouched(&response);
-    assert!(seen.contains("too large"), "{seen}");
+    assert_eq!(seen, "request-too-large");
     assert!(world.upstream.last().body == large.as_bytes());
 }
 
@@ -205,4 +205,207 @@ async fn in_observe_mode_a_retry_is_compared_by_the_first_requests_recipe() {
     world.restart_as(|setup| setup.route(&route("pay", raw))).await;
     let spaced = world.post("/pay").key("k-1").json(r#"{ "currency": "EUR", "amount": 10 }"#);
     assert_eq!(observed(&world, spaced).await.1, "replayed");
+}
+
+/// A sequence of requests to one route, with the answers of its service.
+struct Sequence {
+    name: &'static str,
+    route: &'static str,
+    answers: &'static [u16],
+    requests: fn(&World) -> Vec<Request>,
+}
+
+const fn sequence(
+    name: &'static str,
+    route: &'static str,
+    answers: &'static [u16],
+    requests: fn(&World) -> Vec<Request>,
+) -> Sequence {
+    Sequence { name, route, answers, requests }
+}
+
+/// A request of this method and target with a key.
+fn keyed(world: &World, method: &str, target: &str, key: &str) -> Request {
+    world.proxy.client().request(method, target).key(key).json("{}")
+}
+
+/// All refusals and decisions that depend on the request and on earlier ones with its key.
+const SEQUENCES: &[Sequence] = &[
+    sequence("replay", "", &[], |world| vec![world.pay("k"), world.pay("k")]),
+    sequence("key-reused", "", &[], |world| vec![world.pay("k"), world.pay("k").body("other"), world.pay("k")]),
+    sequence("outcome-unknown", "", &[502], |world| vec![world.pay("k"), world.pay("k"), world.pay("k").body("other")]),
+    sequence("released", "", &[500], |world| vec![world.pay("k"), world.pay("k"), world.pay("k")]),
+    sequence("retried", "on_unknown = \"retry\"", &[502], |world| vec![world.pay("k"), world.pay("k"), world.pay("k")]),
+    sequence("key-missing", "key = { required = true }", &[], |world| vec![world.post("/pay").body("x")]),
+    sequence("unguarded", "", &[], |world| vec![world.post("/pay").body("x")]),
+    sequence("key-invalid", "", &[], |world| vec![world.pay("\"k"), world.pay("k").key("l")]),
+    sequence("key-invalid by length", "key = { max_length = 4 }", &[], |world| vec![world.pay("12345")]),
+    sequence("scope-missing", "", &[], |world| vec![world.pay("k").anonymous()]),
+    sequence("scope-missing beside a cookie", "", &[], |world| vec![world.pay("k").anonymous().field("Cookie", "a=1")]),
+    sequence("path-ambiguous", "", &[], |world| {
+        ["/pay/", "//pay", "/PAY", "/x/..%2fpay", "//x/pay"].map(|path| keyed(world, "POST", path, "k")).to_vec()
+    }),
+    sequence("path-ambiguous without a key", "", &[], |world| vec![world.post("/pay/").body("x")]),
+    sequence("another spelling of the same path", "spelling = \"same\"", &[], |world| {
+        ["/pay/", "/pay", "//x/pay"].map(|path| keyed(world, "POST", path, "k")).to_vec()
+    }),
+    sequence("bad-request by another method", "", &[], |world| {
+        vec![
+            keyed(world, "PUT", "/pay", "k").field("X-HTTP-Method-Override", "POST"),
+            keyed(world, "PUT", "/pay?_method=post", "k"),
+            keyed(world, "PUT", "/pay/", "k").field("X-HTTP-Method-Override", "POST"),
+        ]
+    }),
+    sequence("bad-request by a nominated field", "", &[], |world| {
+        vec![world.pay("k").field("Connection", "authorization"), world.pay("k").field("Connection", "idempotency-key")]
+    }),
+    sequence("request-too-large", "max_request_body = \"1KiB\"", &[], |world| {
+        let large = || vec![b'x'; 2_000];
+        vec![
+            world.pay("k").body(large()),
+            world.pay("k").chunked().body(large()),
+            world.pay("k"),
+            world.post("/pay").body(large()),
+            world.pay("\"k").body(large()),
+        ]
+    }),
+    sequence(
+        "key-missing before request-too-large",
+        "key = { required = true }\nmax_request_body = \"1KiB\"",
+        &[],
+        |world| vec![world.post("/pay").body(vec![b'x'; 2_000])],
+    ),
+    sequence("a key in the body", "key = { body = \"/id\", required = true }", &[], |world| {
+        let body = |text| world.post("/pay").json(text);
+        vec![body(r#"{"id":"k"}"#), body(r#"{"id":"k"}"#), body("{}"), body(r#"{"id":[]}"#), body("no JSON")]
+    }),
+    sequence("request-too-old", "max_age = \"1h\"", &[], |world| {
+        vec![world.pay("k").field("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), world.pay("k").field("Date", "yesterday")]
+    }),
+    sequence("repeatable requests", "dialect = \"repeatability\"", &[], |world| {
+        let id = "b6f3a1f0-5f0e-4e0a-9d3b-0c1f2a3b4c5d";
+        let sent = |at| world.post("/pay").field("Repeatability-First-Sent", at).body("x");
+        vec![
+            sent("Tue, 19 Jan 2038 03:14:07 GMT").field("Repeatability-Request-ID", id),
+            sent("Sun, 06 Nov 1994 08:49:37 GMT").field("Repeatability-Request-ID", id),
+            sent("Sun, 06 Nov 1994 08:49:37 GMT"),
+            world.post("/pay").field("Repeatability-Request-ID", id).body("x"),
+        ]
+    }),
+    sequence("too-many-keys", "limits = { live_keys = 1 }", &[], |world| {
+        vec![world.pay("k-1"), world.pay("k-2"), world.pay("k-1"), world.pay("k-3")]
+    }),
+    sequence("queued", "delivery = \"async\"", &[], |world| {
+        vec![world.pay("k-1"), world.pay("k-2"), world.post("/pay")]
+    }),
+];
+
+/// The result of an enforced request in the words of the log: the problem's slug, or the status. A first attempt is `executed`
+/// whatever its service has answered.
+fn enforced_result(response: &Response) -> String {
+    let (_, slug) = response.outcome();
+    match (&*slug, response.oncegate_status()) {
+        ("", Some("executed" | "released")) => "executed".to_owned(),
+        ("", Some("unknown")) if response.status != 202 => "executed".to_owned(),
+        ("", Some(status)) => status.to_owned(),
+        ("", None) => "passed without a key".to_owned(),
+        (slug, _) => slug.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn observe_mode_lets_each_request_pass_and_foretells_its_result() {
+    for Sequence { name, route: lines, answers, requests } in SEQUENCES {
+        let world = async |mode: &str| {
+            let lines = format!("mode = \"{mode}\"\n{lines}");
+            let top = "secret = \"a secret of some length\"";
+            let world = World::with(Store::sqlite(), |setup| setup.top(top).route(&route("pay", &lines))).await;
+            for status in *answers {
+                world.upstream.then(Answer::status(*status));
+            }
+            world
+        };
+        let enforcing = world("enforce").await;
+        let mut expected = Vec::new();
+        for request in requests(&enforcing) {
+            expected.push(enforced_result(&request.send().await));
+        }
+        let observing = world("observe").await;
+        for (number, request) in requests(&observing).into_iter().enumerate() {
+            let sent = request.clone();
+            let (response, would) = observed(&observing, request).await;
+            assert_eq!(would, expected[number], "{name}: {sent:?}");
+            is_untouched(&response);
+            let status = answers.get(number).copied().unwrap_or(201);
+            assert_eq!((response.status, observing.upstream.calls()), (status, number + 1), "{name}: {sent:?}");
+            assert_eq!(response.text(), format!("effect {}", number + 1), "{name}: {sent:?}");
+        }
+        assert_eq!(words(&observing), expected, "{name}: one line for each request");
+    }
+}
+
+#[tokio::test]
+async fn an_observed_request_is_logged_with_what_an_operator_finds_its_client_by() {
+    let world = World::guarding(Store::sqlite(), "mode = \"observe\"\nkey = { required = true }").await;
+    let alice = |request: Request| request.field("Authorization", "Bearer alice");
+    for request in [
+        alice(world.pay("a-long-key-of-alice")),
+        alice(world.pay("a-long-key-of-alice").body("other")),
+        alice(world.post("/pay").body("x")),
+        alice(world.pay("\"a-long-key-of-alice")),
+        alice(keyed(&world, "POST", "/pay/", "a-long-key-of-alice")),
+        alice(keyed(&world, "PUT", "/pay?_method=POST", "a-long-key-of-alice")),
+        world.pay("a-long-key-of-bob").field("Authorization", "Bearer bob"),
+        world.pay("a-long-key-of-none").anonymous(),
+    ] {
+        observed(&world, request).await;
+    }
+    let logged = world.proxy.logged();
+    let lines: Vec<_> = logged.iter().filter(|line| line["message"] == "observed").collect();
+    let texts = |name: &str| lines.iter().map(|line| line[name].as_str().unwrap_or("-")).collect::<Vec<_>>();
+    let [refused, key, client] = ["refusal", "key", "client"].map(texts);
+    let (ambiguous, method) = ("path-ambiguous", "bad-request");
+    assert_eq!(
+        refused,
+        ["-", "key-reused", "key-missing", "key-invalid", ambiguous, method, "-", "scope-missing"],
+        "{lines:?}"
+    );
+    let prefix = "a-long-k";
+    assert_eq!(key, [prefix, prefix, "-", "-", prefix, prefix, prefix, prefix]);
+    assert!(client.iter().zip(&refused).all(|(client, refused)| (*client == "127.0.0.1") == (*refused != "-")));
+    let (scope, record) = (texts("scope"), texts("record"));
+    assert!(scope[..6].iter().all(|hash| hash.len() == 64 && *hash == scope[0]), "one caller: {scope:?}");
+    assert!(scope[6].len() == 64 && scope[6] != scope[0] && scope[7] == "-", "{scope:?}");
+    assert!(record[0].len() == 64 && record[0] == record[1] && record[0] != record[6], "{record:?}");
+    assert_eq!([record[2], record[3], record[7]], ["-"; 3]);
+    let whole = serde_json::to_string(&logged).unwrap();
+    assert!(!whole.contains("a-long-key") && !whole.contains("alice"), "{whole}");
+}
+
+#[tokio::test]
+async fn the_command_of_the_rollout_page_finds_the_clients_that_enforcement_would_refuse() {
+    let world = World::guarding(Store::sqlite(), "mode = \"observe\"\nkey = { required = true }").await;
+    let keyless = |who: &str| world.post("/pay").field("Authorization", &format!("Bearer {who}")).body("x");
+    for request in [keyless("alice"), world.pay("k"), keyless("bob"), keyless("alice"), world.pay("k").anonymous()] {
+        observed(&world, request).await;
+    }
+    let page = std::fs::read_to_string("docs/rollout.md").unwrap();
+    let command =
+        page.split("```sh\n").find_map(|block| block.split_once("\n```").filter(|(block, _)| block.contains("jq ")));
+    let (_, command) = command.expect("the page has it").0.split_once(" | ").expect("it reads the log");
+    let log: String = world.proxy.logged().iter().map(|line| format!("{line}\n")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("log");
+    std::fs::write(&file, format!("no JSON\n{log}")).unwrap();
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.args(["-c", command]).stdin(std::fs::File::open(file).unwrap()).output().unwrap();
+    let found = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<Vec<_>> = found.lines().map(|line| line.split_whitespace().collect()).collect();
+    let counted: Vec<_> = rows.iter().map(|row| (row[0], row[1], row[2], row[4])).collect();
+    assert_eq!(counted[0], ("2", "key-missing", "pay", "127.0.0.1"), "{found}");
+    assert!(counted[1..].contains(&("1", "key-missing", "pay", "127.0.0.1")), "{found}");
+    assert!(counted[1..].contains(&("1", "scope-missing", "pay", "127.0.0.1")), "{found}");
+    assert_eq!(rows.len(), 3, "{found}");
+    let hash = |at: usize| rows[at][3];
+    assert_eq!(hash(0).len(), 64, "{found}");
 }

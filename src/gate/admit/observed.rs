@@ -1,0 +1,158 @@
+//! Admits the copy of an observed request as `mode = "enforce"` would admit the request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::request;
+use tokio::sync::oneshot;
+
+use super::identity::{IdentityInput, IdentitySearch, RequestIdentity};
+use super::scope::{self, CallerProofs};
+use super::token::{CallerToken, verify_token};
+use super::{RequestView, check_nominated, check_without_key, first_sent, identify, key_location};
+use crate::body::body_budget::BudgetShare;
+use crate::body::{CopyFailure, CopyResult};
+use crate::config::Route;
+use crate::domain::attempt::ReserveRequest;
+use crate::domain::fingerprint::Secrets;
+use crate::domain::ids::RecordId;
+use crate::domain::key::Key;
+use crate::domain::scope::Scope;
+use crate::instance::Instance;
+use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::fields::RequestOrigin;
+use crate::protocol::refusal::Refusal;
+use crate::protocol::status::OncegateStatus;
+
+/// The result that an observed request would get under `mode = "enforce"`.
+#[derive(Debug)]
+pub(in crate::gate) enum ForetoldResult {
+    /// The request could not be compared, for this reason.
+    NotCompared(&'static str),
+    /// This refusal.
+    Refused(Refusal),
+    /// An answer with this `Oncegate-Status`.
+    Status(OncegateStatus),
+    /// It would pass: it has no key, and its route requires none.
+    Unguarded,
+}
+
+impl From<Refusal> for ForetoldResult {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// An observed request without its body.
+pub(in crate::gate) struct ObservedHead<'a> {
+    pub(in crate::gate) head: &'a request::Parts,
+    pub(in crate::gate) origin: &'a RequestOrigin,
+    pub(in crate::gate) route: &'a Route,
+    pub(in crate::gate) verifier: Option<&'a TokenVerifier>,
+    /// The service whose keys the request's key would be one of.
+    pub(in crate::gate) service: &'a Arc<str>,
+    pub(in crate::gate) secrets: &'a Secrets,
+}
+
+/// The parts by which an operator finds an observed request's client, as far as the request has them.
+#[derive(Debug, Default)]
+pub(in crate::gate) struct RequestClues {
+    pub(in crate::gate) key: Option<Key>,
+    pub(in crate::gate) record: Option<RecordId>,
+    /// The caller, hashed.
+    pub(in crate::gate) scope: Option<Scope>,
+}
+
+impl From<&ReserveRequest> for RequestClues {
+    fn from(request: &ReserveRequest) -> Self {
+        Self { key: Some(request.key.clone()), record: Some(request.id), scope: Some(request.scope) }
+    }
+}
+
+/// An observed request with the copy of its body, and the memory that the copy counts in.
+pub(in crate::gate) type ObservedReservation = (ReserveRequest, Bytes, BudgetShare);
+
+impl Instance {
+    /// Admits an observed request, with the checks of [`Gate::admit`](crate::gate::Gate) in the same order, but for those of the
+    /// instance's own state. Waits for the copy of the body only where the head is good.
+    ///
+    /// # Errors
+    /// The result of a request that would not come as far as its reservation.
+    pub(in crate::gate) async fn admit_observed(
+        &self,
+        observed: &ObservedHead<'_>,
+        copy: oneshot::Receiver<CopyResult>,
+    ) -> Result<ObservedReservation, ForetoldResult> {
+        let ObservedHead { head, route, secrets, .. } = *observed;
+        check_nominated(&head.headers, route)?;
+        let in_head = self.identify_observed(observed, None).await?;
+        self.check_observed(&in_head, observed)?;
+        let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > route.max_request_body as u64) {
+            return Err(Refusal::RequestTooLarge(route.max_request_body).into());
+        }
+        let (body, share) = match copy.await {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(CopyFailure::TooLong)) => return Err(Refusal::RequestTooLarge(route.max_request_body).into()),
+            Ok(Err(CopyFailure::NoRoom)) => {
+                return Err(ForetoldResult::NotCompared("not compared: the memory for bodies is full"));
+            }
+            Err(_) => return Err(ForetoldResult::NotCompared("not compared: the body did not pass whole")),
+        };
+        let found = match in_head {
+            IdentitySearch::InBody => self.identify_observed(observed, Some(&body)).await?,
+            found => found,
+        };
+        self.check_observed(&found, observed)?;
+        let IdentitySearch::Found(identity) = found else { return Err(key_location::missing(&route.key).into()) };
+        let view = RequestView { head, body: &body, route, secrets };
+        let reserve_request = self.reserve_request(&view, identity, view.fingerprint());
+        Ok((reserve_request, body, share))
+    }
+
+    /// The parts of a request that would not come as far as its reservation.
+    pub(in crate::gate) async fn find_clues(&self, observed: &ObservedHead<'_>) -> RequestClues {
+        let ObservedHead { head, origin, route, verifier, .. } = *observed;
+        if let Ok(IdentitySearch::Found(identity)) = self.identify_observed(observed, None).await {
+            let record = Some(identity.record_id());
+            let RequestIdentity { scope, key, .. } = identity;
+            return RequestClues { key: Some(key), record, scope: Some(scope) };
+        }
+        let token = match verifier {
+            Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await.unwrap_or(CallerToken::Unread),
+            None => CallerToken::Unread,
+        };
+        let scope = scope::compute_scope(&self.salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
+        let sent = key_location::in_head(head, &route.key).ok().flatten();
+        let key = sent.and_then(|key| Key::parse(&key, route.key.syntax, route.key.limits).ok());
+        RequestClues { key, record: None, scope }
+    }
+
+    async fn identify_observed(
+        &self,
+        observed: &ObservedHead<'_>,
+        body: Option<&[u8]>,
+    ) -> Result<IdentitySearch, Refusal> {
+        let ObservedHead { head, origin, route, verifier, service, .. } = *observed;
+        let (proofs, salt) = (CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
+        identify(IdentityInput { head, body, proofs, route, service, salt }, verifier).await
+    }
+
+    /// Checks an observed request by what is known of its key.
+    fn check_observed(&self, search: &IdentitySearch, observed: &ObservedHead<'_>) -> Result<(), ForetoldResult> {
+        let (headers, route) = (&observed.head.headers, observed.route);
+        match search {
+            IdentitySearch::Found(_) => first_sent::check(headers, route, || self.store_clock.now())?,
+            IdentitySearch::InBody => {}
+            IdentitySearch::NoKey => {
+                check_without_key(headers, route)?;
+                return Err(match route.key.required {
+                    true => key_location::missing(&route.key).into(),
+                    false => ForetoldResult::Unguarded,
+                });
+            }
+        }
+        Ok(())
+    }
+}
