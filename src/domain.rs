@@ -10,6 +10,7 @@ pub mod fingerprint;
 mod foreign_path;
 pub mod grpc_status;
 pub mod ids;
+pub mod kept_path;
 pub mod key;
 pub mod key_holder;
 pub mod key_rate;

@@ -25,6 +25,7 @@ pub mod problem;
 mod queries;
 pub mod render_json;
 pub mod timeline;
+pub mod typed_response;
 
 /// The length of a request's body, at most; also of a response that somebody types in.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;

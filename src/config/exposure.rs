@@ -61,8 +61,12 @@ pub(super) fn describe(config: &Config) -> Vec<(&'static str, String)> {
         };
         rows.push(("  responses", responses));
     }
-    if let Some(routes) = named(|route| route.reconcile.is_some()) {
-        rows.push(("  paths", format!("in clear, with their queries{routes}")));
+    if let Some(routes) = named(|route| route.mode == RouteMode::Enforce) {
+        rows.push(("  paths", format!("in clear, without queries{routes}")));
+    }
+    let keeps_query = |route: &Route| route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
+    if let Some(routes) = named(keeps_query) {
+        rows.push(("  queries", format!("in clear, for `reconcile.url`{routes}")));
     }
     rows
 }
@@ -108,6 +112,7 @@ mod tests {
             "credentials: of callers: hashed; they can be found by brute force, as there is no `secret`",
             "requests: bodies: hashed; short ones can be found by brute force, as there is no `secret`",
             "responses: in clear, fields and bodies, without `secret` and `store.encrypt`",
+            "paths: in clear, without queries",
         ];
         assert_eq!(described(&config), open);
         assert_eq!(
@@ -125,13 +130,14 @@ mod tests {
             "requests: bodies: hashed; short ones can be found only with the `secret`",
         ];
         let clear = "responses: in clear, fields and bodies, without `store.encrypt`";
-        assert_eq!(described(&config), [&[always][..], &hashed, &[clear]].concat());
+        let paths = "paths: in clear, without queries";
+        assert_eq!(described(&config), [&[always][..], &hashed, &[clear, paths]].concat());
         let start = start_exposure(&config).unwrap();
         assert!(!start.is_warning && start.text.contains("reads stored responses"), "{start:?}");
 
         let config = folder.config(&format!("{SECRET}{POSTGRES}encrypt = true"));
         let sealed = "responses: encrypted";
-        assert_eq!(described(&config), [&[always][..], &hashed, &[sealed]].concat());
+        assert_eq!(described(&config), [&[always][..], &hashed, &[sealed, paths]].concat());
         assert_eq!(start_exposure(&config), None);
     }
 
@@ -139,7 +145,7 @@ mod tests {
     fn routes_that_store_less_are_told_apart() {
         let folder = Folder(tempfile::tempdir().unwrap());
         let config = folder.config(
-            "[[routes]]\nname = 'pay'\npath = '/pay'\nscope = ['none']\nreconcile = { url = 'http://a/{id}' }\n\
+            "[[routes]]\nname = 'pay'\npath = '/pay'\nscope = ['none']\nreconcile = { url = 'http://a/{id}?of={path}' }\n\
              [[routes]]\nname = 'upload'\npath = '/upload'\nfingerprint = { body = 'none' }\n\
              [[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'",
         );
@@ -148,7 +154,8 @@ mod tests {
             "credentials: of callers: hashed; they can be found by brute force, as there is no `secret` (upload, seen)",
             "requests: bodies: hashed; short ones can be found by brute force, as there is no `secret` (pay, seen)",
             "responses: in clear, fields and bodies, without `secret` and `store.encrypt` (pay, upload)",
-            "paths: in clear, with their queries (pay)",
+            "paths: in clear, without queries (pay, upload)",
+            "queries: in clear, for `reconcile.url` (pay)",
         ];
         assert_eq!(described(&config), expected);
         let config = folder.config("[[routes]]\nname = 'seen'\npath = '/seen'\nmode = 'observe'");

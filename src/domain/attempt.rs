@@ -31,7 +31,7 @@ pub struct ReserveRequest {
     pub space: SpaceHash,
     /// The client's name for the operation.
     pub key: Key,
-    /// The path as sent, with its query, where the service is asked about attempts with it.
+    /// The part of the target that the record keeps, as [`kept_path`](super::kept_path) stores it.
     pub path: Option<Bytes>,
     /// The route's name, for operators and metrics.
     pub route: Arc<str>,

@@ -271,6 +271,11 @@ enum Essence {
     Other,
 }
 
+/// Whether a `Content-Type` names a media type of JSON.
+pub fn is_json(content_type: &[u8]) -> bool {
+    matches!(essence(content_type), Essence::Json)
+}
+
 /// The media type of a `Content-Type`, without its parameters.
 fn essence(content_type: &[u8]) -> Essence {
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();

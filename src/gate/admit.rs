@@ -19,6 +19,7 @@ use crate::config::{Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
 use crate::domain::ids::Token;
+use crate::domain::kept_path;
 use crate::domain::key::Key;
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
@@ -407,11 +408,15 @@ fn check_nominated(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
     if fields::connection_lists_any(headers, &needed) { Err(NOMINATED_FIELD) } else { Ok(()) }
 }
 
-/// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else nothing.
+/// The part of the request's target that the record keeps: the path and query if `reconcile.url` uses them, else the path for
+/// people. Nobody looks at the keys of a route that observes.
 fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
     let url_uses_path = route.reconcile.as_ref().is_some_and(|reconcile| reconcile.lookup.names_path());
-    let sent = head.uri.path_and_query().filter(|_| url_uses_path)?;
-    Some(Bytes::copy_from_slice(sent.as_str().as_bytes()))
+    match (route.mode, head.uri.path_and_query()) {
+        (_, Some(target)) if url_uses_path => Some(kept_path::keep_target(target.as_str())),
+        (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
+        (RouteMode::Observe | RouteMode::Off, _) => None,
+    }
 }
 
 /// The path as it enters the fingerprint: paths that are the same by RFC 3986 or, if the route says so, by its `spelling`

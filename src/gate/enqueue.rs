@@ -7,7 +7,7 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::admit::GuardedRequest;
-use super::decide::{Decision, AcceptedProgress};
+use super::decide::{AcceptedProgress, Decision};
 use super::new_key::NewKeyPermit;
 use super::outcome::Outcome;
 use super::wait::{AwaitedEnd, WorkResult};

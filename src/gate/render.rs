@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue, LOCATION, RETRY_AFTER, TRAILER};
 use http::{Response, StatusCode};
 
-use super::decide::{DEFAULT_RETRY_AFTER, AcceptedProgress};
+use super::decide::{AcceptedProgress, DEFAULT_RETRY_AFTER};
 use super::operations;
 use super::outcome::{Outcome, StreamedResponse};
 use super::response_context::ResponseContext;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Gate;
 use super::admit::GuardedRequest;
-use super::decide::{Decision, AcceptedProgress};
+use super::decide::{AcceptedProgress, Decision};
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use crate::config::{InFlightPolicy, Route};

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::domain::attempt::{AttemptLease, AttemptOutcome};
 use crate::domain::fingerprint::{Fingerprint, Recipe};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::kept_path;
 use crate::domain::probe::{ProbeSubject, ProbeVerdict, SettledKey};
 use crate::domain::record::{Record, RecordReading};
 use crate::domain::recovery::RecoveryPoint;
@@ -271,7 +272,7 @@ pub struct SubjectColumns<'a> {
     pub key: &'a [u8],
     /// The route's name.
     pub route: &'a str,
-    /// The path, where it is stored.
+    /// The kept path, where one is stored.
     pub path: Option<&'a [u8]>,
 }
 
@@ -287,7 +288,7 @@ impl SubjectColumns<'_> {
             scope: Scope::from_stored(self.scope).ok_or(CorruptRow("scope"))?,
             key: Bytes::copy_from_slice(self.key),
             route: self.route.into(),
-            path: self.path.map(Bytes::copy_from_slice),
+            path: self.path.and_then(kept_path::whole_target).map(Bytes::copy_from_slice),
         })
     }
 

@@ -51,7 +51,7 @@ async fn refusal(world: &World, top: &str) -> String {
 }
 
 /// All bytes that a reader of the database sees, value by value. No process may have the embedded store open.
-fn dump(store: &Store) -> Vec<Vec<u8>> {
+pub fn dump(store: &Store) -> Vec<Vec<u8>> {
     match store {
         Store::Postgres(database) => {
             let dumped = Command::new(postgres::binaries().join("pg_dump")).arg(&database.url).output().unwrap();

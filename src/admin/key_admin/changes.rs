@@ -8,6 +8,7 @@ use super::KeyAdminSnapshot;
 use super::dto::{BulkChange, KeyChange, RefusedKey};
 use super::params::{BulkRequest, KeySelection};
 use super::problem::{ApiProblem, ProblemCode, ProblemMember};
+use super::typed_response::check_response;
 use crate::domain::state::StateKind;
 use crate::instance::quiet_time;
 use crate::store::StoreError;
@@ -90,6 +91,7 @@ impl KeyAdminSnapshot<'_> {
     /// [`ApiProblem`], and nothing was changed. Where the store failed, the problem says that it may have been.
     pub async fn change_key(&self, id: &str, decision: OperatorDecision) -> Result<KeyChange, ApiProblem> {
         let entry = self.find_entry(id).await?;
+        check_response(&decision)?;
         let decision = Arc::new(decision);
         let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
         let decided = self.apply_decision(&decision, vec![target]).await?;
@@ -117,6 +119,7 @@ impl KeyAdminSnapshot<'_> {
     /// refused unless the risk is accepted: most keys have a response of their own.
     pub async fn change_keys(&self, request: BulkRequest) -> Result<BulkChange, ApiProblem> {
         let BulkRequest { keys, decision, expect } = request;
+        check_response(&decision)?;
         let decision = Arc::new(decision);
         let (targets, mut refused) = match keys {
             KeySelection::ByFilter(filter) => self.find_targets(&filter, &decision).await?,

@@ -16,6 +16,7 @@ use crate::telemetry::logs::error_causes;
 pub enum ProblemCode {
     AlreadyCompleted,
     BadRequest,
+    DoubtfulResponse,
     KeyChanged,
     KeyHeld,
     MoreThanExpected,
@@ -35,9 +36,10 @@ pub enum ProblemCode {
 }
 
 impl ProblemCode {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::AlreadyCompleted,
         Self::BadRequest,
+        Self::DoubtfulResponse,
         Self::KeyChanged,
         Self::KeyHeld,
         Self::MoreThanExpected,
@@ -61,6 +63,7 @@ impl ProblemCode {
         match self {
             Self::AlreadyCompleted => "already-completed",
             Self::BadRequest => "bad-request",
+            Self::DoubtfulResponse => "doubtful-response",
             Self::KeyChanged => "key-changed",
             Self::KeyHeld => "key-held",
             Self::MoreThanExpected => "more-than-expected",
@@ -96,6 +99,7 @@ impl ProblemCode {
             Self::RowCorrupt => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::AlreadyCompleted
+            | Self::DoubtfulResponse
             | Self::KeyChanged
             | Self::KeyHeld
             | Self::MoreThanExpected
@@ -192,6 +196,12 @@ impl ApiProblem {
              use accept_risk"
         );
         Self::new(ProblemCode::SharedResponse, detail).with(ProblemMember::Count(count))
+    }
+
+    /// An operator's response that nobody may mean. `doubt` is the rest of a sentence about it.
+    pub fn doubtful_response(doubt: &str) -> Self {
+        let detail = format!("the response {doubt}: correct it, or use accept_risk if retries are to get exactly this");
+        Self::new(ProblemCode::DoubtfulResponse, detail)
     }
 
     /// The request names another service than the one that this instance serves.

@@ -5,11 +5,12 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::list_pages::FilterForm;
-use super::text::{ActionKind, SHARED_RESPONSE_RISK};
+use super::text::{ActionKind, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
 use super::view_models::{BulkChangeView, KeyDetailsView, KeyView};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
 use crate::admin::key_admin::problem::ApiProblem;
+use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use crate::body::Body;
 use crate::domain::state::StateKind;
@@ -30,8 +31,8 @@ impl Draft {
         Self {
             name: name.to_owned(),
             note: String::new(),
-            status: "200".to_owned(),
-            headers: "Content-Type: application/json".to_owned(),
+            status: String::new(),
+            headers: String::new(),
             body: String::new(),
             accept_risk: false,
         }
@@ -63,6 +64,14 @@ impl Draft {
             ActionKind::Requeue => OperatorAction::Requeue,
         };
         Ok(OperatorDecision { change, actor, note: check_note(self.note.clone())?, accept_risk: self.accept_risk })
+    }
+
+    /// Whether it has a response that needs a second look.
+    fn is_doubtful(&self) -> bool {
+        match self.to_completion() {
+            Ok(OperatorAction::Complete(response)) => find_doubt(&response).is_some(),
+            _ => false,
+        }
     }
 
     fn to_completion(&self) -> Result<OperatorAction, ApiProblem> {
@@ -159,6 +168,8 @@ impl Visit<'_> {
     ) -> Response<Body> {
         let risk =
             action.risk(key.state, details.is_live).filter(|_| !(action == ActionKind::NotExecuted && details.quiet));
+        let is_doubtful = action == ActionKind::Completed && draft.is_doubtful();
+        let risk = risk.or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
         let needs_risk = action != ActionKind::NotExecuted && risk.is_some();
         let frame = self.build_frame().await;
         render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
@@ -205,12 +216,17 @@ impl Visit<'_> {
     ) -> Result<Response<Body>, ApiProblem> {
         // The count does not depend on the response that is typed in, which may still be wrong.
         let is_completion = action == ActionKind::Completed;
-        let counting = Draft { accept_risk: draft.accept_risk || is_completion, ..Draft::empty("nobody") };
+        let counting = Draft {
+            accept_risk: draft.accept_risk || is_completion,
+            status: "200".to_owned(),
+            ..Draft::empty("nobody")
+        };
         let decision = counting.to_decision(action, self.actor(""))?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
         let risks = counted.by_state.keys().copied().chain(StateKind::parse(&filter.state));
         let risk = match is_completion && counted.count > 1 {
             true => Some(SHARED_RESPONSE_RISK),
+            false if is_completion && draft.is_doubtful() => Some(DOUBTFUL_RESPONSE_RISK),
             false => risks.into_iter().find_map(|state| action.risk(state, true)),
         };
         let frame = self.build_frame().await;

@@ -14,6 +14,9 @@ pub enum ActionKind {
     Requeue,
 }
 
+/// The risk of a response that nobody may mean.
+pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to get exactly this response.";
+
 /// The risk of one response for several keys.
 pub const SHARED_RESPONSE_RISK: &str =
     "I accept that the retries of all these keys get this one response, whoever their callers are.";

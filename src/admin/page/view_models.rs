@@ -90,6 +90,7 @@ pub struct KeyView {
     scope: Scope,
     space: String,
     pub route: String,
+    path: Option<String>,
     pub state: StateKind,
     pub attempts: u32,
     pub created_at: TimeView,
@@ -114,6 +115,7 @@ impl From<&KeyEntry> for KeyView {
             scope: entry.scope,
             space: entry.space.to_string(),
             route: entry.route.clone(),
+            path: entry.path.clone(),
             state: entry.state,
             attempts: entry.attempts,
             created_at: TimeView(entry.created_at),
@@ -164,6 +166,11 @@ impl KeyView {
 
     pub fn space(&self) -> String {
         make_visible(&self.space)
+    }
+
+    /// The path of its newest request; `None` where it was not kept.
+    pub fn path(&self) -> Option<String> {
+        self.path.as_deref().map(make_visible)
     }
 
     /// The time at which its state began; a key in flight has not been settled.

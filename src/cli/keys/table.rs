@@ -70,9 +70,9 @@ pub(super) fn render_key(key: &Value, paint: Paint) -> String {
     let mut rendered = String::new();
     let mut line = |name: &str, value: String| rendered.push_str(&format!("{name:<14}  {value}\n"));
     let state = text(key, "state");
-    for name in ["id", "key", "state", "cause", "route", "space", "scope", "attempts", "instance"] {
+    for name in ["id", "key", "state", "cause", "route", "path", "space", "scope", "attempts", "instance"] {
         match name {
-            "cause" if key[name].is_null() => {}
+            "cause" | "path" if key[name].is_null() => {}
             "state" if key["lapsed"] == true => line(name, format!("{}, past its TTL", paint.state(&state, &state))),
             "state" => line(name, paint.state(&state, &state)),
             _ => line(name, text(key, name)),

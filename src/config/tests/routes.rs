@@ -201,6 +201,7 @@ secret          none
 in the database keys, routes, states and times in clear; and
   requests      bodies: hashed; short ones can be found by brute force, as there is no `secret`
   responses     in clear, fields and bodies, without `secret` and `store.encrypt`
+  paths         in clear, without queries
 
 route           create-payment
   matches       POST PATCH /v1/payments

@@ -29,6 +29,8 @@ pub struct KeyEntry {
     pub key: Vec<u8>,
     /// The route of the newest request.
     pub route: String,
+    /// The path of the newest request as sent, without its query, cut where it is long; `None` where it was not kept.
+    pub path: Option<String>,
     /// When the first attempt was reserved.
     pub created_at: SystemTime,
     /// When the newest attempt was reserved.

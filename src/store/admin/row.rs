@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{AuditEntry, CurrentRow, EarlierAttempt, KeyEntry};
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::kept_path;
 use crate::domain::response::CorruptRow;
 use crate::domain::scope::Scope;
 use crate::domain::space::SpaceHash;
@@ -31,6 +32,8 @@ pub struct RawKeyEntry {
     pub key: Vec<u8>,
     /// The route's name.
     pub route: String,
+    /// The kept path.
+    pub path: Option<Vec<u8>>,
     /// When the first attempt was reserved.
     pub created_ms: i64,
     /// When the newest attempt was reserved.
@@ -80,6 +83,7 @@ impl RawKeyEntry {
             space: SpaceHash::from_stored(&self.space),
             key: self.key,
             route: self.route,
+            path: self.path.as_deref().map(kept_path::shown_path),
             created_at: time(self.created_ms)?,
             reserved_at: time(self.reserved_ms)?,
             deadline: time(self.deadline_ms)?,

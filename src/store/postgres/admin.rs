@@ -433,6 +433,7 @@ fn read_key_entry(row: &Row) -> Result<KeyEntry, PgFailure> {
             space: row.try_get("space")?,
             key: row.try_get("key")?,
             route: row.try_get("route")?,
+            path: row.try_get("path")?,
             created_ms: row.try_get("created_ms")?,
             reserved_ms: row.try_get("reserved_ms")?,
             deadline_ms: row.try_get("deadline_ms")?,

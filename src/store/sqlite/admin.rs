@@ -349,6 +349,7 @@ fn read_key_entry(row: &Row<'_>) -> Result<KeyEntry, SqliteFailure> {
         space: row.get("space")?,
         key: row.get("key")?,
         route: row.get("route")?,
+        path: row.get("path")?,
         created_ms: row.get("created_ms")?,
         reserved_ms: row.get("reserved_ms")?,
         deadline_ms: row.get("deadline_ms")?,

@@ -34,6 +34,44 @@ async fn a_retry_gets_the_response_that_an_operator_has_entered(store: Store) {
     assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")));
 }
 
+#[tokio::test]
+async fn a_response_that_nobody_may_mean_needs_the_risk_accepted() {
+    let world = World::start(Store::sqlite()).await;
+    let operator = Operator::of(&world.proxy);
+    let json_type = json!({ "Content-Type": "application/json" });
+    for (number, (status, headers, body)) in
+        [(200, &json_type, ""), (201, &json_type, "{"), (500, &json!({}), "failed"), (504, &json_type, "{}")]
+            .into_iter()
+            .enumerate()
+    {
+        let id = unknown(&world, &format!("k-{number}")).await;
+        let typed = json!({ "outcome": "completed", "status": status, "headers": headers, "body": body });
+        let (answered, reply) = operator.resolve(&id, typed.clone()).await;
+        assert_eq!((answered, &reply["code"]), (409, &json!("doubtful-response")), "{typed}: {reply}");
+        // A change of several keys has the same rule, when they are counted and when they are changed.
+        for expect in [json!(null), json!(1)] {
+            let mut several = typed.clone();
+            several["action"] = "resolve".into();
+            several["ids"] = json!([id]);
+            several["expect"] = expect;
+            let (answered, reply) = operator.post("/api/v1/keys/actions", several).await;
+            assert_eq!((answered, &reply["code"]), (409, &json!("doubtful-response")), "{typed}: {reply}");
+        }
+        assert_eq!(operator.keys("state=unknown").await.len(), 1, "nothing was stored");
+        let mut meant = typed.clone();
+        meant["accept_risk"] = true.into();
+        let (answered, reply) = operator.resolve(&id, meant).await;
+        assert_eq!((answered, &reply["after"]), (200, &json!("completed")), "{typed}: {reply}");
+    }
+    for (key, status, headers, body) in
+        [("empty", 204, json!({}), ""), ("text", 200, json!({}), ""), ("json", 404, json_type, "{\"error\":\"no\"}")]
+    {
+        let id = unknown(&world, key).await;
+        let typed = json!({ "outcome": "completed", "status": status, "headers": headers, "body": body });
+        assert_eq!(operator.resolve(&id, typed.clone()).await.0, 200, "{typed}");
+    }
+}
+
 /// An attempt is quiet some seconds after its start.
 const SOON_QUIET: &str = "upstream_timeout = \"1s\"\nreconcile = { after = \"1s\" }";
 

@@ -43,6 +43,9 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     let refused = here(&["resolve", "--not-executed", prefix]).await;
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.err.contains("may still be running"), "{refused:?}");
+    let doubtful = here(&["resolve", prefix, "--completed", "201", "--header", "Content-Type: application/json"]).await;
+    assert!(doubtful.code == 1 && doubtful.err.contains("an empty body"), "{doubtful:?}");
+    assert!(doubtful.err.contains("use --accept-risk"), "{doubtful:?}");
     let header = "Content-Type: text/plain";
     let done = here(&["resolve", prefix, "--completed", "201", "--header", header, "--body", "charge 7"]).await;
     assert!(done.code == 0 && done.out.contains("unknown -> completed"), "{done:?}");

@@ -48,6 +48,52 @@ async fn retries_get_the_response_entered_on_the_page(store: Store) {
     assert_eq!(world.upstream.calls(), 1);
 }
 
+/// Responses that nobody may mean: the status, the fields, the body, and the reason.
+const DOUBTFUL: [(&str, &str, &str, &str); 4] = [
+    ("200", "Content-Type: application/json", "", "has a JSON type and an empty body"),
+    ("201", "Content-Type: application/problem+json", "{", "has a JSON type and a body that is no JSON"),
+    ("503", "Content-Type: text/plain", "away", "has the status 503"),
+    ("500", "", "", "has the status 500"),
+];
+
+#[tokio::test]
+async fn the_form_for_a_response_is_empty_and_a_doubtful_one_needs_the_checkbox() {
+    let world = World::start(Store::sqlite()).await;
+    let (visitor, operator) = (Visitor::of(&world), Operator::of(&world.proxy));
+    for (number, (status, headers, body, why)) in DOUBTFUL.into_iter().enumerate() {
+        let id = unknown(&world, &format!("k-{number}")).await;
+        let path = format!("/keys/{id}/completed");
+        let page = visitor.page(&path).await;
+        assert!(page.contains("name=\"status\" inputmode=\"numeric\" size=\"4\" value=\"\" required"), "{page}");
+        assert!(!page.contains("name=\"accept_risk\"") && !page.contains(">Content-Type"), "{page}");
+        let untouched =
+            visitor.submit(&path, &[("name", "alice"), ("status", ""), ("headers", ""), ("body", "")]).await;
+        assert_eq!(untouched.status, 400, "{}", untouched.html());
+        let typed = [("name", "alice"), ("status", status), ("headers", headers), ("body", body)];
+        let refused = visitor.submit(&path, &typed).await;
+        assert_eq!(refused.status, 409, "{}", refused.html());
+        for words in
+            [why, "tick the box below", "name=\"accept_risk\"", "required> <label for=\"risk\">I have looked again"]
+        {
+            assert!(refused.html().contains(words), "{words}: {}", refused.html());
+        }
+        assert_eq!(operator.keys("state=unknown").await.len(), 1, "nothing was stored");
+        let meant = visitor.submit(&path, &[&typed[..], &[("accept_risk", "true")]].concat()).await;
+        assert_eq!(meant.status, 303, "{}", meant.html());
+        let replay = world.pay(&format!("k-{number}")).send().await;
+        assert!(replay.is_replay() && replay.status.to_string() == status && replay.text() == body, "{replay:?}");
+    }
+    // The form for the keys of a filter has the same rule.
+    unknown(&world, "k-9").await;
+    let path = "/keys/several?step=completed&state=unknown";
+    assert!(!visitor.page(path).await.contains("name=\"accept_risk\""), "one key, and nothing typed yet");
+    let typed = [("name", "alice"), ("status", "500"), ("headers", ""), ("body", "")];
+    let refused = visitor.submit(path, &typed).await;
+    assert!(refused.status == 409 && refused.html().contains("I have looked again"), "{}", refused.html());
+    let meant = visitor.submit(path, &[&typed[..], &[("accept_risk", "true")]].concat()).await;
+    assert_eq!(meant.status, 303, "{}", meant.html());
+}
+
 on_both_stores!(a_decision_that_may_execute_twice_needs_the_checkbox);
 async fn a_decision_that_may_execute_twice_needs_the_checkbox(store: Store) {
     let world = World::start(store).await;

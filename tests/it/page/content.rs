@@ -1,12 +1,14 @@
 //! The content of the page.
 
 use oncegate::domain::space::SpaceHash;
+use serde_json::json;
 
 use super::{Html, Visitor};
-use crate::harness::operator::{Operator, not_executed};
+use crate::harness::operator::{Operator, keys, not_executed};
 use crate::harness::relay::remote;
 use crate::harness::{Answer, Store, TEST_TIMEOUT, World, eventually, on_both_stores};
 use crate::operators::{dead, unknown};
+use crate::salts::dump;
 
 on_both_stores!(keys_that_need_a_decision_are_shown_first_with_their_age_and_route);
 async fn keys_that_need_a_decision_are_shown_first_with_their_age_and_route(store: Store) {
@@ -252,4 +254,41 @@ async fn a_list_shows_the_ends_of_a_long_key_and_its_page_the_whole_key() {
     let runbook = visitor.page("/runbooks/unknown-keys").await;
     assert!(runbook.contains("Keys with an unknown outcome") && runbook.contains("oncegate keys resolve"), "{runbook}");
     assert_eq!(visitor.get("/runbooks/other").await.status, 404);
+}
+
+on_both_stores!(a_key_shows_the_path_of_its_newest_request_without_the_query);
+async fn a_key_shows_the_path_of_its_newest_request_without_the_query(store: Store) {
+    let lookup = "http://127.0.0.1:9/of/{path}";
+    let world = World::with(store, |setup| {
+        setup
+            .route("name = \"pay\"\npath = \"/pay/{*rest}\"")
+            .route(&format!("name = \"asked\"\npath = \"/asked/{{id}}\"\nreconcile = {{ url = \"{lookup}\" }}"))
+    })
+    .await;
+    let long = format!("/pay/{}", "a".repeat(300));
+    let cut = format!("{}…", &long[..256]);
+    for (key, target, path) in [
+        ("k-1", "/pay/7%20a/refund?access_token=query-canary", "/pay/7%20a/refund"),
+        ("k-2", &*long, &*cut),
+        ("k-3", "/asked/7?by=alice", "/asked/7"),
+    ] {
+        world.upstream.then(Answer::close());
+        assert_eq!(world.post(target).key(key).body("x").send().await.status, 502);
+        let operator = Operator::of(&world.proxy);
+        let id = operator.id_when(key, "unknown").await;
+        let (_, shown) = operator.get(&format!("/api/v1/keys/{id}")).await;
+        assert_eq!(shown["path"], json!(path));
+        let admin = world.proxy.admin.to_string();
+        let printed = keys(&world.proxy.file(), &["show", &id, "--admin", &admin]).await;
+        assert!(printed.out.lines().any(|line| line == format!("{:<14}  {path}", "path")), "{printed:?}");
+        let visitor = Visitor::of(&world);
+        for page in [format!("/keys/{id}"), format!("/keys/{id}/completed")] {
+            let html = visitor.page(&page).await;
+            assert!(html.contains(&format!("<code>{path}</code>")), "{html}");
+        }
+    }
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let canary = b"query-canary";
+    let holds_canary = |part: &Vec<u8>| part.windows(canary.len()).any(|window| window == canary);
+    assert!(!dump(&world.store).iter().any(holds_canary), "a query may have credentials");
 }

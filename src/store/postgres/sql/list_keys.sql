@@ -21,7 +21,7 @@ fitting as materialized (
    limit $12::bigint
 )
 select scan.scanned, scan.last,
-       k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route,
+       k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path,
        (date_part('epoch', k.created_at) * 1000)::bigint as created_ms,
        (date_part('epoch', k.reserved_at) * 1000)::bigint as reserved_ms,
        (date_part('epoch', k.deadline) * 1000)::bigint as deadline_ms,

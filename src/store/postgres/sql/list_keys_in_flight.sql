@@ -1,5 +1,5 @@
 -- list_keys_in_flight: keys in flight that fit the filter; there are few.
-select k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route,
+select k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path,
        (date_part('epoch', k.created_at) * 1000)::bigint as created_ms,
        (date_part('epoch', k.reserved_at) * 1000)::bigint as reserved_ms,
        (date_part('epoch', k.deadline) * 1000)::bigint as deadline_ms,

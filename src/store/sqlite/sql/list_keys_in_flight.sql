@@ -1,5 +1,5 @@
 -- list_keys_in_flight: keys in flight that fit the filter; there are few.
-select k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route,
+select k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path,
        k.created_at as created_ms, k.reserved_at as reserved_ms, k.deadline as deadline_ms,
        k.settled_at as settled_ms, k.expires_at as expires_ms,
        k.status, length(k.body) as body_bytes, k.probes, k.absences, k.cause, k.earlier, k.accepted_at as accepted_ms, k.probe_at as probe_ms,
