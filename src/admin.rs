@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -117,7 +117,8 @@ pub struct AdminListener {
     key_admin: KeyAdmin,
     service_api: ServiceApi,
     sessions: page::Sessions,
-    tokens: AdminTokens,
+    /// The tokens at the last request.
+    tokens: Mutex<AdminTokens>,
     guesses: TokenGuesses,
     denials: LogLimiter,
     leaving: CancellationToken,
@@ -142,12 +143,24 @@ impl AdminListener {
             key_admin,
             service_api,
             sessions: page::Sessions::new(),
-            tokens,
+            tokens: Mutex::new(tokens),
             guesses: TokenGuesses::default(),
             denials: LogLimiter::new(DENIALS_LOGGED, DENIALS_PERIOD),
             leaving,
             key_counts,
         }
+    }
+
+    /// The tokens of the running configuration. When a reload has changed them, sessions that were opened with the earlier ones
+    /// end.
+    fn tokens(&self) -> AdminTokens {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = tokens.after_reload(&self.config.borrow().admin);
+        if *tokens != current {
+            *tokens = current;
+            self.sessions.sign_out_all();
+        }
+        tokens.clone()
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
@@ -217,7 +230,7 @@ impl AdminListener {
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let here: Vec<_> = TABLE.iter().filter(|(pattern, ..)| is_path_of(path, pattern)).collect();
         let access = here.first().map_or(Access::Operators, |(_, _, access, _)| *access);
-        if let Err(denied) = access.check(&request, listener, peer, &self.tokens, &self.guesses) {
+        if let Err(denied) = access.check(&request, listener, peer, &self.tokens(), &self.guesses) {
             self.note_denied(peer, denied);
             return match denied {
                 AccessDenied::NoToken | AccessDenied::WrongToken => respond_unauthorized(denied),

@@ -285,7 +285,7 @@ fn start_consumers(
     })
 }
 
-/// Passes the secrets of each new configuration to the store and the shared cache, until `stop`.
+/// Passes the secrets of each new configuration to the store, and with its server to the shared cache, until `stop`.
 async fn reload_encryption(
     mut live: watch::Receiver<Arc<Config>>,
     store: Arc<EncryptedStore>,
@@ -296,7 +296,7 @@ async fn reload_encryption(
         let config = Arc::clone(&live.borrow_and_update());
         store.reload(Encryption::from(&*config));
         if let Some(shared_cache) = &shared_cache {
-            shared_cache.reload(config.secrets.clone());
+            shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
         }
     }
 }

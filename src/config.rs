@@ -28,7 +28,10 @@ pub use exposure::{StartExposure, start_exposure};
 pub use jwt::{IssuerKeys, JwtConfig};
 pub use location::StoreLocation;
 pub use otlp::OtlpCollector;
-pub use postgres_tls::{Identity, PostgresTls, Roots, SslMode};
+pub use postgres_client_tls::postgres_client_tls;
+pub use postgres_parameters::{LIBPQ_PARAMETERS, ParameterRule};
+pub use postgres_tls::{PostgresTls, SslMode};
+pub use postgres_url::PostgresUrl;
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use reconcile::ReconcileConfig;
 pub use reconcile_url::ReconcileUrl;
@@ -39,8 +42,8 @@ pub use routes::parse_ttl;
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use service_url::parse as parse_service_url;
+pub use source_files::SourceFiles;
 pub use tls::TlsConfig;
-pub use tls_files::TlsFiles;
 pub use units::parse_duration;
 pub use upstream::UpstreamTarget;
 pub use upstream_tls::UpstreamTlsConfig;
@@ -68,7 +71,10 @@ mod load;
 mod location;
 mod nearest;
 mod otlp;
+mod postgres_client_tls;
+mod postgres_parameters;
 mod postgres_tls;
+mod postgres_url;
 mod problem;
 mod reader;
 mod reconcile;
@@ -82,9 +88,9 @@ mod schema;
 mod scope;
 mod server_url;
 mod service_url;
+mod source_files;
 mod statuses;
 mod tls;
-mod tls_files;
 mod units;
 mod upstream;
 mod upstream_tls;
@@ -176,8 +182,8 @@ pub struct Config {
     pub problem_base: Box<str>,
     /// TLS towards clients; `None` for cleartext.
     pub tls: Option<TlsConfig>,
-    /// The files that TLS on either side is made of.
-    pub tls_files: TlsFiles,
+    /// The files beside the configuration's own: of TLS on either side, and those of `${file:…}`.
+    pub files: SourceFiles,
     /// The issuer of callers' tokens; `None` where no scope reads one.
     pub jwt: Option<Arc<JwtConfig>>,
     /// The authorities that the collector of traces, brokers, the shared cache and the issuer of tokens are verified with.

@@ -21,7 +21,7 @@ use crate::domain::state::StateKind;
 pub use crate::config::StoreLocation;
 pub use admin::AdminStore;
 pub use breaker::Breaker;
-pub use error::{OpenError, StoreError};
+pub use error::{OpenError, RelocateError, StoreError};
 pub use migrate::Migration;
 pub use salts::SaltStore;
 pub use service_reports::ServiceReports;
@@ -45,6 +45,9 @@ mod sqlite;
 /// The future of a store's answer. Boxed, so that the store can be chosen at start; the box costs nothing beside a
 /// commit.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// The future of [`Store::relocate`].
+pub type RelocateFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RelocateError>> + Send + 'a>>;
 
 /// The time limit of [`Store::count_live_keys`].
 const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
@@ -90,6 +93,12 @@ pub trait Store: Send + Sync + 'static {
     /// Whether the store has moved to another primary since the last [`Self::check_primaries`]: it may have neither the lease nor
     /// what was reserved under it.
     fn has_changed_primary(&self) -> bool;
+
+    /// Uses another location of the same store from now on: other hosts, another user or password, other certificates. Changes
+    /// nothing where the location is not usable, or leads to another store.
+    fn relocate<'a>(&'a self, _location: &'a StoreLocation) -> RelocateFuture<'a> {
+        Box::pin(std::future::ready(Err(RelocateError::NeedsRestart)))
+    }
 
     /// Gives the instance's lease back, so that nobody has to wait until it expires.
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()>;

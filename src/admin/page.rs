@@ -252,10 +252,11 @@ impl AdminListener {
     /// # Errors
     /// They have to sign in first, or have shown wrong tokens.
     fn find_visitor(&self, headers: &HeaderMap, cookie: Option<&[u8]>, peer: IpAddr) -> Result<Visitor, AccessDenied> {
+        let tokens = self.tokens();
         if let Some(visitor) = cookie.and_then(|cookie| self.sessions.find_visitor(cookie, peer)) {
             return Ok(visitor);
         }
-        let role = auth::find_role(headers, peer, &self.tokens, &self.guesses)?;
+        let role = auth::find_role(headers, peer, &tokens, &self.guesses)?;
         Ok(self.sessions.anonymous_visitor(role))
     }
 }

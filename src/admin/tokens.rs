@@ -12,12 +12,14 @@ use base64::prelude::BASE64_STANDARD;
 use crate::config::{AdminConfig, AdminToken};
 
 /// The tokens that the listener accepts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminTokens {
     /// The token of operators; `None` for an open listener.
     pub operator: Option<AdminToken>,
     /// The token that may look and not change.
     pub reader: Option<AdminToken>,
+    /// Whether the operators' token is the configured one.
+    is_configured: bool,
 }
 
 /// The reason why there is no token.
@@ -52,7 +54,7 @@ impl AdminTokens {
     pub fn load(config: &AdminConfig) -> Result<Self, TokenFileError> {
         let reader = config.read_token.clone();
         if config.open || config.token.is_some() {
-            return Ok(Self { operator: config.token.clone(), reader });
+            return Ok(Self { operator: config.token.clone(), reader, is_configured: config.token.is_some() });
         }
         let failed = |source| TokenFileError { file: config.token_file.clone(), source };
         let file = config.token_file.as_deref().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
@@ -63,7 +65,18 @@ impl AdminTokens {
         // Operators read it from elsewhere.
         let shown = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         tracing::info!(file = %shown.display(), "the admin listener's token is in this file");
-        Ok(Self { operator: Some(token), reader })
+        Ok(Self { operator: Some(token), reader, is_configured: false })
+    }
+
+    /// The tokens after a reload with this configuration. A listener without a configured token gets one only by a restart, and
+    /// does not lose it otherwise.
+    pub fn after_reload(&self, config: &AdminConfig) -> Self {
+        match &config.token {
+            Some(token) if self.is_configured => {
+                Self { operator: Some(token.clone()), reader: config.read_token.clone(), is_configured: true }
+            }
+            _ => self.clone(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::KeyedRoute;
-use crate::config::{Config, ConfigProblems, Consumer, TlsFiles};
+use crate::config::{AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
 use crate::seeded_bug::SeededBug;
@@ -53,7 +53,7 @@ pub fn listen_for_hangups() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Reloads on SIGHUP and when the file, or a certificate, key or authority, has changed, until `stop`. Sends each new
+/// Reloads on SIGHUP and when the file, or another file that it names, has changed, until `stop`. Sends each new
 /// configuration to `sender`.
 pub async fn reload_on_changes(
     mut source: ConfigSource,
@@ -64,32 +64,31 @@ pub async fn reload_on_changes(
 ) {
     let metrics = &instance.observability.metrics;
     note_success(metrics);
-    let mut tls_files = running_tls_files(&sender);
+    let mut files = running_files(&sender);
     loop {
         let is_requested = tokio::select! {
             () = stop.cancelled() => return,
             _ = hangup.recv() => true,
             () = tokio::time::sleep(POLL_EVERY) => false,
         };
-        let text = read_file(source.file.as_ref());
-        let current_tls_files = tls_files.read_again();
+        let (text, current_files) = read_files(source.file.clone(), files.clone()).await;
         // A missing file is being replaced, or was removed: neither asks for a change.
         let is_changed = text.is_some() && text != source.last_text;
-        let is_renewed = current_tls_files.as_ref().is_some_and(|current| *current != tls_files);
+        let is_renewed = current_files.as_ref().is_some_and(|current| *current != files);
         if is_requested || is_changed || is_renewed {
             source.last_text = text;
             // The version that was loaded counts, not the one of a moment before.
-            tls_files = match apply_reload(&source, &sender, &instance).await {
+            files = match apply_reload(&source, &sender, &instance).await {
                 Ok(()) => {
                     note_success(metrics);
                     instance.reload_state.note_success();
-                    running_tls_files(&sender)
+                    running_files(&sender)
                 }
                 Err(ReloadProblems(problems)) => {
                     instance.reload_state.note_refusal(problems);
                     metrics.reload_successful.set(0);
                     metrics.reload_failures.inc();
-                    current_tls_files.unwrap_or(tls_files)
+                    current_files.unwrap_or(files)
                 }
             };
         }
@@ -103,8 +102,14 @@ fn note_success(metrics: &Metrics) {
     metrics.reload_successful.set(1);
 }
 
-fn running_tls_files(sender: &watch::Sender<Arc<Config>>) -> TlsFiles {
-    sender.borrow().tls_files.clone()
+fn running_files(sender: &watch::Sender<Arc<Config>>) -> SourceFiles {
+    sender.borrow().files.clone()
+}
+
+/// Reads the configuration's file and those that it names, on a thread that may block: a file may be on another machine.
+async fn read_files(file: Option<PathBuf>, files: SourceFiles) -> (Option<Vec<u8>>, Option<SourceFiles>) {
+    let read = tokio::task::spawn_blocking(move || (read_file(file.as_ref()), files.read_again()));
+    read.await.unwrap_or_default()
 }
 
 /// The problems for which a reload was refused, each a sentence without secrets.
@@ -163,6 +168,7 @@ async fn apply_reload(
         let problem = format!("`secret` or `previous_secrets` has changed, and a start with them would fail: {error}");
         return Err(ReloadProblems(vec![problem]));
     }
+    relocate_store(&running, &new, instance).await?;
     for lost in &unguarded {
         tracing::warn!(
             requests = lost.requests,
@@ -179,6 +185,27 @@ async fn apply_reload(
     tracing::info!(routes = new.routes.len(), "the configuration was reloaded");
     sender.send_replace(Arc::new(new));
     Ok(())
+}
+
+/// Lets the store use the new `store.url`, where it can. The last check of a reload, because it changes something.
+///
+/// # Errors
+/// The new URL leads to another store, or cannot be used. Where only a file that it names has changed, that is logged alone: the
+/// database may get the new password later than the file, and each new connection reads the file again.
+async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> Result<(), ReloadProblems> {
+    let (before, location) = (&running.store.location, &new.store.location);
+    let (StoreLocation::Postgres(before), StoreLocation::Postgres(url)) = (before, location) else { return Ok(()) };
+    if before == url {
+        return Ok(());
+    }
+    let Err(refusal) = instance.store.relocate(location).await else { return Ok(()) };
+    let why = refusal.describe();
+    if before.is_of_same_text(url) {
+        tracing::warn!(why, "a file of store.url has changed, and the earlier connections stay");
+        return Ok(());
+    }
+    tracing::error!(why, "store.url has changed, and the running configuration stays");
+    Err(ReloadProblems(vec![format!("store.url has changed: {why}")]))
 }
 
 fn describe_lookup_change(change: &LookupChange) -> String {
@@ -227,12 +254,33 @@ fn list_restart_changes(running: &Config, new: &Config) -> Vec<&'static str> {
         ("drain_delay", running.drain_delay != new.drain_delay),
         ("drain_timeout", running.drain_timeout != new.drain_timeout),
         ("limits", running.limits != new.limits),
-        ("admin", running.admin != new.admin),
-        ("store", running.store != new.store),
-        ("cache", (running.cache_memory, &running.cache_redis) != (new.cache_memory, &new.cache_redis)),
+        ("admin", admin_needs_restart(&running.admin, &new.admin)),
+        ("store", store_needs_restart(&running.store, &new.store)),
+        (
+            "cache",
+            (running.cache_memory, running.cache_redis.is_some()) != (new.cache_memory, new.cache_redis.is_some()),
+        ),
         ("telemetry", (&running.log, &running.otlp) != (&new.log, &new.otlp)),
     ];
     changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(what, _)| what).collect()
+}
+
+/// Whether a restart is needed for the new settings of the admin listener. It takes other tokens at once.
+fn admin_needs_restart(running: &AdminConfig, new: &AdminConfig) -> bool {
+    let mut expected = running.clone();
+    if running.token.is_some() && new.token.is_some() {
+        (expected.token, expected.read_token) = (new.token.clone(), new.read_token.clone());
+    }
+    expected != *new
+}
+
+/// Whether a restart is needed for the new settings of the store. A PostgreSQL store has taken its new URL already.
+fn store_needs_restart(running: &StoreConfig, new: &StoreConfig) -> bool {
+    let mut expected = running.clone();
+    if let (StoreLocation::Postgres(_), StoreLocation::Postgres(_)) = (&running.location, &new.location) {
+        expected.location = new.location.clone();
+    }
+    expected != *new
 }
 
 #[cfg(test)]

@@ -106,6 +106,8 @@ label!(
 pub struct SharedCache {
     names: EntryNames,
     secrets: RwLock<Secrets>,
+    /// The server that the next connection leads to.
+    connector: RwLock<Arc<RedisConnector>>,
     link: RedisLink,
     queue: mpsc::Sender<PendingEntry>,
     queue_bytes: Arc<Semaphore>,
@@ -115,7 +117,6 @@ pub struct SharedCache {
 /// The part of the shared cache that connects and writes, to be [run](Self::run) by one task.
 pub struct SharedCacheTask {
     cache: Arc<SharedCache>,
-    connector: RedisConnector,
     queue: mpsc::Receiver<PendingEntry>,
 }
 
@@ -142,18 +143,31 @@ impl SharedCache {
         let cache = Arc::new(Self {
             names: EntryNames::new(service, salt),
             secrets: RwLock::new(secrets),
+            connector: RwLock::new(Arc::new(RedisConnector::new(server, trust))),
             link: RedisLink::default(),
             queue: sender,
             queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             metrics,
         });
-        let connector = RedisConnector::new(server, trust);
-        (Arc::clone(&cache), SharedCacheTask { cache, connector, queue })
+        (Arc::clone(&cache), SharedCacheTask { cache, queue })
     }
 
-    /// Uses other secrets from now on.
-    pub fn reload(&self, secrets: Secrets) {
+    /// Uses other secrets from now on, and another server, user, password or authority from the next connection on. Another
+    /// server is connected to at once: it may lack entries, and has none that must not count.
+    pub fn reload(&self, secrets: Secrets, server: Option<&RedisServer>, trust: &Trust) {
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+        let Some(server) = server else { return };
+        let next = Arc::new(RedisConnector::new(server.clone(), trust));
+        let before = std::mem::replace(&mut *self.connector.write().unwrap_or_else(PoisonError::into_inner), next);
+        if !before.is_same_place(server)
+            && let Some(session) = self.link.session()
+        {
+            self.link.lose(&session);
+        }
+    }
+
+    fn connector(&self) -> Arc<RedisConnector> {
+        Arc::clone(&self.connector.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the key's record if there is one that counts, and puts it into the cache in memory. `now` returns the store's
@@ -255,14 +269,14 @@ impl SharedCacheTask {
     /// Keeps the server connected and writes the queued entries, until `stop`. The entries that are queued then are lost: each
     /// costs a read of the store.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { cache, connector, mut queue } = self;
+        let Self { cache, mut queue } = self;
         let write = async {
             let mut batch = Vec::with_capacity(BATCH_MAX);
             while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
                 cache.write(&mut batch).await;
             }
         };
-        let keep_connected = cache.link.keep_connected(&connector, &cache.metrics.connected);
+        let keep_connected = cache.link.keep_connected(|| cache.connector(), &cache.metrics.connected);
         stop.run_until_cancelled(async { tokio::join!(write, keep_connected) }).await;
     }
 }
@@ -326,11 +340,11 @@ impl RedisLink {
     }
 
     /// Connects whenever there is no connection. Logs one line when the server is lost, and one when it is back.
-    async fn keep_connected(&self, connector: &RedisConnector, connected: &Gauge) {
+    async fn keep_connected(&self, connector: impl Fn() -> Arc<RedisConnector>, connected: &Gauge) {
         let (mut pause, mut is_away) = (PAUSE_FIRST, false);
         loop {
             let mut drivers = JoinSet::new();
-            let opened = timeout(CONNECT_MAX, open_session(connector, &mut drivers)).await;
+            let opened = timeout(CONNECT_MAX, open_session(&connector(), &mut drivers)).await;
             let failure = match opened.unwrap_or(Err(RedisFailure::Silent)) {
                 Ok(session) => {
                     if std::mem::take(&mut is_away) {

@@ -1,5 +1,6 @@
 //! Reads and checks a route's `replay.authorize`: the URL that is asked before each replay.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::upstream::UpstreamTarget;
 const EXAMPLE: &str = "write it like `http://auth:9000/check`";
 
 /// A service that says whether a caller may still read a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct AuthorizeConfig {
     /// The service.
     pub upstream: Arc<UpstreamTarget>,
@@ -20,6 +21,13 @@ pub struct AuthorizeConfig {
     pub target: PathAndQuery,
     /// The time for which a permission counts; zero to ask each time.
     pub cache: Duration,
+}
+
+/// Without the path and the query, which may have a secret.
+impl fmt::Debug for AuthorizeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/…", self.upstream)
+    }
 }
 
 /// Reads `authorize` and `authorize_cache`. `Some(None)` where nobody is asked.

@@ -49,12 +49,12 @@ impl Broker {
     }
 }
 
-/// The URL without the password.
+/// The URL without the user and the password.
 impl fmt::Display for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "amqps" } else { "amqp" };
         let vhost = if &*self.vhost == "/" { String::new() } else { format!("/{}", self.vhost.replace('/', "%2F")) };
-        write!(f, "{scheme}://{}@{}{vhost}", self.user, HostAndPort(&self.host, self.port))
+        write!(f, "{scheme}://{}{vhost}", HostAndPort(&self.host, self.port))
     }
 }
 
@@ -71,13 +71,13 @@ mod tests {
     #[test]
     fn missing_parts_of_a_broker_have_their_defaults() {
         for (text, shown, password) in [
-            ("amqp://rabbit", "amqp://guest@rabbit:5672", "guest"),
-            ("amqp://rabbit/", "amqp://guest@rabbit:5672", "guest"),
-            ("amqp://rabbit/%2f", "amqp://guest@rabbit:5672", "guest"),
-            ("AMQPS://u:p%40%3A%25@rabbit:1/shop", "amqps://u@rabbit:1/shop", "p@:%"),
-            ("amqps://u:p@[::1]/a%2Fb", "amqps://u@[::1]:5671/a%2Fb", "p"),
-            ("amqp://u@127.0.0.1:5673", "amqp://u@127.0.0.1:5673", ""),
-            ("amqp://u:a:b@h", "amqp://u@h:5672", "a:b"),
+            ("amqp://rabbit", "amqp://rabbit:5672", "guest"),
+            ("amqp://rabbit/", "amqp://rabbit:5672", "guest"),
+            ("amqp://rabbit/%2f", "amqp://rabbit:5672", "guest"),
+            ("AMQPS://u:p%40%3A%25@rabbit:1/shop", "amqps://rabbit:1/shop", "p@:%"),
+            ("amqps://u:p@[::1]/a%2Fb", "amqps://[::1]:5671/a%2Fb", "p"),
+            ("amqp://u@127.0.0.1:5673", "amqp://127.0.0.1:5673", ""),
+            ("amqp://u:a:b@h", "amqp://h:5672", "a:b"),
         ] {
             let broker = Broker::parse(text).expect(text);
             assert_eq!((broker.to_string().as_str(), &*broker.password), (shown, password));
@@ -101,6 +101,10 @@ mod tests {
             ("amqp://u:hunter2%@h", "two hexadecimal digits"),
             ("amqp://u:hunter2%ff@h", "UTF-8"),
             ("amqp://u:hunter2@h/v?heartbeat=5", "query"),
+            ("amqp://u:hun@hunter2@h/v", "%40"),
+            ("amqp://u:1/hunter2@h/v", "%40"),
+            ("amqp://u:1/hunter2/v", "%2F"),
+            ("amqp://u:hunter2/v", "%3A"),
         ] {
             let message = Broker::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn check_says_what_a_reader_learns_by_secret_encryption_and_route() {
         const SECRET: &str = "secret = 'the only secret of ours'\n";
-        const POSTGRES: &str = "[store]\nurl = 'postgres://h/d'\n";
+        const POSTGRES: &str = "[store]\nurl = 'postgres://127.0.0.1/d'\n";
         let folder = Folder(tempfile::tempdir().unwrap());
         let always = "in the database: keys, routes, states and times in clear; and";
         let config = folder.config("");

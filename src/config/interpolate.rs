@@ -2,12 +2,20 @@
 //!
 //! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value.
 
+use std::io;
 use std::path::Path;
 
 use super::environment::Environment;
 
+/// Reads a file as text.
+type ReadText<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
+
 /// Interpolates a text, or returns all of its problems, which have names and paths and never their contents.
-pub(super) fn interpolate(text: &str, environment: &dyn Environment) -> Result<String, Vec<String>> {
+pub(super) fn interpolate(
+    text: &str,
+    environment: &dyn Environment,
+    read: &ReadText<'_>,
+) -> Result<String, Vec<String>> {
     let (mut filled, mut problems) = (String::new(), Vec::new());
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -24,7 +32,7 @@ pub(super) fn interpolate(text: &str, environment: &dyn Environment) -> Result<S
             rest = "";
             break;
         };
-        match look_up(&inside[..end], environment) {
+        match look_up(&inside[..end], environment, read) {
             Ok(value) => filled.push_str(&value),
             Err(message) => problems.push(message),
         }
@@ -34,10 +42,14 @@ pub(super) fn interpolate(text: &str, environment: &dyn Environment) -> Result<S
     if problems.is_empty() { Ok(filled) } else { Err(problems) }
 }
 
-fn look_up(inside: &str, environment: &dyn Environment) -> Result<String, String> {
+/// The files that a text names, in their order.
+pub(super) fn files_of(text: &str) -> impl Iterator<Item = &Path> {
+    text.split("${file:").skip(1).filter_map(|rest| rest.split_once('}')).map(|(path, _)| Path::new(path))
+}
+
+fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> Result<String, String> {
     if let Some(path) = inside.strip_prefix("file:") {
-        let mut text =
-            environment.read(Path::new(path)).map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
+        let mut text = read(Path::new(path)).map_err(|error| format!("`${{file:{path}}}` cannot be read: {error}"))?;
         // Editors and `echo` end a file with a newline, which is not part of the secret.
         for newline in ['\n', '\r'] {
             if text.ends_with(newline) {
@@ -86,6 +98,11 @@ mod tests {
             .with_file("/run/secrets/dos", "hunter2\r\n")
     }
 
+    fn interpolated(text: &str) -> Result<String, Vec<String>> {
+        let environment = environment();
+        interpolate(text, &environment, &|path| environment.read(path))
+    }
+
     #[test]
     fn names_defaults_and_files_are_filled_in() {
         for (text, filled) in [
@@ -104,14 +121,13 @@ mod tests {
             ("$HOST costs 5$ {x}", "$HOST costs 5$ {x}"),
             ("${SLY}", "\"\nsecret = \"${HOST}"),
         ] {
-            assert_eq!(interpolate(text, &environment()), Ok(filled.to_owned()), "{text:?}");
+            assert_eq!(interpolated(text), Ok(filled.to_owned()), "{text:?}");
         }
     }
 
     #[test]
     fn all_problems_of_a_text_are_found_at_once() {
-        let wrong = interpolate("${A} ${HOST} ${file:/b} ${1} ${C:-${HOST}} ${", &environment())
-            .expect_err("most of it is wrong");
+        let wrong = interpolated("${A} ${HOST} ${file:/b} ${1} ${C:-${HOST}} ${").expect_err("most of it is wrong");
         let begins =
             ["the environment has no `A`", "`${file:/b}` cannot be read", "`${…}` takes", "the default of `${C"];
         assert_eq!(wrong.len(), 5, "{wrong:?}");

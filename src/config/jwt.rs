@@ -48,12 +48,12 @@ pub enum IssuerKeys {
     },
 }
 
-/// The path or the URL.
+/// The file, or the service of the URL: its path and its query may have a secret.
 impl fmt::Display for IssuerKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, .. } => write!(f, "{}", path.display()),
-            Self::Url { upstream, target } => write!(f, "{upstream}{target}"),
+            Self::Url { upstream, .. } => write!(f, "{upstream}/…"),
         }
     }
 }
@@ -150,12 +150,14 @@ fn read_keys(section: &Section<'_>, text: &Text, algorithms: &[Algorithm]) -> Op
         };
     }
     let path = Path::new(&text.value);
+    // A URL that lacks its slashes is no path, and may have a password.
+    let shown = if text.value.contains([':', '@']) { "its file".into() } else { format!("`{}`", text.value) };
     match section.reader().environment().read(path) {
         Ok(keys) => match KeySet::parse(keys.as_bytes(), algorithms) {
             Ok(_) => Some(IssuerKeys::File { path: path.into(), text: keys.into() }),
-            Err(message) => problem(format!("`{}` {message}", text.value)),
+            Err(message) => problem(format!("{shown} {message}")),
         },
-        Err(error) => problem(format!("`{}` cannot be read: {error}", text.value)),
+        Err(error) => problem(format!("{shown} cannot be read: {error}")),
     }
 }
 

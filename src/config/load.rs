@@ -22,7 +22,8 @@ use super::value_parsers::{socket_address, upstream_target};
 use super::wording::syntax_hint;
 use super::{
     AdminToken, Config, LogConfig, LogFormat, Overrides, RedisServer, STORE_CONNECTIONS_MIN, StoreConfig,
-    StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, tls, warnings,
+    StoreLocation, UpstreamTarget, admin, consumers, cors, file_access, jwt, limits, otlp, postgres_client_tls, tls,
+    warnings,
 };
 use crate::domain::fingerprint::{Secret, Secrets};
 use crate::tls::{Authorities, Trust};
@@ -206,7 +207,8 @@ fn read_config<'a>(
     let tls = tls::read(&top.table("tls"));
     let jwt = jwt::read(&top.table("jwt"));
     let limits = limits::read(&top.table("limits"));
-    let store = read_store(&store_section, &secrets);
+    let system_authorities = SystemAuthorities::new(external_values.environment);
+    let store = read_store(&store_section, &secrets, &system_authorities);
     let cache = top.table("cache");
     let cache_memory = cache.parsed("memory", units::parse_size);
     let cache_redis = cache.text("redis").and_then(|url| match RedisServer::parse(&url.value) {
@@ -220,7 +222,6 @@ fn read_config<'a>(
     let telemetry = top.table("telemetry").with_external(external_values.variable("log", "ONCEGATE_LOG"));
     let (log, otlp) = (read_log(&telemetry), otlp::read(&telemetry));
     let lease_expiry = store.as_ref().map(|store| store.expiry);
-    let system_authorities = SystemAuthorities::new(external_values.environment);
     // A table with a problem of its own is there: the scopes that need it have none.
     let issuer = match &jwt {
         None => Some("".into()),
@@ -252,7 +253,7 @@ fn read_config<'a>(
         cors: Arc::new(cors?),
         problem_base: problem_base?.value,
         tls: tls?,
-        tls_files: reader.tls_files(),
+        files: reader.files(),
         trust,
         jwt: jwt?.map(|jwt| Arc::new(jwt.with_claims_of(&routes))),
         limits: limits?,
@@ -282,8 +283,12 @@ fn warn_of_no_authorities(authorities: &Authorities) -> Option<String> {
     })
 }
 
-fn read_store(section: &Section<'_>, secrets: &Option<Secrets>) -> Option<StoreConfig> {
-    let url = section.text("url").and_then(|text| match StoreLocation::parse(&text.value) {
+fn read_store(
+    section: &Section<'_>,
+    secrets: &Option<Secrets>,
+    system_authorities: &SystemAuthorities<'_>,
+) -> Option<StoreConfig> {
+    let url = section.text("url").and_then(|text| match read_location(section, &text, system_authorities) {
         Ok(location) => Some(location),
         // The problem does not show the text, which may hold a password.
         Err(message) => {
@@ -324,6 +329,27 @@ fn read_store(section: &Section<'_>, secrets: &Option<Secrets>) -> Option<StoreC
         sweep_every: sweep_every?.value,
         reap_every: reap_every?.value,
     })
+}
+
+/// Reads the store's URL as far as the start does before it connects, its files included.
+fn read_location(
+    section: &Section<'_>,
+    text: &Text,
+    system_authorities: &SystemAuthorities<'_>,
+) -> Result<StoreLocation, String> {
+    let url = match StoreLocation::parse(&text.value)? {
+        StoreLocation::Postgres(url) => url,
+        other => return Ok(other),
+    };
+    let system = match url.tls().needs_system_authorities() {
+        true => Arc::clone(&system_authorities.get().roots),
+        false => Arc::clone(&Authorities::empty().roots),
+    };
+    let mut read = |path: &Path| section.reader().read_file(path).map(String::into_bytes);
+    postgres_client_tls(&url, &system, &mut read)?;
+    // A flag or a variable is not interpolated.
+    let written = if text.is_interpolated { &text.shown } else { "" };
+    Ok(StoreLocation::Postgres(Box::new(url.with_written(written))))
 }
 
 fn read_log(section: &Section<'_>) -> Option<LogConfig> {

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::postgres_tls::PostgresTls;
+use super::postgres_url::PostgresUrl;
 
 /// The kind and the address of the store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreLocation {
     /// In this process: lost with it.
     Memory,
-    /// A PostgreSQL server: the whole URL, with the password.
-    Postgres(String),
+    /// A PostgreSQL server.
+    Postgres(Box<PostgresUrl>),
     /// A file, relative to the working directory.
     Sqlite(PathBuf),
 }
@@ -22,9 +22,8 @@ impl StoreLocation {
     /// # Errors
     /// The problem, beginning with a verb. Never has the text itself, which may hold a password.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let right = "write `sqlite:PATH`, `postgres://user@host/database` or `memory:`";
         let Some((scheme, rest)) = text.split_once(':') else {
-            return Err(format!("has no scheme: {right}"));
+            return Err(explain_scheme(text));
         };
         match (scheme, rest) {
             ("memory", "") | ("sqlite", ":memory:") => Ok(Self::Memory),
@@ -36,11 +35,10 @@ impl StoreLocation {
             }
             ("sqlite", path) => Ok(Self::Sqlite(path.into())),
             ("postgres" | "postgresql", rest) if rest.strip_prefix("//").is_some_and(|rest| !rest.is_empty()) => {
-                PostgresTls::extract(text)?;
-                Ok(Self::Postgres(text.into()))
+                PostgresUrl::parse(text).map(|url| Self::Postgres(Box::new(url)))
             }
             ("postgres" | "postgresql", _) => Err("names no server: write `postgres://user@host/database`".into()),
-            _ => Err(format!("has an unknown scheme: {right}")),
+            (scheme, _) => Err(explain_scheme(scheme)),
         }
     }
 
@@ -54,12 +52,12 @@ impl StoreLocation {
     }
 }
 
-/// The URL in the configuration without the password.
+/// The kind and the place, without user, password and parameters.
 impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory:"),
-            Self::Postgres(url) => f.write_str(&without_password(url)),
+            Self::Postgres(url) => url.fmt(f),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
         }
     }
@@ -71,41 +69,27 @@ impl fmt::Debug for StoreLocation {
     }
 }
 
-/// The URL without its password. Only parts that are known to be harmless are shown, rather than known secrets hidden:
-/// of a malformed URL, say with an unescaped `/` in the password, too little is shown, and never too much.
-fn without_password(url: &str) -> String {
-    const HARMLESS: [&str; 6] =
-        ["application_name", "connect_timeout", "host", "sslmode", "sslrootcert", "target_session_attrs"];
-    let hidden = "postgres://…".to_owned();
-    let Some((scheme, rest)) = url.split_once("://") else { return hidden };
-    let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, database) = before.split_once('/').unwrap_or((before, ""));
-    if query.contains(['@', '?']) || database.contains(['@', ':']) || authority.matches('@').count() > 1 {
-        return hidden;
+/// The problem of a text that begins with no known scheme: URLs as other programs write them have advice.
+fn explain_scheme(scheme: &str) -> String {
+    let right = "write `sqlite:PATH`, `postgres://user@host/database` or `memory:`";
+    let lower = scheme.to_ascii_lowercase();
+    if lower == "jdbc" {
+        "is a URL of JDBC: write `postgres://user:password@host:port/database`, without `jdbc:`".into()
+    } else if lower.starts_with("postgresql+") || lower.starts_with("postgres+") {
+        "is a URL of SQLAlchemy, which names its driver: write `postgresql://`, without the `+` and the driver".into()
+    } else if lower.starts_with("psql ") {
+        "is a command: write the URL in it alone, without `psql` and without quotes".into()
+    } else if lower.starts_with(['\'', '"']) {
+        "begins with a quote: write the URL without quotes".into()
+    } else if ["pgsql", "postgis", "pg"].contains(&&*lower) {
+        "has a scheme of another program: write `postgres://`".into()
+    } else if lower.contains('=') {
+        format!("is no URL, but may be libpq's list of keywords: {right}")
+    } else if lower == scheme && !lower.contains("postgres") {
+        format!("has an unknown scheme: {right}")
+    } else {
+        format!("has an unknown scheme, which is case-sensitive: {right}")
     }
-    let mut shown = format!("{scheme}://");
-    let hosts = match authority.split_once('@') {
-        Some((user, hosts)) => {
-            shown.push_str(user.split(':').next().unwrap_or_default());
-            shown.push('@');
-            hosts
-        }
-        None => authority,
-    };
-    shown.push_str(hosts);
-    if before.contains('/') {
-        shown.push('/');
-        shown.push_str(database);
-    }
-    let parameters: Vec<_> = query
-        .split('&')
-        .filter(|parameter| parameter.split_once('=').is_some_and(|(name, _)| HARMLESS.contains(&name)))
-        .collect();
-    if !parameters.is_empty() {
-        shown.push('?');
-        shown.push_str(&parameters.join("&"));
-    }
-    shown
 }
 
 #[cfg(test)]
@@ -119,8 +103,6 @@ mod tests {
             ("sqlite::memory:", StoreLocation::Memory),
             ("sqlite:oncegate.db", StoreLocation::Sqlite("oncegate.db".into())),
             ("sqlite:/var/lib/o.db", StoreLocation::Sqlite("/var/lib/o.db".into())),
-            ("postgres://u@h/d", StoreLocation::Postgres("postgres://u@h/d".into())),
-            ("postgresql://h", StoreLocation::Postgres("postgresql://h".into())),
         ] {
             assert_eq!(StoreLocation::parse(text), Ok(location), "{text}");
         }
@@ -139,24 +121,25 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
-        for (url, shown) in [
-            ("postgres://u:hunter2@h:5432/d?sslmode=verify-full", "postgres://u@h:5432/d?sslmode=verify-full"),
-            ("postgres://u@h/d", "postgres://u@h/d"),
-            (
-                "postgres://u:hunter2@a,b/d?target_session_attrs=read-write",
-                "postgres://u@a,b/d?target_session_attrs=read-write",
-            ),
-            ("postgres://h/d?user=u&password=hunter2", "postgres://h/d"),
-            ("postgres://h?password=hun@ter2", "postgres://…"),
-            ("postgres://u:hun/ter2@h/d", "postgres://…"),
-            ("postgres://u:hun@ter2@h/d", "postgres://…"),
-            ("postgres://u:hun?ter2@h/d", "postgres://…"),
-            ("postgres://u:hun:ter2@h/d", "postgres://u@h/d"),
+    fn urls_of_other_programs_get_advice() {
+        for (text, advice) in [
+            ("jdbc:postgresql://hunter2/d?user=hunter2&password=hunter2", "JDBC"),
+            ("postgresql+asyncpg://u:hunter2@h/d", "SQLAlchemy"),
+            ("postgres+psycopg://u:hunter2@h/d", "SQLAlchemy"),
+            ("postgresql+psycopg2cffi://u:hunter2@h/d", "SQLAlchemy"),
+            ("psql 'postgresql://u:hunter2@h/d'", "without `psql`"),
+            ("'postgresql://u:hunter2@h/d'", "without quotes"),
+            ("\"postgresql://u:hunter2@h/d\"", "without quotes"),
+            ("pgsql://u:hunter2@h/d", "another program"),
+            ("postgis://u:hunter2@h/d", "another program"),
+            ("host=h user=u password=hunter2", "list of keywords"),
+            ("host=h password=hunter2:x", "list of keywords"),
+            ("Postgres://u:hunter2@h/d", "case-sensitive"),
+            ("hunter2", "unknown scheme"),
+            ("u:hunter2@h/d", "unknown scheme"),
         ] {
-            let location = StoreLocation::Postgres(url.into());
-            assert_eq!(location.to_string(), shown);
-            assert_eq!(format!("{location:?}"), shown);
+            let message = StoreLocation::parse(text).expect_err(text);
+            assert!(message.contains(advice) && !message.contains("hunter2"), "{text}: {message}");
         }
     }
 }

@@ -1,17 +1,26 @@
 //! The collector that traces go to.
 
+use std::fmt;
+
 use http::uri::PathAndQuery;
 
 use super::reader::Section;
-use super::upstream::UpstreamTarget;
+use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
 
 /// An OpenTelemetry collector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct OtlpCollector {
     /// [`UpstreamTarget::Http`] or [`UpstreamTarget::Https`].
     pub upstream: UpstreamTarget,
     /// The path for OTLP over HTTP; `None` for OTLP over gRPC.
     pub path: Option<PathAndQuery>,
+}
+
+/// Without the path, which may have a secret.
+impl fmt::Debug for OtlpCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/…", self.upstream)
+    }
 }
 
 impl OtlpCollector {
@@ -25,6 +34,9 @@ impl OtlpCollector {
         let Some(path_at) = begins.map(|at| text[at..].find('/').map_or(text.len(), |path| at + path)) else {
             return Err(format!("has no scheme: {right}"));
         };
+        if text.contains('@') {
+            return Err(HAS_CREDENTIALS.into());
+        }
         let (place, path) = text.split_at(path_at);
         let upstream = match UpstreamTarget::parse(place) {
             Ok(upstream @ (UpstreamTarget::Http(_) | UpstreamTarget::Https(..))) => upstream,
@@ -39,14 +51,14 @@ impl OtlpCollector {
     }
 }
 
-/// Reads `otlp`; `Some(None)` where none is written.
+/// Reads `otlp`; `Some(None)` where none is written. Problems never show the text, which may hold a password.
 pub(super) fn read(section: &Section<'_>) -> Option<Option<OtlpCollector>> {
-    section
-        .parsed("otlp", |text| match text {
-            "" => Ok(None),
-            text => OtlpCollector::parse(text).map(Some),
-        })
-        .map(|found| found.value)
+    let text = section.text("otlp")?;
+    if text.value.is_empty() {
+        return Some(None);
+    }
+    let parsed = OtlpCollector::parse(&text.value);
+    parsed.map(Some).map_err(|message| section.reader().problem(&text.position, message)).ok()
 }
 
 #[cfg(test)]
@@ -60,9 +72,13 @@ mod tests {
         }
         let http = OtlpCollector::parse("https://collector:4318/v1/traces").unwrap();
         assert_eq!(http.path.unwrap(), "/v1/traces");
-        for text in ["collector:4317", "unix:/run/c.sock", "h2c://c", "http://", "http://u:p@c", "http://c/a?b"] {
+        for text in ["collector:4317", "unix:/run/c.sock", "h2c://c", "http://", "http://c/a?b"] {
             let error = OtlpCollector::parse(text).unwrap_err();
-            assert!(error.contains("write `http://collector:4317`") && !error.contains("u:p"), "{text}: {error}");
+            assert!(error.contains("write `http://collector:4317`"), "{text}: {error}");
+        }
+        for text in ["http://u:hunter2@c", "http://u:1/hunter2@c"] {
+            let error = OtlpCollector::parse(text).unwrap_err();
+            assert!(error.contains("%40") && !error.contains("hunter2"), "{text}: {error}");
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::interpolate::interpolate;
 use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
-use super::tls_files::TlsFiles;
+use super::source_files::SourceFiles;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::{units, wording};
 
@@ -31,7 +32,7 @@ pub(super) struct ConfigReader<'a> {
     environment: &'a dyn Environment,
     /// A set: every route reads a wrong value in `[defaults]`, and the problem is reported once.
     problems: RefCell<BTreeSet<ConfigProblem>>,
-    tls_files: RefCell<TlsFiles>,
+    files: RefCell<SourceFiles>,
 }
 
 /// The position of a value. Where two values contradict each other, the problem is reported at the greater position:
@@ -72,6 +73,8 @@ pub(super) struct Text {
     pub value: String,
     /// The text as a problem may show it: before interpolation.
     pub shown: String,
+    /// Whether its `${…}` were filled in; those of flags and variables are not.
+    pub is_interpolated: bool,
     pub position: SourcePosition,
 }
 
@@ -107,7 +110,7 @@ enum Raw<'a> {
 
 impl<'a> ConfigReader<'a> {
     pub(super) fn new(file: Option<&'a str>, text: &'a str, environment: &'a dyn Environment) -> Self {
-        Self { file, text, environment, problems: RefCell::default(), tls_files: RefCell::default() }
+        Self { file, text, environment, problems: RefCell::default(), files: RefCell::default() }
     }
 
     /// The file's top table. Checks that all keys, at any depth, are known.
@@ -133,23 +136,22 @@ impl<'a> ConfigReader<'a> {
         });
     }
 
-    /// Reads a file of certificates, or of a key, and remembers its version.
+    /// Reads a file of certificates, or of a key.
     pub(super) fn tls_file(&self, path: &Text) -> Option<String> {
-        match self.environment.read(Path::new(&path.value)) {
-            Ok(text) => {
-                self.tls_files.borrow_mut().add(Path::new(&path.value), text.as_bytes());
-                Some(text)
-            }
-            Err(error) => {
-                self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value));
-                None
-            }
-        }
+        let read = self.read_file(Path::new(&path.value));
+        read.map_err(|error| self.problem(&path.position, format!("`{}` cannot be read: {error}", path.value))).ok()
     }
 
-    /// All files that [`Self::tls_file`] has read.
-    pub(super) fn tls_files(&self) -> TlsFiles {
-        self.tls_files.borrow().clone()
+    /// Reads a file and remembers its version.
+    pub(super) fn read_file(&self, path: &Path) -> io::Result<String> {
+        let text = self.environment.read(path)?;
+        self.files.borrow_mut().add(path, text.as_bytes());
+        Ok(text)
+    }
+
+    /// All files that were read.
+    pub(super) fn files(&self) -> SourceFiles {
+        self.files.borrow().clone()
     }
 
     /// Parses a text; the error is the problem, beginning with a verb.
@@ -199,12 +201,14 @@ impl<'a> ConfigReader<'a> {
 
     fn text(&self, position: SourcePosition, raw: Raw<'_>, kind: ValueKind) -> Option<Text> {
         let written = match raw {
-            Raw::External(value) => return Some(Text { shown: value.clone(), value, position }),
+            Raw::External(value) => {
+                return Some(Text { shown: value.clone(), value, is_interpolated: false, position });
+            }
             Raw::Toml(DeValue::String(written)) => written.into_owned(),
             Raw::Toml(other) => return self.wrong_kind(&position, kind, &other),
         };
-        match interpolate(&written, self.environment) {
-            Ok(value) => Some(Text { value, shown: written, position }),
+        match interpolate(&written, self.environment, &|path| self.read_file(path)) {
+            Ok(value) => Some(Text { value, shown: written, is_interpolated: true, position }),
             Err(messages) => {
                 messages.into_iter().for_each(|message| self.problem(&position, message));
                 None

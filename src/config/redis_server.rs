@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::postgres_tls::is_local;
-use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm};
+use super::server_url::{HostAndPort, ServerUrl, ServerUrlForm, is_local};
 
 /// A Redis or Valkey server: its address, the user, and the database.
 #[derive(Clone, PartialEq, Eq)]
@@ -56,13 +55,10 @@ impl RedisServer {
     }
 }
 
-/// The URL without the password.
+/// The URL without the user and the password.
 impl fmt::Display for RedisServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.tls { "rediss://" } else { "redis://" })?;
-        if let Some(user) = &self.user {
-            write!(f, "{user}@")?;
-        }
         write!(f, "{}/{}", HostAndPort(&self.host, self.port), self.database)
     }
 }
@@ -83,7 +79,7 @@ mod tests {
             ("redis://cache", "redis://cache:6379/0", None),
             ("redis://cache/", "redis://cache:6379/0", None),
             ("REDISS://:p%40%3A%25@cache:1/15", "rediss://cache:1/15", Some("p@:%")),
-            ("redis://u:a:b@[::1]", "redis://u@[::1]:6379/0", Some("a:b")),
+            ("redis://u:a:b@[::1]", "redis://[::1]:6379/0", Some("a:b")),
         ] {
             let server = RedisServer::parse(text).expect(text).expect(text);
             assert_eq!((server.to_string().as_str(), server.password.as_deref()), (shown, password));
@@ -107,6 +103,12 @@ mod tests {
             ("redis://u:hunter2@h/x", "database"),
             ("redis://u:hunter2@h/-1", "database"),
             ("redis://u:hunter2@h/0?protocol=3", "query"),
+            ("redis://u:hun@hunter2@h/0", "%40"),
+            ("redis://u:1/hunter2@h/0", "%40"),
+            ("redis://u:1/hunter2/0", "%2F"),
+            ("redis://u:hunter2/0", "%3A"),
+            ("redis://u:1?hunter2@h/0", "%3F"),
+            ("redis://u:1#hunter2@h/0", "%23"),
         ] {
             let message = RedisServer::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");

@@ -108,7 +108,7 @@ fn describe(route: &Route, label: &str) -> Option<String> {
             format!("{} a second for each caller, {} at once", rate.per_second(), rate.burst())
         }
         "live keys" => format!("{} of each caller", route.live_keys?),
-        "authorized by" => route.authorize.as_ref().map(|service| format!("{}{}", service.upstream, service.target))?,
+        "authorized by" => route.authorize.as_ref().map(|service| format!("{}/…", service.upstream))?,
         "not replayed" if route.drop_headers.is_empty() => "-".into(),
         "not replayed" => route.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", "),
         label => unreachable!("`{label}` is listed and not described"),

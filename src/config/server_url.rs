@@ -1,6 +1,7 @@
 //! The URL of a server that is spoken to with a user and a password: a broker, or the shared cache.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use http::uri::Authority;
 use percent_encoding::percent_decode_str;
@@ -18,7 +19,6 @@ pub(super) struct ServerUrlForm {
 }
 
 /// The parts of such a URL. User and password are decoded; `None` where they are empty.
-#[derive(Debug)]
 pub(super) struct ServerUrl<'a> {
     /// Whether TLS is spoken.
     pub tls: bool,
@@ -48,17 +48,24 @@ impl<'a> ServerUrl<'a> {
             (false, false) => return Err(format!("has an unknown scheme: {example}")),
         };
         if rest.contains(['?', '#']) {
-            return Err("has a query or a fragment, which is not supported (`?` in a password is `%3F`)".into());
+            return Err(format!("has a query or a fragment, which is not supported{UNESCAPED}"));
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if authority.matches('@').count() > 1 || path.contains('@') {
+            return Err(format!("has an `@` that does not end the user and the password{UNESCAPED}"));
+        }
+        if path.contains('/') {
+            return Err(format!("has more than one `/` after the host{UNESCAPED}"));
+        }
+        let (user, host) = authority.split_once('@').unwrap_or(("", authority));
         let (user, password) = user.split_once(':').unwrap_or((user, ""));
         let authority: Authority = host.parse().map_err(|_| format!("has no host that can be parsed: {example}"))?;
         let after_host = host.rsplit_once(']').map_or(host, |(_, after)| after);
         let port = match authority.port_u16() {
             None if !after_host.contains(':') => default_port,
             Some(port) if port > 0 => port,
-            _ => return Err("has a port that is not a number from 1 to 65535".into()),
+            // Without an `@`, it may be a user and the beginning of a password.
+            _ => return Err(format!("has a port that is not a number from 1 to 65535{UNESCAPED}")),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
@@ -68,14 +75,34 @@ impl<'a> ServerUrl<'a> {
     }
 }
 
+/// The end of a problem that an unescaped character in a password may be the cause of.
+pub(super) const UNESCAPED: &str = ": if the password has `@`, `/`, `?`, `#`, `:` or `%` in it, write `%40`, `%2F`, `%3F`, \
+                                    `%23`, `%3A` or `%25`";
+
+/// Checks that two hexadecimal digits follow each `%`.
+pub(super) fn check_percents(text: &str) -> Result<(), String> {
+    let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    match text.split('%').skip(1).all(is_hex) {
+        true => Ok(()),
+        false => Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into()),
+    }
+}
+
 /// Decodes each `%XX` of a part; the result is UTF-8. `None` for an empty part.
 pub(super) fn decode_part(text: &str) -> Result<Option<Box<str>>, String> {
-    let is_hex = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    if !text.split('%').skip(1).all(is_hex) {
-        return Err("has a `%` that is not followed by two hexadecimal digits (a `%` itself is `%25`)".into());
-    }
+    check_percents(text)?;
     let decoded = percent_decode_str(text).decode_utf8().map_err(|_| "has percent-encoded bytes that are no UTF-8")?;
     Ok((!decoded.is_empty()).then(|| decoded.into()))
+}
+
+/// Reads a port, from 1 on.
+pub(super) fn parse_port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
+}
+
+/// Whether a host is this machine: a loopback address or name.
+pub(super) fn is_local(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// A host and a port as a URL has them.

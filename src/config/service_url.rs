@@ -2,7 +2,7 @@
 
 use http::uri::PathAndQuery;
 
-use super::upstream::UpstreamTarget;
+use super::upstream::{HAS_CREDENTIALS, UpstreamTarget};
 
 /// Parses `http://` or `https://`, a host, and a path with or without a query. `example` ends the problem's text.
 ///
@@ -16,6 +16,9 @@ pub fn parse(text: &str, example: &str) -> Result<(UpstreamTarget, PathAndQuery)
         return Err(format!("has an unknown scheme: {example}"));
     }
     let (host, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if rest.contains('@') {
+        return Err(HAS_CREDENTIALS.into());
+    }
     if path.contains('#') {
         return Err("has a fragment, which is never sent: leave `#` out".into());
     }
@@ -39,7 +42,7 @@ mod tests {
             let (found, path) = parse(text, "").unwrap();
             assert_eq!((&*found.to_string(), path.as_str()), (upstream, target), "{text}");
         }
-        for wrong in ["auth", "ftp://auth/", "http://", "http://a/#x", "http://u:p@a/", "h2c://a/"] {
+        for wrong in ["auth", "ftp://auth/", "http://", "http://a/#x", "http://u:p@a/", "http://u:1/p@a/", "h2c://a/"] {
             assert!(parse(wrong, "").is_err(), "{wrong}");
         }
     }

@@ -265,11 +265,12 @@ fn strings_are_filled_in_and_never_shown() {
             .with_variable("PASSWORD", "hunter2")
             .with_file("/run/secrets/s", "hunter2+hunter2+\n")
     };
-    let text =
-        format!("{UPSTREAM}secret = '${{file:/run/secrets/s}}'\n[store]\nurl = 'postgres://u:${{PASSWORD}}@h/d'");
+    let text = format!(
+        "{UPSTREAM}secret = '${{file:/run/secrets/s}}'\n[store]\nurl = 'postgres://u:${{PASSWORD}}@h/d?sslmode=disable'"
+    );
     let config = load_in(environment(), &text).expect("it loads");
     assert!(config.secrets.current().is_some());
-    assert_eq!(config.store.location, StoreLocation::Postgres("postgres://u:hunter2@h/d".into()));
+    assert_eq!(config.store.location, StoreLocation::parse("postgres://u:hunter2@h/d?sslmode=disable").unwrap());
     assert!(!format!("{config:?}{}", describe(&config)).contains("hunter2"));
 
     let mut text = "service = '${NONE}'\n".to_owned();

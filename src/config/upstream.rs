@@ -23,6 +23,10 @@ pub enum UpstreamTarget {
 
 const EXAMPLES: &str = "write `http://host:port`, `https://host:port`, `h2c://host:port` or `unix:/path/to.sock`";
 
+/// The problem of a URL of a service with an `@`. It ends a user and a password, even behind an unescaped `/`, `?` or `#` in them.
+pub(super) const HAS_CREDENTIALS: &str = "has a user name or password, which is never sent: leave it out, and write any other `@` \
+                                          as `%40`";
+
 impl UpstreamTarget {
     /// Reads `http://host:port`, `https://host:port`, `h2c://host:port` (the port may be missing) or `unix:PATH`.
     ///
@@ -103,11 +107,11 @@ fn parse_https(text: &str) -> Result<UpstreamTarget, String> {
 
 fn parse_authority(text: &str) -> Result<Authority, String> {
     let text = text.strip_suffix('/').unwrap_or(text);
+    if text.contains('@') {
+        return Err(HAS_CREDENTIALS.into());
+    }
     if text.contains(['/', '?', '#']) {
         return Err(format!("has a path or a query; the request's own is kept, so {EXAMPLES}"));
-    }
-    if text.contains('@') {
-        return Err(format!("has a user name or password, which is never sent: {EXAMPLES}"));
     }
     let authority: Authority = text.parse().map_err(|_| format!("has no host that can be parsed: {EXAMPLES}"))?;
     // The parser takes `host:`, `host:http` and `host:99999` for hosts without a port.
@@ -203,6 +207,9 @@ mod tests {
             ("http://a?x=1", "query"),
             ("http://a#x", "query"),
             ("http://user:hunter2@a", "password"),
+            ("http://user:1/hunter2@a", "%40"),
+            ("http://user:1?hunter2@a", "%40"),
+            ("http://user:1#hunter2@a", "%40"),
         ] {
             let message = UpstreamTarget::parse(text).expect_err(text);
             assert!(message.contains(why), "{text}: {message}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Config, Route, StoreLocation, jwt, postgres_tls};
+use super::{Config, Route, StoreLocation, jwt};
 use crate::domain::path_samples::sample_paths;
 use crate::domain::route_table::{RouteMatch, RouteTable, Spelling};
 
@@ -17,7 +17,7 @@ pub(super) fn collect(config: &Config) -> Vec<String> {
         format!("upstream_tls.key: everybody on this machine can read `{}`: `chmod o-r` it", key.display())
     }));
     if let StoreLocation::Postgres(url) = &config.store.location {
-        warnings.extend(postgres_tls::warning(url));
+        warnings.extend(url.warning());
     }
     if let Some(server) = &config.cache_redis {
         if config.secrets.is_empty() {

@@ -14,8 +14,9 @@ use tokio::time::{Instant, sleep};
 
 use super::metrics::{Op, StoreMetrics};
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
-    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RelocateFuture, RenewResult,
+    ReservedAttempt, RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreError, StoreFuture,
+    StoreLocation, SweptKey,
 };
 use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
@@ -266,6 +267,10 @@ impl Store for Breaker {
 
     fn has_changed_primary(&self) -> bool {
         self.store.has_changed_primary()
+    }
+
+    fn relocate<'a>(&'a self, location: &'a StoreLocation) -> RelocateFuture<'a> {
+        self.store.relocate(location)
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {

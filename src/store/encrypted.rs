@@ -24,8 +24,9 @@ use super::admin::{
     OperatorDecision, Target,
 };
 use super::{
-    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult, ReservedAttempt,
-    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreFuture, SweptKey,
+    AdminStore, ExpectedRecord, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RelocateFuture, RenewResult,
+    ReservedAttempt, RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreFuture, StoreLocation,
+    SweptKey,
 };
 
 /// The secrets, and whether new responses are encrypted. A reload replaces them.
@@ -134,6 +135,10 @@ impl Store for EncryptedStore {
 
     fn has_changed_primary(&self) -> bool {
         self.store.has_changed_primary()
+    }
+
+    fn relocate<'a>(&'a self, location: &'a StoreLocation) -> RelocateFuture<'a> {
+        self.store.relocate(location)
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::domain::response::CorruptRow;
+use crate::telemetry::logs::error_causes;
 
 /// The error of a failed call to the store. `Display` names the failure, `source` its cause.
 #[derive(Debug)]
@@ -120,6 +121,46 @@ impl Error for OpenError {
             | Self::Migration { source, .. }
             | Self::Missing(source) => Some(source.as_ref()),
             Self::InUse { .. } | Self::SchemaForeign(_) | Self::SchemaOld { .. } => None,
+        }
+    }
+}
+
+/// The reason why a running store does not use another location.
+#[derive(Debug)]
+pub enum RelocateError {
+    /// Only a restart can change it.
+    NeedsRestart,
+    /// The location leads to another store than the one that is open.
+    OtherStore,
+    /// The location cannot be used: the server refuses, does not answer, or a file cannot be read.
+    Unusable(Box<dyn Error + Send + Sync>),
+}
+
+impl RelocateError {
+    /// The reason with its causes, for people.
+    pub fn describe(&self) -> String {
+        error_causes(self).map_or(self.to_string(), |causes| format!("{self}: {causes}"))
+    }
+}
+
+impl fmt::Display for RelocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NeedsRestart => "it takes effect with a restart",
+            Self::OtherStore => {
+                "it leads to another store, which does not have the keys of this one, and retries would be executed again; \
+                 restart to change the store"
+            }
+            Self::Unusable(_) => "it cannot be used",
+        })
+    }
+}
+
+impl Error for RelocateError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::NeedsRestart | Self::OtherStore => None,
+            Self::Unusable(source) => Some(source.as_ref()),
         }
     }
 }

@@ -19,9 +19,10 @@ use tokio::time::Instant;
 use super::row::{FoundRecord, millis};
 use super::{
     AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
-    RecordId, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
-    SettleResult, Store, StoreFuture, StoreSettings, SweptKey,
+    RecordId, RelocateError, RelocateFuture, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt,
+    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreFuture, StoreLocation, StoreSettings, SweptKey,
 };
+use crate::config::PostgresUrl;
 use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
 use crate::domain::ids::{InstanceId, Token};
@@ -30,12 +31,13 @@ use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::state::{KeyState, StateKind};
 use batcher::Batcher;
-use connect::{PgPool, PgServer};
+use connect::PgPool;
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
 use pools::PgPools;
 use retry::{RetryBudget, RetryPauses, retry_until_known};
+use server::PgServer;
 use service_reports::ReportBatchers;
 use statements::{
     ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement,
@@ -60,6 +62,7 @@ mod connect;
 mod deliveries;
 mod failure;
 mod hosts;
+mod identity;
 mod indexes;
 mod look;
 mod lookups;
@@ -69,6 +72,7 @@ mod probes;
 mod retry;
 mod salts;
 mod schema;
+mod server;
 mod service_reports;
 mod session;
 mod statements;
@@ -109,8 +113,8 @@ pub(super) struct Postgres {
 }
 
 /// Opens the store.
-pub(super) async fn open(url: &str, settings: &StoreSettings) -> Result<Postgres, OpenError> {
-    let server = connect::config(url, settings.timeout)?;
+pub(super) async fn open(url: &PostgresUrl, settings: &StoreSettings) -> Result<Postgres, OpenError> {
+    let server = PgServer::open(url, settings.timeout).await?;
     schema::prepare(&server, settings).await?;
     let pools = PgPools::new(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
@@ -184,6 +188,15 @@ impl Store for Postgres {
 
     fn has_changed_primary(&self) -> bool {
         self.server.has_changed_primary()
+    }
+
+    fn relocate<'a>(&'a self, location: &'a StoreLocation) -> RelocateFuture<'a> {
+        Box::pin(async move {
+            match location {
+                StoreLocation::Postgres(url) => self.server.relocate(url).await,
+                StoreLocation::Memory | StoreLocation::Sqlite(_) => Err(RelocateError::NeedsRestart),
+            }
+        })
     }
 
     fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {

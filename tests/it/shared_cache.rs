@@ -317,7 +317,7 @@ async fn a_reload_rotates_the_secret_and_leaves_the_server() {
     let first = pay(&world.proxy, "k-1").send().await;
     let [old_name] = &redis.wait_for_entries(1).await[..] else { panic!("there is one") };
     let text = std::fs::read_to_string(world.proxy.file()).unwrap();
-    let text = text.replace(SECRET, ROTATED).replace(&redis.url(), "redis://127.0.0.1:1");
+    let text = text.replace(SECRET, ROTATED).replace("memory = \"0B\"", "memory = \"1B\"");
     std::fs::write(world.proxy.file(), text).unwrap();
     world.proxy.wait_for_log("cache has changed, which takes effect with a restart").await;
     world.proxy.wait_for_log("the configuration was reloaded").await;
@@ -396,4 +396,32 @@ async fn a_route_that_bypasses_an_outage_asks_the_shared_cache_before_it_execute
     eventually(TEST_TIMEOUT, async || other.logged().iter().any(missed).then_some(())).await;
     assert_eq!(pay(&other, "k-1").send().await.comparable(), first.replayed());
     assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_rotated_password_and_another_server_are_used_without_a_restart() {
+    let Some(redis) = RedisFixture::start_with(Some("first-password")).await else { return };
+    let Some(other) = RedisFixture::start_with(Some("next-password")).await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "wrong").unwrap();
+    let url = |redis: &RedisFixture| format!("redis://:${{file:{}}}@{}", file.display(), redis.address());
+    let world = World::with(Store::sqlite(), |setup| sharing(&url(&redis))(setup)).await;
+    world.proxy.wait_for_log("the shared cache is away").await;
+    std::fs::write(&file, "first-password").unwrap();
+    wait_until_connected(&world.proxy).await;
+    // Another server: the open session ends.
+    std::fs::write(&file, "next-password").unwrap();
+    let text = world.setup.text().replace(&redis.address().to_string(), &other.address().to_string());
+    std::fs::write(world.proxy.file(), text).unwrap();
+    let mut number = 0;
+    eventually(TEST_TIMEOUT, async || {
+        number += 1;
+        pay(&world.proxy, &format!("k-{number}")).send().await;
+        (!other.names().await.is_empty()).then_some(())
+    })
+    .await;
+    let output = world.proxy.output();
+    assert!(!output.contains("first-password") && !output.contains("next-password"), "{output}");
+    assert!(!output.contains("which takes effect with a restart"), "{output}");
 }

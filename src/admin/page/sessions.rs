@@ -123,6 +123,11 @@ impl Sessions {
         cookie
     }
 
+    /// Ends all sessions.
+    pub fn sign_out_all(&self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Ends the session of that cookie.
     pub fn sign_out(&self, cookie: &[u8]) {
         let id = digest(cookie);

@@ -26,7 +26,7 @@ struct SignInPage<'a> {
 impl AdminListener {
     /// Shows the form for the token.
     pub(super) fn show_sign_in(&self, query: &FormParams) -> Response<Body> {
-        if self.tokens.operator.is_none() {
+        if self.tokens().operator.is_none() {
             return redirect_to("/");
         }
         self.render_sign_in(StatusCode::OK, query, None)
@@ -46,7 +46,8 @@ impl AdminListener {
     /// Opens a session for a visitor with the token. After too many wrong tokens from one address, no token from there is
     /// looked at for a while.
     pub(super) fn sign_in(&self, form: &FormParams, listener: SocketAddr, peer: IpAddr) -> Response<Body> {
-        let Some(operator) = &self.tokens.operator else { return redirect_to("/") };
+        let tokens = self.tokens();
+        let Some(operator) = &tokens.operator else { return redirect_to("/") };
         if !self.sessions.sign_in_form().is(form.get(FORM).as_bytes()) {
             let why = Some("The form was out of date: this instance has been restarted since. Try again.");
             return self.render_sign_in(StatusCode::FORBIDDEN, form, why);
@@ -58,7 +59,7 @@ impl AdminListener {
         // As in the audit log: short, and in one line.
         let actor = key_admin::remote_actor(peer, Some(form.get("name").as_bytes()));
         let shown = form.get("token").trim().as_bytes();
-        let role = match &self.tokens.reader {
+        let role = match &tokens.reader {
             _ if operator.matches(shown) => Role::Operator,
             Some(reader) if reader.matches(shown) => Role::Reader,
             _ => {

@@ -75,6 +75,12 @@ impl RedisConnector {
         Self { server, tls: TlsConnector::from(Arc::new(config)) }
     }
 
+    /// Whether its connections lead to the same database of the same server, whoever logs in there.
+    pub(super) fn is_same_place(&self, other: &RedisServer) -> bool {
+        let place = |server: &RedisServer| (server.tls, server.host.clone(), server.port, server.database);
+        place(&self.server) == place(other)
+    }
+
     /// Opens a connection, and logs in where the URL has a password.
     pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, ConnectionDriver), RedisFailure> {
         let server = &self.server;

@@ -26,7 +26,7 @@ fn a_consumer_is_described_without_its_password() {
     let config = config(&with(lines));
     let described = describe(&config);
     for line in [
-        "consumer        q of amqp://u@b:5672",
+        "consumer        q of amqp://b:5672",
         "  as            POST /a (a)",
         "  key           message-id",
         "  scope         none",

@@ -155,12 +155,7 @@ fn a_shared_cache_is_shown_without_its_password_and_warned_about_where_it_can_be
     let (secret, forged, exposed) =
         ("secret = 'the only secret of ours'", "can forge replays", "its password crosses the network in cleartext");
     for (top, url, shown, warnings) in [
-        (
-            "",
-            "redis://u:hunter2@127.0.0.1",
-            "shared through redis://u@127.0.0.1:6379/0 without a secret",
-            &[forged][..],
-        ),
+        ("", "redis://u:hunter2@127.0.0.1", "shared through redis://127.0.0.1:6379/0 without a secret", &[forged][..]),
         (secret, "redis://:hunter2@cache", "shared through redis://cache:6379/0, encrypted", &[exposed]),
         ("", "redis://:hunter2@cache", "without a secret", &[forged, exposed]),
         (secret, "rediss://:hunter2@cache/1", "shared through rediss://cache:6379/1, encrypted", &[]),
@@ -188,13 +183,13 @@ fn a_written_scope_that_is_the_default_is_the_default() {
 #[test]
 fn check_prints_the_resolved_routes() {
     let config = config(
-        "[store]\nurl = 'postgres://u:hunter2@h/d'\n[[routes]]\nname = 'create-payment'\npath = '/v1/payments'\nkey = { \
+        "[store]\nurl = 'postgres://u:hunter2@h/d?sslmode=disable'\n[[routes]]\nname = 'create-payment'\npath = '/v1/payments'\nkey = { \
          required = true }\nscope = ['none']\non_unknown = 'retry-when-quiet'",
     );
     let expected = "\
 listen          127.0.0.1:8080, admin on 127.0.0.1:8081, without a place for its token
 upstream        http://127.0.0.1:3000
-store           postgres://u@h/d
+store           postgres://h:5432/d
 cache           64MiB of memory
 service         default
 secret          none
@@ -246,10 +241,10 @@ fn a_service_is_asked_only_where_its_url_is_written() {
     let reconcile = |text: &str| config(&route(&format!("reconcile = {{ {text} }}"))).routes[0].reconcile.clone();
     assert_eq!(reconcile("every = '1s', max_attempts = 3, confirmations = 3"), None);
     let reconciled = reconcile("url = 'http://b:1/k?k={key}', max_attempts = 3").expect("there is a url");
-    assert_eq!(reconciled.lookup.to_string(), "http://b:1/k?k={key}");
+    assert_eq!(reconciled.lookup.to_string(), "http://b:1/…?k={key}");
     let secret = config("[defaults]\nreconcile.url = 'https://b/k?token=s3cret&k={key}'");
     let described = describe(&secret);
-    assert!(described.contains("by https://b/k?token=…&k={key} every") && !described.contains("s3cret"), "{described}");
+    assert!(described.contains("by https://b/…?token=…&k={key} every") && !described.contains("s3cret"), "{described}");
     assert_eq!((reconciled.every, reconciled.max_attempts, reconciled.confirmations), (Duration::from_secs(30), 3, 2));
 }
 

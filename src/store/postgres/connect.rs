@@ -5,19 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::{Client, Config};
+use tokio_postgres::Client;
 
 use super::client::PgClient;
 use super::failure::PgFailure;
-use super::hosts::{HostList, PgSession};
-use super::look::PrimaryLook;
-use super::session;
-use super::tls::{BoxError, PgTls};
-use crate::config::PostgresTls;
-use crate::store::{OpenError, PrimaryCheck};
+use super::server::{PgServer, Place};
+use super::tls::BoxError;
+use crate::store::OpenError;
 
 /// The time limit for connecting at start, to all hosts together.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -25,68 +20,19 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// The longest wait for a statement whose caller has given up. The operating system detects dead peers much sooner.
 const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 
-/// A server, or several of which one is the primary, with the connection's settings. Clones share the memory of the
-/// host that worked last, and of the primary.
-#[derive(Clone)]
-pub(super) struct PgServer {
-    hosts: Arc<HostList>,
-    tls: PgTls,
-    look: Arc<PrimaryLook>,
-}
-
-impl PgServer {
-    /// Connects, within `budget` for all hosts together, and drives the connection in a task of its own.
-    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
-        let PgSession { client, driver, server } = self.hosts.connect(&self.tls, budget).await?;
-        let server = self.hosts.known_primary().cloned().zip(server);
-        Ok((client, tokio::spawn(session::drive_until_refused(driver, server))))
-    }
-
-    /// See [`crate::store::Store::has_changed_primary`].
-    pub fn has_changed_primary(&self) -> bool {
-        self.hosts.known_primary().is_some_and(|known_primary| known_primary.has_change())
-    }
-
-    /// See [`crate::store::Store::check_primaries`].
-    pub async fn check_primaries(&self) -> PrimaryCheck {
-        self.look.look().await
-    }
-}
-
-/// Reads the connection's settings from the URL, and fills in what the URL leaves out.
-pub(super) fn config(url: &str, timeout: Duration) -> Result<PgServer, OpenError> {
-    let (url, tls) = PostgresTls::extract(url).map_err(|why| OpenError::Missing(format!("store.url {why}").into()))?;
-    let mut config: Config = url.parse().map_err(|source| OpenError::Missing(Box::new(source)))?;
-    let tls = PgTls::new(tls, config.get_ssl_negotiation())?;
-    config.ssl_mode(tls.mode());
-    // A standby would return old records.
-    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    if config.get_application_name().is_none() {
-        config.application_name("oncegate");
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        // The operating system itself takes a quarter of an hour to detect a lost peer.
-        config.tcp_user_timeout(timeout.max(Duration::from_secs(1)));
-    }
-    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
-        // For a peer that dies after it has received the statement: then no data of ours is unacknowledged.
-        config.keepalives_idle(Duration::from_secs(2));
-        config.keepalives_interval(Duration::from_secs(1));
-        config.keepalives_retries(3);
-    }
-    let hosts = HostList::new(&config, timeout).map_err(|why| OpenError::Missing(why.into()))?;
-    let hosts = Arc::new(hosts);
-    let look = Arc::new(PrimaryLook::new(Arc::clone(&hosts), tls.clone(), timeout));
-    Ok(PgServer { hosts, tls, look })
-}
-
 /// Makes a connection outside of the pools, for work that is done once at start. Looks at all servers first: a start after
 /// a failover must not choose the former primary.
 pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError> {
     server.check_primaries().await;
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
-    let (client, _) = connected.map_err(|late| OpenError::Missing(Box::new(late)))?.map_err(OpenError::Missing)?;
+    let (client, ..) = connected.map_err(|late| OpenError::Missing(Box::new(late)))?.map_err(OpenError::Missing)?;
     Ok(client)
+}
+
+/// A pooled connection.
+struct PooledClient {
+    client: PgClient,
+    place: Place,
 }
 
 /// Makes a pool's connections. In place of the driver's own manager, which knows no time limit for a host.
@@ -97,18 +43,22 @@ struct PgManager {
 }
 
 impl Manager for PgManager {
-    type Type = PgClient;
+    type Type = PooledClient;
     type Error = BoxError;
 
-    async fn create(&self) -> Result<PgClient, BoxError> {
-        let (client, driver) = self.server.connect(self.timeout).await?;
-        Ok(PgClient::new(client, driver))
+    async fn create(&self) -> Result<PooledClient, BoxError> {
+        let (client, driver, place) = self.server.connect(self.timeout).await?;
+        Ok(PooledClient { client: PgClient::new(client, driver), place })
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
     /// lives would cost every statement a round trip.
-    async fn recycle(&self, client: &mut PgClient, _: &Metrics) -> RecycleResult<BoxError> {
-        if client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
+    async fn recycle(&self, pooled: &mut PooledClient, _: &Metrics) -> RecycleResult<BoxError> {
+        match pooled.client.is_closed() {
+            true => Err(RecycleError::message("the connection is closed")),
+            false if pooled.place != self.server.place() => Err(RecycleError::message("the store has moved")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -160,7 +110,7 @@ impl PgConnection {
     }
 
     pub fn client(&self) -> &PgClient {
-        self.object.as_ref().expect("the object is taken out only when the guard is dropped")
+        &self.object.as_ref().expect("the object is taken out only when the guard is dropped").client
     }
 
     /// Waits for the statement's answer, and returns or discards the connection. Past the deadline no statement is begun:
@@ -207,7 +157,7 @@ impl Drop for PgConnection {
         let given_up_max = self.given_up_max;
         runtime.spawn(async move {
             // Answered after the running statement, or not at all where the connection is gone.
-            drop(timeout(given_up_max, object.check_connection()).await);
+            drop(timeout(given_up_max, object.client.check_connection()).await);
             drop(Object::take(object));
         });
     }

@@ -211,6 +211,16 @@ impl fmt::Display for ServerError {
 
 impl Error for ServerError {}
 
+/// The server's error while it lets a user in, without the user's name, which the server quotes. A URL's credentials are never
+/// logged, and its user is one of them.
+pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error + Send + Sync> {
+    let mut refusal = ServerError::from(error);
+    if let Some(user) = user {
+        refusal.message = refusal.message.replace(&format!("\"{user}\""), "\"…\"");
+    }
+    Box::new(refusal)
+}
+
 /// The driver's error without the row that the server may have quoted in its detail.
 pub(super) fn without_detail(error: tokio_postgres::Error) -> Box<dyn Error + Send + Sync> {
     match error.as_db_error() {

@@ -74,20 +74,21 @@ impl fmt::Display for RefusedHost {
 impl Error for RefusedHost {}
 
 impl HostList {
-    /// Splits the list. `call_timeout` is the driver's limit for TCP where the URL has none. Errors are for people.
-    pub fn new(config: &Config, call_timeout: Duration) -> Result<Self, &'static str> {
-        let connect_timeout = config.get_connect_timeout().copied();
-        let mut hosts = split(config)?;
+    /// The settings for each host, with that host alone. `call_timeout` is the driver's limit for TCP where the URL has none.
+    /// `known_primary` is the memory of an earlier list of the same store.
+    pub fn new(mut hosts: Vec<Config>, call_timeout: Duration, known_primary: Option<Arc<KnownPrimary>>) -> Self {
+        let connect_timeout = hosts.first().and_then(Config::get_connect_timeout).copied();
         for host in &mut hosts {
             host.connect_timeout(connect_timeout.unwrap_or(call_timeout));
         }
-        let first = match config.get_load_balance_hosts() {
-            LoadBalanceHosts::Random => random_below(hosts.len()),
+        let first = match hosts.first().map(Config::get_load_balance_hosts) {
+            Some(LoadBalanceHosts::Random) => random_below(hosts.len()),
             _ => 0,
         };
         let worked_last = Mutex::new(ServerAddress { host: first, address: None });
-        let known_primary = (hosts.len() > 1).then(|| Arc::new(KnownPrimary::new()));
-        Ok(Self { hosts, connect_timeout, worked_last, known_primary })
+        let known_primary = known_primary.filter(|_| hosts.len() > 1);
+        let known_primary = known_primary.or_else(|| (hosts.len() > 1).then(|| Arc::new(KnownPrimary::new())));
+        Self { hosts, connect_timeout, worked_last, known_primary }
     }
 
     /// The number of hosts.
@@ -151,7 +152,7 @@ impl HostList {
     }
 
     async fn connect_to(&self, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
-        let (client, mut driver) = target.connect(tls.clone()).await.map_err(|error| tls.explain(error))?;
+        let (client, mut driver) = target.connect(tls.clone()).await.map_err(|error| tls.explain(error, target))?;
         let Some(known_primary) = &self.known_primary else { return Ok(PgSession { client, driver, server: None }) };
         let server = match session::ask(&client, &mut driver).await? {
             ServerRole::Primary(server) => server,
@@ -222,83 +223,6 @@ pub(super) fn name(target: &Config) -> String {
     }
 }
 
-/// The settings for each host alone. `host`, `hostaddr` and `port` are lists of equal length, as in libpq; one port may
-/// stand for all.
-fn split(config: &Config) -> Result<Vec<Config>, &'static str> {
-    let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
-    let count = hosts.len().max(addresses.len());
-    if count == 0 {
-        return Err("store.url has neither a host nor a hostaddr");
-    }
-    if !hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len() {
-        return Err("store.url has not as many hosts as hostaddrs");
-    }
-    if ports.len() > 1 && ports.len() != count {
-        return Err("store.url has not as many ports as hosts");
-    }
-    let one = |place: usize| {
-        let mut one = without_hosts(config);
-        match hosts.get(place) {
-            Some(Host::Tcp(name)) => {
-                one.host(name.as_str());
-            }
-            #[cfg(unix)]
-            Some(Host::Unix(path)) => {
-                one.host_path(path);
-            }
-            None => {}
-        }
-        if let Some(address) = addresses.get(place) {
-            one.hostaddr(*address);
-        }
-        if let Some(port) = ports.get(place).or(ports.first()) {
-            one.port(*port);
-        }
-        one
-    };
-    Ok((0..count).map(one).collect())
-}
-
-/// A copy of all that does not belong to a host: the driver can add hosts to its settings, and remove none.
-fn without_hosts(config: &Config) -> Config {
-    let mut copy = Config::new();
-    if let Some(user) = config.get_user() {
-        copy.user(user);
-    }
-    if let Some(password) = config.get_password() {
-        copy.password(password);
-    }
-    if let Some(database) = config.get_dbname() {
-        copy.dbname(database);
-    }
-    if let Some(options) = config.get_options() {
-        copy.options(options);
-    }
-    if let Some(name) = config.get_application_name() {
-        copy.application_name(name);
-    }
-    if let Some(limit) = config.get_connect_timeout() {
-        copy.connect_timeout(*limit);
-    }
-    if let Some(limit) = config.get_tcp_user_timeout() {
-        copy.tcp_user_timeout(*limit);
-    }
-    if let Some(pause) = config.get_keepalives_interval() {
-        copy.keepalives_interval(pause);
-    }
-    if let Some(count) = config.get_keepalives_retries() {
-        copy.keepalives_retries(count);
-    }
-    copy.keepalives(config.get_keepalives())
-        .keepalives_idle(config.get_keepalives_idle())
-        .ssl_mode(config.get_ssl_mode())
-        .ssl_negotiation(config.get_ssl_negotiation())
-        .target_session_attrs(config.get_target_session_attrs())
-        .channel_binding(config.get_channel_binding())
-        .load_balance_hosts(config.get_load_balance_hosts());
-    copy
-}
-
 fn random_below(count: usize) -> usize {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("the operating system has random numbers");
@@ -309,29 +233,7 @@ fn random_below(count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_settings_of_one_host_are_those_of_the_url() {
-        let url = "postgres://u:p@/d?host=a&hostaddr=10.0.0.1&port=6000&options=-cx%3D1&application_name=n&sslmode=require\
-                   &sslnegotiation=direct&connect_timeout=3&tcp_user_timeout=4&keepalives=0&keepalives_idle=5\
-                   &keepalives_interval=6&keepalives_retries=7&target_session_attrs=read-write\
-                   &channel_binding=require&load_balance_hosts=random";
-        let whole: Config = url.parse().unwrap();
-        assert!(split(&whole).unwrap() == [whole]);
-    }
-
-    #[test]
-    fn hosts_addresses_and_ports_belong_together() {
-        let urls = |url: &str| split(&url.parse().unwrap()).unwrap();
-        let one = |url: &str| url.parse::<Config>().unwrap();
-        assert!(urls("postgres://u@a:1,b:2/d") == [one("postgres://u@a:1/d"), one("postgres://u@b:2/d")]);
-        let both = "host=a,b hostaddr=10.0.0.1,10.0.0.2 port=7 user=u";
-        let each = ["host=a hostaddr=10.0.0.1 port=7 user=u", "host=b hostaddr=10.0.0.2 port=7 user=u"];
-        assert!(urls(both) == each.map(one));
-        for uneven in ["host=a,b hostaddr=10.0.0.1", "host=a,b,c port=1,2", "user=u"] {
-            assert!(split(&one(uneven)).is_err(), "{uneven}");
-        }
-    }
+    use crate::config::PostgresUrl;
 
     #[test]
     fn the_host_that_worked_last_comes_first() {
@@ -341,14 +243,17 @@ mod tests {
 
     #[test]
     fn the_hosts_share_the_callers_time() {
-        let list = |url: &str| HostList::new(&url.parse().unwrap(), Duration::from_secs(2)).unwrap();
+        let list = |url: &str| {
+            let url = PostgresUrl::parse(url).unwrap();
+            HostList::new(url.hosts().to_vec(), Duration::from_secs(2), None)
+        };
         let seconds = Duration::from_secs;
-        let two = list("host=a,b");
+        let two = list("postgres://a,b");
         assert_eq!(two.limit(seconds(2), 1, false), seconds(1));
         assert_eq!(two.limit(seconds(2), 2, false), seconds(1) / 2);
         assert_eq!(two.limit(seconds(30), 1, false), ADDRESS_MAX);
         assert_eq!(two.limit(seconds(30), 1, true), seconds(30));
-        let limited = list("host=a,b connect_timeout=5");
+        let limited = list("postgres://a,b?connect_timeout=5");
         assert_eq!(limited.limit(seconds(30), 1, false), seconds(5));
         assert_eq!(limited.limit(seconds(30), 1, true), seconds(5));
     }

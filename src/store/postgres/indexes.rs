@@ -11,8 +11,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::connect::{self, PgServer};
+use super::connect;
 use super::failure::without_detail;
+use super::server::PgServer;
 use crate::store::OpenError;
 use crate::store::migrate::{Index, Migration};
 

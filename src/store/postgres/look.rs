@@ -100,7 +100,8 @@ impl PrimaryLook {
     async fn connect(&self, target: &Config) -> Result<Client, BoxError> {
         let mut target = target.clone();
         target.target_session_attrs(TargetSessionAttrs::Any);
-        let (client, driver) = target.connect(self.tls.clone()).await.map_err(|error| self.tls.explain(error))?;
+        let (client, driver) =
+            target.connect(self.tls.clone()).await.map_err(|error| self.tls.explain(error, &target))?;
         tokio::spawn(session::drive_until_refused(driver, None));
         Ok(client)
     }

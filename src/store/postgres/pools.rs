@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use super::connect::{PgPool, PgServer};
+use super::connect::PgPool;
+use super::server::PgServer;
 use crate::config::STORE_CONNECTIONS_MIN;
 use crate::store::OpenError;
 

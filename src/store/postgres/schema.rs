@@ -9,9 +9,11 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::client::Parameter;
-use super::connect::{self, PgServer};
+use super::connect;
 use super::failure::without_detail;
 use super::indexes;
+use super::server::PgServer;
+use crate::config::PostgresUrl;
 use crate::jitter::jittered;
 use crate::seeded_bug::SeededBug;
 use crate::store::migrate::{AppliedMigration, Index, Migration, MigrationStep, check_none_missing, missing_steps};
@@ -105,6 +107,7 @@ pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Resu
         check_none_missing(missing)?;
         warn_of_missing_indexes(&client).await?;
     }
+    server.remember_identity(&client).await;
     Ok(())
 }
 
@@ -120,16 +123,16 @@ async fn warn_of_missing_indexes(client: &Client) -> Result<(), OpenError> {
 }
 
 /// See [`crate::store::migrate()`].
-pub(crate) async fn migrate(url: &str, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
-    let server = connect::config(url, settings.timeout)?;
+pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let server = PgServer::open(url, settings.timeout).await?;
     let mut client = connect::connect_once(&server).await?;
     let has = applied(&client).await?;
     apply(&server, &mut client, missing_steps(STEPS, &has)?).await
 }
 
 /// See [`crate::store::pending()`].
-pub(crate) async fn pending(url: &str, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
-    let client = connect::connect_once(&connect::config(url, settings.timeout)?).await?;
+pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
     let has = applied(&client).await?;
     let missing = missing_steps(STEPS, &has)?;
     let mut scripts = Vec::new();

@@ -39,7 +39,7 @@ async fn shared() -> &'static Cluster {
 /// The store's settings in tests.
 pub fn settings(url: &str) -> StoreSettings {
     StoreSettings {
-        location: StoreLocation::Postgres(url.to_owned()),
+        location: StoreLocation::parse(url).unwrap(),
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,

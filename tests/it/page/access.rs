@@ -240,3 +240,24 @@ async fn without_a_token_configured_there_is_no_sign_in() {
     assert_eq!(Operator::of(&world.proxy).resolve(&id, completed(200, "x")).await.0, 200);
     assert!(visitor.page("/audit").await.contains("alice (claimed)"));
 }
+
+#[tokio::test]
+async fn a_rotated_token_counts_without_a_restart_and_ends_the_sessions_of_the_earlier_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, TOKEN).unwrap();
+    let line = format!("token = \"${{file:{}}}\"", file.display());
+    let world = World::with(Store::sqlite(), |setup| setup.admin(&line)).await;
+    let (visitor, _) = signed_in(&world, "ann").await;
+    assert_eq!(visitor.request("GET", "/keys").send().await.status, 200);
+    let next = "the next token of these tests";
+    std::fs::write(&file, next.replace(' ', "-")).unwrap();
+    world.proxy.wait_for_log("the configuration was reloaded").await;
+    assert_ne!(visitor.request("GET", "/keys").send().await.status, 200, "the session has ended");
+    let by_token = async |token: &str| {
+        let request = Visitor::of(&world).request("GET", "/api/v1/keys");
+        request.field("Authorization", &format!("Bearer {token}")).send().await.status
+    };
+    assert_eq!((by_token(TOKEN).await, by_token(&next.replace(' ', "-")).await), (401, 200));
+    assert!(!world.proxy.output().contains("which takes effect with a restart"));
+}

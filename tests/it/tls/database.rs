@@ -11,7 +11,7 @@ use tokio_postgres::NoTls;
 use crate::harness::postgres::{Cluster, owner, settings};
 use crate::harness::store_fixture::{new_reserve_request, unwrap_lease};
 use crate::harness::tls::{Authority, CertifiedKeyFiles};
-use crate::harness::{Proxy, Upstream, postgres};
+use crate::harness::{Proxy, TEST_TIMEOUT, Upstream, eventually, postgres};
 
 /// A server with TLS whose certificate is for `localhost` alone.
 struct Secure {
@@ -120,7 +120,7 @@ async fn each_sslmode_verifies_as_documented() {
             "localhost",
             "sslmode=verify-full",
             "sslrootcert=/nowhere.pem",
-            Err("sslrootcert `/nowhere.pem` cannot be read"),
+            Err("has an `sslrootcert` whose file cannot be read"),
         ),
     ];
     for (host, mode, more, expected) in cases {
@@ -209,10 +209,22 @@ async fn changed_authorities_apply_from_the_next_connection() {
     let mut settings = settings(&secure.url("postgres", "localhost", &parameters));
     settings.timeout = std::time::Duration::from_secs(1);
     let store = store::open(&settings).await.unwrap();
+    let (client, connection) =
+        tokio_postgres::connect(&secure.url("postgres", "127.0.0.1", "sslmode=disable"), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let reconnected = async || {
+        let terminate = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'oncegate'";
+        client.batch_execute(terminate).await.unwrap();
+        store.ping().await
+    };
     std::fs::write(&roots, Authority::new().pem()).unwrap();
-    assert!(full_message(&store.ping().await.unwrap_err()).contains("no trusted authority"));
+    let is_refused = async || reconnected().await.err().filter(|e| full_message(e).contains("no trusted authority"));
+    eventually(TEST_TIMEOUT, is_refused).await;
     std::fs::write(&roots, secure.authority.pem()).unwrap();
-    store.ping().await.unwrap();
+    eventually(TEST_TIMEOUT, async || reconnected().await.ok()).await;
+    // No valid file: the authorities of before stay.
+    std::fs::write(&roots, "text").unwrap();
+    reconnected().await.unwrap();
 }
 
 #[tokio::test]

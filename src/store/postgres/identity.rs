@@ -1,0 +1,54 @@
+//! The identity of a store, by which a reload tells another address of the same store from another store.
+
+use tokio_postgres::Client;
+
+use super::failure::without_detail;
+use super::primaries::{PrimaryIdentity, ServerRole};
+use super::tls::BoxError;
+
+const STORE_IDENTITY: &str = include_str!("sql/store_identity.sql");
+
+/// The identity of a store. It survives a failover to a physical standby, and is another one in each copy by a dump.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreIdentity {
+    /// The server that was asked; `None` where it does not say which one it is.
+    server: Option<PrimaryIdentity>,
+    database: i64,
+    relation: i64,
+    created_at_us: i64,
+}
+
+impl StoreIdentity {
+    /// Asks the server. `None` where its database has no schema of Oncegate's.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn read(client: &Client) -> Result<Option<Self>, BoxError> {
+        let row = match client.query_typed_one(STORE_IDENTITY, &[]).await {
+            Ok(row) => row,
+            Err(error) if error.as_db_error().is_some() && !client.is_closed() => return Ok(None),
+            Err(error) => return Err(without_detail(error)),
+        };
+        let server = match ServerRole::ask(client).await? {
+            ServerRole::Primary(server) => Some(server),
+            ServerRole::ReadOnly | ServerRole::Unidentified => None,
+        };
+        let number = |column: &str| row.try_get::<_, Option<i64>>(column).map_err(without_detail);
+        let (database, relation, created_at_us) = (number("database")?, number("relation")?, number("created_at_us")?);
+        let identity = |database, relation, created_at_us| Self { server, database, relation, created_at_us };
+        Ok(database.zip(relation).zip(created_at_us).map(|((one, two), three)| identity(one, two, three)))
+    }
+
+    /// Whether both are of one store.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let is_other_cluster = self.server.zip(other.server).is_some_and(|(one, other)| one.system != other.system);
+        !is_other_cluster
+            && (self.database, self.relation, self.created_at_us)
+                == (other.database, other.relation, other.created_at_us)
+    }
+
+    /// Whether one server has said both, without a restart in between: it has all that was written.
+    pub fn is_of_same_server(&self, other: &Self) -> bool {
+        self.server.is_some() && self.server == other.server
+    }
+}
