@@ -2,10 +2,11 @@
 //!
 //! Pure values and pure functions. Nothing in here does I/O, waits, logs or reads a clock, and nothing in here uses
 //! another module of this crate. Inside this folder, files use each other in one direction only:
-//! `delivery → attempt → record → state, ids`.
+//! `delivery → attempt → record → state, ids` and `execution_risk → record`.
 
 pub mod attempt;
 pub mod delivery;
+pub mod execution_risk;
 pub mod fingerprint;
 mod foreign_path;
 pub mod grpc_status;

@@ -76,7 +76,7 @@ pub struct KeyAdmin {
 
 impl KeyAdmin {
     /// Works on this store. Each request goes by the configuration at its beginning. `store_clock` is `None` where no instance
-    /// has watched the store's clock: then the operator vouches for it.
+    /// has watched the store's clock: then the operator vouches for it that an attempt is over, and no TTL counts as ended.
     pub fn new(
         store: Arc<dyn Store>,
         config: watch::Receiver<Arc<Config>>,

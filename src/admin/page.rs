@@ -24,11 +24,11 @@ use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
 use super::{AdminListener, BODY_MAX};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
+use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form;
 use frame::Frame;
 use runbooks::Runbook;
 use sessions::Visitor;
-use text::ActionKind;
 
 pub use sessions::Sessions;
 

@@ -43,13 +43,13 @@ enum KeysCommand {
     /// Settles an unknown outcome: unknown or dead becomes completed, or retryable
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve(ResolveArguments),
-    /// Drops a stored response, so that the next request is executed: completed becomes retryable; before the end of the TTL only
-    /// with --accept-risk
+    /// Drops a stored response, so that the next request is executed: completed becomes retryable; only with --accept-risk while
+    /// retries get that response, or are refused as late
     Release(ChangeArguments),
-    /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was
+    /// Asks the service, or delivers an accepted request, again: dead becomes unknown or queued, as it was; only with --accept-risk
+    /// where retries of unknown keys are executed
     Requeue(ChangeArguments),
-    /// Forgets keys: retryable and expired ones, and completed ones past their TTL; others only with --accept-risk, never one in
-    /// flight
+    /// Forgets keys, but never one in flight: those whose next retry is not executed now only with --accept-risk
     Purge(ChangeArguments),
 }
 

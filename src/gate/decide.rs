@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::domain::execution_risk::{RecordSummary, RetryRule};
 use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
-use crate::domain::state::{CompletedResponse, KeyState};
+use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 use crate::instance::metrics::ReservationResult;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
@@ -66,12 +67,27 @@ pub struct DecisionRules {
     pub average_latency: Duration,
 }
 
+impl DecisionRules {
+    /// Whether a further attempt of the key may start: the rule that operators' actions are judged by too.
+    fn may_be_executed(&self, record: &RecordSummary) -> bool {
+        let &Self { on_unknown, quiet_after, .. } = self;
+        let breaks_rule = match on_unknown {
+            OnUnknown::Hold => SeededBug::TakeOverUnknown.is_active(),
+            OnUnknown::Retry => false,
+            OnUnknown::RetryWhenQuiet => SeededBug::RetryBeforeQuiet.is_active(),
+        };
+        let is_broken = breaks_rule && record.state == StateKind::Unknown;
+        is_broken || record.may_be_executed(&RetryRule { on_unknown, quiet_after })
+    }
+}
+
 /// The `Retry-After` of an outcome that only a reconciliation or an operator can bring.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Decides about a request. `is_same` says whether it has the fingerprint that the record was made with.
 pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision {
     let expected = ExpectedRecord::from(&record);
+    let may_be_executed = rules.may_be_executed(&RecordSummary::from(&record));
     // A record past its TTL counts as none, and so does what it was used for.
     if record.past_ttl {
         return Decision::TakeOver(expected);
@@ -97,18 +113,9 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
         // Every queued key was accepted, so this arm is not reached.
         KeyState::Queued => Decision::Accepted(accepted_progress(&record, rules.average_latency)),
         KeyState::InFlight => Decision::Join(until_done(&record, rules.average_latency)),
-        KeyState::Retryable => Decision::TakeOver(expected),
-        KeyState::Unknown => {
-            let may_retry = match rules.on_unknown {
-                OnUnknown::Hold => SeededBug::TakeOverUnknown.is_active(),
-                OnUnknown::Retry => true,
-                OnUnknown::RetryWhenQuiet => is_quiet(&record, rules.quiet_after),
-            };
-            if may_retry {
-                Decision::TakeOver(expected)
-            } else {
-                Decision::Refuse(Refusal::OutcomeUnknown(until_known(&record, rules)))
-            }
+        KeyState::Retryable | KeyState::Unknown if may_be_executed => Decision::TakeOver(expected),
+        KeyState::Retryable | KeyState::Unknown => {
+            Decision::Refuse(Refusal::OutcomeUnknown(until_known(&record, rules)))
         }
     }
 }
@@ -152,20 +159,9 @@ fn accepted_progress(record: &Record, average_latency: Duration) -> AcceptedProg
 /// The time until the attempt is quiet, if that permits the next one; else [`DEFAULT_RETRY_AFTER`].
 fn until_known(record: &Record, rules: &DecisionRules) -> RetryAfter {
     RetryAfter::new(match rules.on_unknown {
-        OnUnknown::RetryWhenQuiet => until_quiet(record, rules.quiet_after),
+        OnUnknown::RetryWhenQuiet => RecordSummary::from(record).until_quiet(rules.quiet_after),
         OnUnknown::Hold | OnUnknown::Retry => DEFAULT_RETRY_AFTER,
     })
-}
-
-/// Whether the attempt cannot be running any more, whatever happened to its instance.
-fn is_quiet(record: &Record, quiet_after: Duration) -> bool {
-    until_quiet(record, quiet_after).is_zero() || SeededBug::RetryBeforeQuiet.is_active()
-}
-
-fn until_quiet(record: &Record, quiet_after: Duration) -> Duration {
-    let quiet_after = i64::try_from(quiet_after.as_millis()).unwrap_or(i64::MAX);
-    let left = record.deadline_in_ms.saturating_add(quiet_after);
-    Duration::from_millis(u64::try_from(left).unwrap_or(0))
 }
 
 fn until_deadline(record: &Record) -> Duration {

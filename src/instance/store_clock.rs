@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use super::boot_time::BootInstant;
 use super::metrics::JumpDirection;
+use crate::domain::execution_risk::RecordSummary;
 use crate::domain::record::Record;
-use crate::domain::state::KeyState;
+use crate::domain::state::StateKind;
 use crate::seeded_bug::SeededBug;
 use crate::store::ReapScope;
 
@@ -201,7 +202,14 @@ impl StoreClock {
 
     /// The record without the passed times that are not certain, see [`ClockView::certain`].
     pub fn certain(&self, record: Record, time_limit: Duration) -> Record {
-        let depends_on_clock = record.past_ttl || record.late || matches!(record.state, KeyState::Unknown);
+        let certain = self.certain_summary(RecordSummary::from(&record), time_limit);
+        certain.apply_to(record)
+    }
+
+    /// The summary without the passed times that are not certain, see [`ClockView::certain`].
+    pub fn certain_summary(&self, record: RecordSummary, time_limit: Duration) -> RecordSummary {
+        let depends_on_clock =
+            record.past_ttl || record.late || matches!(record.state, StateKind::Dead | StateKind::Unknown);
         if depends_on_clock && !SeededBug::JumpsIgnored.is_active() {
             self.view().certain(record, time_limit)
         } else {
@@ -257,7 +265,7 @@ impl ClockView {
 
     /// The record without the passed times that are not certain: its TTL has not ended, and its attempt counts as reserved when
     /// the watch began. `time_limit` is the attempt's.
-    pub fn certain(&self, record: Record, time_limit: Duration) -> Record {
+    pub fn certain(&self, record: RecordSummary, time_limit: Duration) -> RecordSummary {
         let Some(reading) = record.reading else { return record };
         let watched_for = self.watched_until(reading.at);
         let has_ended = watched_for >= reading.settled_for || self.ends_ttls_at(reading.at, watched_for);
@@ -265,10 +273,10 @@ impl ClockView {
             true => record.deadline_in_ms,
             false => record.deadline_in_ms.max(signed_millis(time_limit) - signed_millis(watched_for)),
         };
-        Record {
+        RecordSummary {
             past_ttl: record.past_ttl && has_ended,
             // The response of an expired key is gone.
-            late: record.late && (has_ended || matches!(record.state, KeyState::Expired)),
+            late: record.late && (has_ended || record.state == StateKind::Expired),
             deadline_in_ms,
             ..record
         }
@@ -312,6 +320,7 @@ mod tests {
     use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use crate::domain::ids::{RecordId, Token};
     use crate::domain::record::RecordReading;
+    use crate::domain::state::KeyState;
     use crate::machine::SimulatedMachine;
 
     const HOUR: Duration = Duration::from_secs(60 * 60);

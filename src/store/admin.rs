@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::{StoreError, StoreFuture};
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::StoredResponse;
 use crate::domain::state::StateKind;
@@ -179,8 +180,8 @@ pub struct OperatorDecision {
 
 impl OperatorDecision {
     /// The note for the audit log: the grounds on which the decision was allowed, and the operator's reason.
-    pub fn audit_note(&self) -> Option<String> {
-        let grounds = match (self.accept_risk, self.requires_quiet()) {
+    pub fn audit_note(&self, target: &Target) -> Option<String> {
+        let grounds = match (self.accept_risk, self.requires_quiet(target)) {
             (true, _) => Some("accept_risk"),
             (false, true) => Some("quiet"),
             (false, false) => None,
@@ -189,22 +190,15 @@ impl OperatorDecision {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// Whether the decision applies to keys in that state. `is_live` is [`Target::is_live`].
-    pub fn is_for(&self, state: StateKind, is_live: bool) -> bool {
-        match (&self.change, state) {
-            (OperatorAction::Complete(_) | OperatorAction::NotExecuted, StateKind::Dead | StateKind::Unknown) => true,
-            (OperatorAction::Requeue, StateKind::Dead) => true,
-            (OperatorAction::Purge, StateKind::Expired | StateKind::Retryable) => true,
-            // The next retry of a live key would get its response, and is executed instead.
-            (OperatorAction::Purge | OperatorAction::Release, StateKind::Completed) => self.accept_risk || !is_live,
-            (OperatorAction::Purge, StateKind::Dead | StateKind::Queued | StateKind::Unknown) => self.accept_risk,
-            _ => false,
-        }
+    /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is quiet.
+    pub fn is_allowed(&self, target: &Target) -> bool {
+        let is_safe = matches!(target.risk, None | Some(ActionRisk::AttemptRunning));
+        self.change.kind().is_for(target.state) && (self.accept_risk || is_safe)
     }
 
     /// Whether the newest attempt must be quiet first, that is: nothing of it can be running any more.
-    pub fn requires_quiet(&self) -> bool {
-        matches!(self.change, OperatorAction::NotExecuted) && !self.accept_risk
+    pub fn requires_quiet(&self, target: &Target) -> bool {
+        target.risk == Some(ActionRisk::AttemptRunning) && !self.accept_risk
     }
 }
 
@@ -224,6 +218,17 @@ pub enum OperatorAction {
 }
 
 impl OperatorAction {
+    /// The kind, by which its risk is judged.
+    pub fn kind(&self) -> ActionKind {
+        match self {
+            Self::Complete(_) => ActionKind::Completed,
+            Self::NotExecuted => ActionKind::NotExecuted,
+            Self::Purge => ActionKind::Purge,
+            Self::Release => ActionKind::Release,
+            Self::Requeue => ActionKind::Requeue,
+        }
+    }
+
     /// The action's name in the API and in the audit log.
     pub fn action(&self) -> &'static str {
         match self {
@@ -269,8 +274,8 @@ pub struct Target {
     pub token: Token,
     /// The state.
     pub state: StateKind,
-    /// Whether retries get the key's response: it is completed, and its TTL has not ended.
-    pub is_live: bool,
+    /// The risk of the decision for the record with this token in this state.
+    pub risk: Option<ActionRisk>,
     /// The TTL from now on.
     pub ttl: Duration,
     /// The time past its TTL for which the key is remembered, to refuse late retries.
@@ -433,6 +438,18 @@ mod tests {
         OperatorDecision { change, actor: "alice".into(), note: None, accept_risk }
     }
 
+    fn target() -> Target {
+        Target {
+            id: RecordId::from_stored(&[1; 32]).unwrap(),
+            token: Token::from_random([1; 16]),
+            state: StateKind::Unknown,
+            risk: Some(ActionRisk::AttemptRunning),
+            ttl: Duration::from_secs(1),
+            remember: None,
+            quiet_after: Duration::from_secs(1),
+        }
+    }
+
     fn response() -> StoredResponse {
         StoredResponse { status: StatusCode::OK, headers: HeaderMap::new(), body: None, trailers: HeaderMap::new() }
     }
@@ -446,32 +463,24 @@ mod tests {
     }
 
     #[test]
-    fn each_action_applies_to_its_states_and_none_to_a_running_key() {
+    fn each_action_is_possible_in_its_states_and_none_for_a_running_key() {
         use StateKind::{Completed, Dead, Expired, Queued, Retryable, Unknown};
-        for (change, plain, past_ttl, at_risk) in [
-            (
-                OperatorAction::Complete(response().into()),
-                &[Dead, Unknown][..],
-                &[Dead, Unknown][..],
-                &[Dead, Unknown][..],
-            ),
-            (OperatorAction::NotExecuted, &[Dead, Unknown], &[Dead, Unknown], &[Dead, Unknown]),
-            (OperatorAction::Release, &[], &[Completed], &[Completed]),
-            (OperatorAction::Requeue, &[Dead], &[Dead], &[Dead]),
-            (
-                OperatorAction::Purge,
-                &[Expired, Retryable],
-                &[Completed, Expired, Retryable],
-                &[Completed, Dead, Expired, Queued, Retryable, Unknown],
-            ),
+        for (change, states) in [
+            (OperatorAction::Complete(response().into()), &[Dead, Unknown][..]),
+            (OperatorAction::NotExecuted, &[Dead, Unknown]),
+            (OperatorAction::Release, &[Completed]),
+            (OperatorAction::Requeue, &[Dead]),
+            (OperatorAction::Purge, &[Completed, Dead, Expired, Queued, Retryable, Unknown]),
         ] {
-            for (accept_risk, is_live, states) in
-                [(false, true, plain), (false, false, past_ttl), (true, true, at_risk), (true, false, at_risk)]
-            {
+            let possible = |risk, accept_risk| {
                 let decision = decision(change.clone(), accept_risk);
-                let fit: Vec<_> = StateKind::ALL.into_iter().filter(|state| decision.is_for(*state, is_live)).collect();
-                assert_eq!(fit, states, "{decision:?}, live: {is_live}");
-            }
+                let is_allowed = |state: &StateKind| decision.is_allowed(&Target { state: *state, risk, ..target() });
+                StateKind::ALL.into_iter().filter(is_allowed).collect::<Vec<_>>()
+            };
+            assert_eq!(possible(None, false), states, "{change:?}");
+            assert_eq!(possible(Some(ActionRisk::OutcomeUnknown), true), states, "{change:?}");
+            assert_eq!(possible(Some(ActionRisk::AttemptRunning), false), states, "{change:?}");
+            assert_eq!(possible(Some(ActionRisk::OutcomeUnknown), false), [], "{change:?}");
         }
     }
 
@@ -496,15 +505,7 @@ mod tests {
         let id = RecordId::from_stored(&[1; 32]).unwrap();
         let (token, other) = (Token::from_random([1; 16]), Token::from_random([2; 16]));
         let second = Duration::from_secs(1);
-        let target = Target {
-            id,
-            token,
-            state: StateKind::Unknown,
-            is_live: false,
-            ttl: second,
-            remember: None,
-            quiet_after: second,
-        };
+        let target = Target { id, token, quiet_after: second, ..target() };
         let found = |token, state| CurrentRow { id, current: Some((token, state)), deadline_in_ms: -400, last: None };
         let gone = CurrentRow { id, current: None, deadline_in_ms: 0, last: None };
         let plain = decision(OperatorAction::NotExecuted, false);
@@ -542,12 +543,14 @@ mod tests {
 
     #[test]
     fn the_audit_note_holds_the_grounds_and_the_reason() {
-        let audit_note = |note: Option<&str>, accept_risk| {
-            OperatorDecision { note: note.map(Into::into), ..decision(OperatorAction::Purge, accept_risk) }.audit_note()
+        let audit_note = |risk, note: Option<&str>, accept_risk| {
+            let decision =
+                OperatorDecision { note: note.map(Into::into), ..decision(OperatorAction::Purge, accept_risk) };
+            decision.audit_note(&Target { risk, ..target() })
         };
-        assert_eq!(audit_note(None, false), None);
-        assert_eq!(audit_note(None, true).as_deref(), Some("accept_risk"));
-        assert_eq!(decision(OperatorAction::NotExecuted, false).audit_note().as_deref(), Some("quiet"));
-        assert_eq!(audit_note(Some("ticket 7"), true).as_deref(), Some("accept_risk; ticket 7"));
+        assert_eq!(audit_note(None, None, false), None);
+        assert_eq!(audit_note(None, None, true).as_deref(), Some("accept_risk"));
+        assert_eq!(audit_note(Some(ActionRisk::AttemptRunning), None, false).as_deref(), Some("quiet"));
+        assert_eq!(audit_note(None, Some("ticket 7"), true).as_deref(), Some("accept_risk; ticket 7"));
     }
 }

@@ -3,6 +3,7 @@
 mod causes;
 mod decisions;
 mod queries;
+mod risks;
 mod shell;
 
 use crate::harness::operator::Operator;

@@ -9,6 +9,7 @@ use super::dto::{BulkChange, KeyChange, RefusedKey};
 use super::params::{BulkRequest, KeySelection};
 use super::problem::{ApiProblem, ProblemCode, ProblemMember};
 use super::typed_response::check_response;
+use crate::domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
 use crate::domain::state::StateKind;
 use crate::instance::quiet_time;
 use crate::store::StoreError;
@@ -33,7 +34,7 @@ pub(super) struct RouteTimes {
     ttl: Duration,
     remember: Option<Duration>,
     /// `None` where the configuration does not have the route: how long its proxies wait is not known here.
-    pub(super) quiet_after: Option<Duration>,
+    pub(super) retry_rule: Option<RetryRule>,
 }
 
 impl KeyAdminSnapshot<'_> {
@@ -44,12 +45,13 @@ impl KeyAdminSnapshot<'_> {
         let routes = &self.config.routes;
         match routes.iter().find(|known| known.has_name(route)) {
             Some(route) => {
-                RouteTimes { ttl: route.ttl, remember: route.remember, quiet_after: Some(route.quiet_after) }
+                let retry_rule = RetryRule { on_unknown: route.on_unknown, quiet_after: route.quiet_after };
+                RouteTimes { ttl: route.ttl, remember: route.remember, retry_rule: Some(retry_rule) }
             }
             None => RouteTimes {
                 ttl: routes.iter().map(|route| route.ttl).max().unwrap_or_default(),
                 remember: routes.iter().filter_map(|route| route.remember).max(),
-                quiet_after: None,
+                retry_rule: None,
             },
         }
     }
@@ -61,28 +63,46 @@ impl KeyAdminSnapshot<'_> {
         self.store_clock?.view().unwatched_for(entry.now, running_for, quiet_time(&self.config.store, route))
     }
 
-    /// Whether the key's next retry is not executed: the key is completed, and its TTL has not ended, by the store's clock and by
-    /// this instance's estimate of it. Where the route refuses late retries, the time counts too for which it remembers the key.
-    pub(super) fn is_live(&self, entry: &KeyEntry) -> bool {
-        let now = self.as_of.map_or(entry.now, |as_of| as_of.min(entry.now));
-        let remembered_for = self.route_times(&entry.route).remember.unwrap_or_default();
-        entry.state == StateKind::Completed && entry.expires_at.is_none_or(|at| at + remembered_for > now)
+    /// The part of the record that decides whether the key may be executed again, without the passed times that are not certain: as
+    /// this instance's gate would judge a retry. An end of a TTL that nobody has watched is none.
+    fn certain_summary(&self, entry: &KeyEntry) -> RecordSummary {
+        match self.store_clock {
+            Some(clock) => clock.certain_summary(entry.summary(), entry.time_limit()),
+            None => entry.summary().unwatched(entry.time_limit()),
+        }
+    }
+
+    /// The risk of an action on a key, see [`ActionKind::risk`].
+    pub(super) fn risk(&self, entry: &KeyEntry, action: ActionKind) -> Option<ActionRisk> {
+        let certain = self.certain_summary(entry);
+        let risk = action.risk(&certain, self.route_times(&entry.route).retry_rule.as_ref())?;
+        let is_in_doubt = entry.summary().past_ttl && !certain.past_ttl;
+        Some(if is_in_doubt { ActionRisk::TtlInDoubt } else { risk })
+    }
+
+    /// Whether nothing of the key's newest attempt can be running any more. Where nobody has watched the store's clock, the operator
+    /// vouches for it.
+    pub(super) fn is_quiet(&self, entry: &KeyEntry) -> bool {
+        let summary = if self.store_clock.is_some() { self.certain_summary(entry) } else { entry.summary() };
+        let rule = self.route_times(&entry.route).retry_rule;
+        rule.is_some_and(|rule| summary.until_quiet(rule.quiet_after).is_zero())
     }
 
     /// Returns the target of a decision, unless the decision depends on a route that is not configured here.
     fn target(&self, entry: &KeyEntry, decision: &OperatorDecision) -> Result<Target, ApiProblem> {
-        let RouteTimes { ttl, remember, quiet_after } = self.route_times(&entry.route);
-        let is_live = self.is_live(entry);
-        let must_be_quiet = decision.requires_quiet() && decision.is_for(entry.state, is_live);
-        if must_be_quiet && quiet_after.is_none() {
+        let RouteTimes { ttl, remember, retry_rule } = self.route_times(&entry.route);
+        // A decision that does not need a quiet attempt never looks at this time.
+        let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
+        let risk = self.risk(entry, decision.change.kind());
+        let target = Target { id: entry.id, token: entry.token, state: entry.state, risk, ttl, remember, quiet_after };
+        let must_be_quiet = decision.requires_quiet(&target);
+        if must_be_quiet && retry_rule.is_none() {
             return Err(ApiProblem::unknown_route(&entry.route));
         }
         if let Some(left) = self.unwatched_for(entry).filter(|_| must_be_quiet) {
             return Err(ApiProblem::unwatched_clock(left));
         }
-        // A decision that does not need a quiet attempt never looks at this time.
-        let quiet_after = quiet_after.unwrap_or(Duration::MAX);
-        Ok(Target { id: entry.id, token: entry.token, state: entry.state, is_live, ttl, remember, quiet_after })
+        Ok(target)
     }
 
     /// Carries a decision out on the key with this id, or on the one key whose id has this prefix.
@@ -94,9 +114,9 @@ impl KeyAdminSnapshot<'_> {
         check_response(&decision)?;
         let decision = Arc::new(decision);
         let target = self.target(&entry, &decision).map_err(|problem| problem.about(entry.id))?;
-        let decided = self.apply_decision(&decision, vec![target]).await?;
+        let decided = self.apply_decision(&decision, vec![target.clone()]).await?;
         let result = decided.verdicts.first().copied().unwrap_or(DecisionResult::Gone);
-        if let Some(problem) = ApiProblem::from_result(result, &decision, entry.state) {
+        if let Some(problem) = ApiProblem::from_result(result, &decision, &target) {
             return Err(problem.about(entry.id));
         }
         let is_queued = !decided.queued.is_empty();
@@ -131,6 +151,7 @@ impl KeyAdminSnapshot<'_> {
         }
         let mut by_state = BTreeMap::new();
         targets.iter().for_each(|target| *by_state.entry(target.state).or_insert(0_u64) += 1);
+        let risks = targets.iter().filter_map(|target| target.risk).collect();
         let (changed, instances_behind) = match expect {
             None => (None, None),
             Some(expected) if count > expected => return Err(ApiProblem::more_than_expected(count, expected)),
@@ -143,7 +164,7 @@ impl KeyAdminSnapshot<'_> {
         };
         let RefusedTargets { keys: refused, count: refused_count } = refused;
         let action = decision.change.action();
-        Ok(BulkChange { action, count, by_state, changed, instances_behind, refused, refused_count })
+        Ok(BulkChange { action, count, by_state, risks, changed, instances_behind, refused, refused_count })
     }
 
     /// Changes keys in batches, each a commit of its own: keys that were changed before the store fails stay changed, and
@@ -160,7 +181,7 @@ impl KeyAdminSnapshot<'_> {
             let decided = decided.map_err(|error| ApiProblem::from(error).with(ProblemMember::Changed(changed)))?;
             purges = decided.purges.max(purges);
             for (target, result) in batch.iter().zip(decided.verdicts) {
-                match ApiProblem::from_result(result, decision, target.state) {
+                match ApiProblem::from_result(result, decision, target) {
                     None => changed += 1,
                     Some(problem) => refused.add(target.id.to_string(), problem),
                 }
@@ -217,14 +238,14 @@ impl KeyAdminSnapshot<'_> {
             (None, OperatorAction::Requeue) => vec![Some(StateKind::Dead)],
             (None, OperatorAction::Release | OperatorAction::Purge) => vec![None],
         };
-        let at_risk = OperatorDecision { accept_risk: true, ..decision.clone() };
+        let action = decision.change.kind();
         let (mut targets, mut refused) = (Vec::new(), RefusedTargets::default());
         for state in states {
             let filter = KeyFilter { state, ..filter.clone() };
             let mut after = None;
             loop {
                 let page = self.store.admin().list_keys(self.service(), filter.clone(), after, PAGE).await?;
-                let fits = |entry: &&KeyEntry| filter.state.is_some() || at_risk.is_for(entry.state, true);
+                let fits = |entry: &&KeyEntry| filter.state.is_some() || action.is_for(entry.state);
                 for entry in page.entries.iter().filter(fits) {
                     match self.target(entry, decision) {
                         Ok(target) => targets.push(target),

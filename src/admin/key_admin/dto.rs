@@ -1,12 +1,13 @@
 //! The typed results of requests about keys. `render_json` writes them for the API, `page` for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::StatusCode;
 
 use super::problem::ApiProblem;
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
@@ -47,21 +48,16 @@ pub struct KeyDetails {
     pub entry: KeyEntry,
     /// The time from which nothing of its newest attempt can be running; `None` where the route is not configured here.
     pub quiet_at: Option<SystemTime>,
-    /// Whether retries get the key's response: it is completed, and its TTL has not ended.
-    pub is_live: bool,
+    /// Whether nothing of its newest attempt can be running any more, as far as this instance believes the store's clock.
+    pub is_quiet: bool,
+    /// The actions that have a risk now, each with its risk.
+    pub risks: Vec<(ActionKind, ActionRisk)>,
     pub recovery_point: Option<RecoveryPoint>,
     /// `None` where the record is gone, or does not decode.
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseSummary>,
     /// The newest entries of the audit log about this key, the latest first.
     pub audit: Vec<AuditEntry>,
-}
-
-impl KeyDetails {
-    /// Whether nothing of its newest attempt can be running any more, by the store's clock.
-    pub fn is_quiet(&self) -> bool {
-        self.quiet_at.is_some_and(|at| at <= self.entry.now)
-    }
 }
 
 /// The beginning of a fingerprint. It tells two requests apart, and does not reveal a body to somebody who cannot guess
@@ -140,6 +136,8 @@ pub struct BulkChange {
     pub count: u64,
     /// The same by state.
     pub by_state: BTreeMap<StateKind, u64>,
+    /// The risks of the change, each once.
+    pub risks: BTreeSet<ActionRisk>,
     /// The number of changed keys; `None` where they were only counted.
     pub changed: Option<u64>,
     /// As in [`KeyChange`].

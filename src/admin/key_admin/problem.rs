@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::domain::execution_risk::ActionRisk;
 use crate::domain::ids::RecordId;
 use crate::domain::state::StateKind;
 use crate::store::StoreError;
-use crate::store::admin::{DecisionResult, OperatorDecision};
+use crate::store::admin::{DecisionResult, OperatorDecision, Target};
 use crate::telemetry::logs::error_causes;
 
 /// The name of a problem, for programs.
@@ -232,8 +233,49 @@ impl ApiProblem {
         Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
     }
 
-    /// Returns the reason why a decision about a key in `state` did not take; `None` where it did.
-    pub fn from_result(result: DecisionResult, decision: &OperatorDecision, state: StateKind) -> Option<Self> {
+    /// The action is not possible in the key's state.
+    fn wrong_state(action: &str, state: StateKind) -> Self {
+        let detail = match state {
+            StateKind::InFlight => format!("the key is in_flight; {action} is not possible while its attempt runs"),
+            _ => format!("the key is {state}; {action} is not possible in this state"),
+        };
+        Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+    }
+
+    /// The action has a risk that is not accepted.
+    fn risk_not_accepted(action: &str, risk: ActionRisk, state: StateKind) -> Self {
+        let facts = match risk {
+            ActionRisk::AttemptRunning => {
+                "its last attempt may still be running, and its next retry is executed too".to_owned()
+            }
+            ActionRisk::DeliveryLost => format!(
+                "its request was accepted for delivery, and its caller was told so: after a {action} it is never delivered"
+            ),
+            ActionRisk::LateRetries => format!(
+                "its TTL has ended, and late retries are refused with key-expired: after a {action} a late retry is executed, a \
+                 second time"
+            ),
+            ActionRisk::OutcomeUnknown => {
+                format!("after a {action} its next retry is executed, perhaps a second time")
+            }
+            ActionRisk::ResponseWithdrawn => format!(
+                "its retries get the stored response: after a {action} its next retry is executed, a second time"
+            ),
+            ActionRisk::TtlInDoubt => format!(
+                "its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough, so that its \
+                 retries are not executed yet: after a {action} its next retry is executed, a second time; ask an instance that \
+                 has run for some minutes"
+            ),
+            ActionRisk::UnknownRetried => format!(
+                "after a {action} it is unknown, and its route executes retries of unknown keys, perhaps a second time"
+            ),
+        };
+        let detail = format!("the key is {state}, and {facts}; use accept_risk to do it anyway");
+        Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+    }
+
+    /// Returns the reason why a decision about a key did not take; `None` where it did.
+    pub fn from_result(result: DecisionResult, decision: &OperatorDecision, target: &Target) -> Option<Self> {
         Some(match result {
             DecisionResult::Done => return None,
             DecisionResult::Gone => Self::no_such_key(),
@@ -252,25 +294,11 @@ impl ApiProblem {
                 Self::new(ProblemCode::NotQuiet, detail).with(ProblemMember::QuietIn(left))
             }
             DecisionResult::Unfit => {
-                let at_risk = OperatorDecision { accept_risk: true, ..decision.clone() };
-                let action = decision.change.action();
-                let detail = match state {
-                    StateKind::InFlight => {
-                        format!("the key is in_flight; {action} is not possible while its attempt runs")
-                    }
-                    StateKind::Completed if at_risk.is_for(state, true) => format!(
-                        "the key is completed and its TTL has not ended: after a {action} its next retry is executed, and does not \
-                         get the stored response; use accept_risk to do it anyway"
-                    ),
-                    _ if at_risk.is_for(state, true) => {
-                        format!(
-                            "the key is {state}: after a {action} its next retry is executed, perhaps a second time; use accept_risk to do \
-                             it anyway"
-                        )
-                    }
-                    _ => format!("the key is {state}; {action} is not possible in this state"),
-                };
-                Self::new(ProblemCode::WrongState, detail).with(ProblemMember::State(state))
+                let (action, state) = (decision.change.action(), target.state);
+                match target.risk {
+                    Some(risk) if !decision.accept_risk => Self::risk_not_accepted(action, risk, state),
+                    _ => Self::wrong_state(action, state),
+                }
             }
         })
     }

@@ -9,6 +9,7 @@ use super::KeyAdminSnapshot;
 use super::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, NextPage, ResponseSummary};
 use super::params::{self, AuditQuery, ListQuery};
 use super::problem::ApiProblem;
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
 use crate::store::StoreError;
@@ -53,7 +54,7 @@ impl KeyAdminSnapshot<'_> {
     /// [`ApiProblem`], where there is no such key, there are several, or the store fails.
     pub async fn show_key(&self, id: &str) -> Result<KeyDetails, ApiProblem> {
         let entry = self.find_entry(id).await?;
-        let quiet_at = self.route_times(&entry.route).quiet_after.map(|after| entry.deadline + after);
+        let quiet_at = self.route_times(&entry.route).retry_rule.map(|rule| entry.deadline + rule.quiet_after);
         let (record, corrupt) = match self.store.find(entry.id).await {
             Ok(record) => (record, None),
             Err(StoreError::Corrupt(row)) => (None, Some(ResponseSummary::Corrupt(row))),
@@ -68,8 +69,11 @@ impl KeyAdminSnapshot<'_> {
         let response = corrupt.or(response);
         let audit =
             self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
-        let is_live = self.is_live(&entry);
-        Ok(KeyDetails { entry, is_live, quiet_at, recovery_point, fingerprint, response, audit })
+        let is_quiet = self.is_quiet(&entry);
+        let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
+        let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
+        let risks = ActionKind::ALL.into_iter().filter_map(risk).collect();
+        Ok(KeyDetails { entry, risks, is_quiet, quiet_at, recovery_point, fingerprint, response, audit })
     }
 
     /// Returns the one key that an id, or the beginning of one, names.

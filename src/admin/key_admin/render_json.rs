@@ -95,7 +95,7 @@ fn render_entry(entry: &KeyEntry) -> Value {
 fn render_details(details: &KeyDetails) -> Value {
     let mut key = render_entry(&details.entry);
     key["path"] = details.entry.path.clone().into();
-    key["quiet"] = details.is_quiet().into();
+    key["quiet"] = details.is_quiet.into();
     key["quiet_at"] = render_time(details.quiet_at);
     key["recovery_point"] = details.recovery_point.as_ref().map(ToString::to_string).into();
     key["fingerprint"] = match &details.fingerprint {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::list_pages::FilterForm;
-use super::text::{ActionKind, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
+use super::text::{DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
 use super::view_models::{BulkChangeView, KeyDetailsView, KeyView};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
@@ -13,7 +13,7 @@ use crate::admin::key_admin::problem::ApiProblem;
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use crate::body::Body;
-use crate::domain::state::StateKind;
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
 
 /// The text that an operator has typed in, to be shown again where it is refused.
@@ -114,7 +114,7 @@ struct BulkChangePage {
     filter: FilterForm,
     draft: Draft,
     counted: BulkChangeView,
-    risk: Option<&'static str>,
+    risk: Option<String>,
     trouble: Option<String>,
 }
 
@@ -166,11 +166,11 @@ impl Visit<'_> {
         draft: Draft,
         trouble: Option<String>,
     ) -> Response<Body> {
-        let risk =
-            action.risk(key.state, details.is_live).filter(|_| !(action == ActionKind::NotExecuted && details.quiet));
+        let risk = details.risks.iter().find(|(kind, _)| *kind == action).map(|(_, risk)| *risk);
         let is_doubtful = action == ActionKind::Completed && draft.is_doubtful();
-        let risk = risk.or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
-        let needs_risk = action != ActionKind::NotExecuted && risk.is_some();
+        // The attempt may be quiet by the time the form comes back.
+        let needs_risk = is_doubtful || risk.is_some_and(|risk| risk != ActionRisk::AttemptRunning);
+        let risk = risk.map(ActionRisk::acceptance).or(is_doubtful.then_some(DOUBTFUL_RESPONSE_RISK));
         let frame = self.build_frame().await;
         render_page(status, &ChangePage { frame, action, key, details, draft, risk, needs_risk, trouble })
     }
@@ -223,12 +223,18 @@ impl Visit<'_> {
         };
         let decision = counting.to_decision(action, self.actor(""))?;
         let counted = self.request_bulk_change(&filter, decision, None).await?;
-        let risks = counted.by_state.keys().copied().chain(StateKind::parse(&filter.state));
-        let risk = match is_completion && counted.count > 1 {
-            true => Some(SHARED_RESPONSE_RISK),
-            false if is_completion && draft.is_doubtful() => Some(DOUBTFUL_RESPONSE_RISK),
-            false => risks.into_iter().find_map(|state| action.risk(state, true)),
-        };
+        let mut risks = counted.risks.clone();
+        // An attempt that is quiet when the keys are counted may be followed by one that is not.
+        if action == ActionKind::NotExecuted {
+            risks.insert(ActionRisk::AttemptRunning);
+        }
+        let mut accepted: Vec<_> = risks.into_iter().map(ActionRisk::acceptance).collect();
+        if is_completion && counted.count > 1 {
+            accepted.push(SHARED_RESPONSE_RISK);
+        } else if is_completion && draft.is_doubtful() {
+            accepted.push(DOUBTFUL_RESPONSE_RISK);
+        }
+        let risk = (!accepted.is_empty()).then(|| accepted.join(" "));
         let frame = self.build_frame().await;
         Ok(render_page(status, &BulkChangePage { frame, action, filter, draft, counted, risk, trouble }))
     }

@@ -1,9 +1,10 @@
 //! The part that all pages have in common: names, readiness, a refused reload, a notice.
 
 use super::Visit;
-use super::text::{self, ActionKind};
+use super::text;
 use super::view_models::{TimeView, make_visible};
 use crate::admin::key_admin::problem::ProblemCode;
+use crate::domain::execution_risk::ActionKind;
 use crate::instance::reload_state::RefusedReload;
 
 /// The part that all pages have in common.

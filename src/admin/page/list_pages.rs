@@ -6,7 +6,7 @@ use askama::Template;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 
-use super::text::{ActionKind, explain_state};
+use super::text::explain_state;
 use super::view_models::{
     AuditEntryView, AuditLogView, EventView, KeyDetailsView, KeyListView, KeyView, ResponseView, StatsView, shorten_key,
 };
@@ -14,6 +14,7 @@ use super::{FormParams, Frame, Visit, redirect_to, render_page};
 use crate::admin::key_admin::params::{AuditQuery, ListQuery, parse_filter};
 use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::body::Body;
+use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form::escape;
 use crate::domain::state::StateKind;
 use crate::store::admin::KeyFilter;

@@ -1,18 +1,9 @@
 //! The texts about states and decisions, in plain words: an operator who was woken up reads them.
 
 use crate::admin::key_admin::problem::ProblemCode;
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::state::StateKind;
 use crate::domain::unknown_cause::UnknownCause;
-
-/// The decisions about a key that the page offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActionKind {
-    Completed,
-    NotExecuted,
-    Purge,
-    Release,
-    Requeue,
-}
 
 /// The risk of a response that nobody may mean.
 pub const DOUBTFUL_RESPONSE_RISK: &str = "I have looked again: every retry is to get exactly this response.";
@@ -22,9 +13,6 @@ pub const SHARED_RESPONSE_RISK: &str =
     "I accept that the retries of all these keys get this one response, whoever their callers are.";
 
 impl ActionKind {
-    /// All decisions in the order in which they are offered: those that settle a key first, the one that forgets it last.
-    pub const ALL: [Self; 5] = [Self::Completed, Self::NotExecuted, Self::Requeue, Self::Release, Self::Purge];
-
     /// The name in addresses and forms.
     pub fn name(self) -> &'static str {
         match self {
@@ -125,26 +113,6 @@ impl ActionKind {
         }
     }
 
-    /// The risk that the operator accepts, for keys in states in which there is one. `is_live`: whether retries get a completed
-    /// key's response.
-    pub fn risk(self, state: StateKind, is_live: bool) -> Option<&'static str> {
-        match (self, state) {
-            (Self::NotExecuted, _) => Some(
-                "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too.",
-            ),
-            (Self::Purge, StateKind::Dead | StateKind::Unknown) => Some(
-                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be.",
-            ),
-            (Self::Purge, StateKind::Queued) => {
-                Some("I accept that it is never delivered, although its caller was told that it was accepted.")
-            }
-            (Self::Purge | Self::Release, StateKind::Completed) if is_live => Some(
-                "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too.",
-            ),
-            _ => None,
-        }
-    }
-
     /// The decisions for a key in that state, those that need the risk accepted among them.
     pub fn for_state(state: StateKind) -> &'static [Self] {
         match state {
@@ -153,6 +121,35 @@ impl ActionKind {
             StateKind::Unknown => &[Self::Completed, Self::NotExecuted, Self::Purge],
             StateKind::Expired | StateKind::Queued | StateKind::Retryable => &[Self::Purge],
             StateKind::InFlight => &[],
+        }
+    }
+}
+
+impl ActionRisk {
+    /// The statement by which the operator accepts the risk.
+    pub fn acceptance(self) -> &'static str {
+        match self {
+            Self::AttemptRunning => {
+                "I do not wait. Its last attempt may still be running, or may still arrive: it may be executed, and the next retry too."
+            }
+            Self::DeliveryLost => {
+                "I accept that it is never delivered, although its caller was told that it was accepted."
+            }
+            Self::LateRetries => {
+                "I accept that it is executed twice: it was executed, and a late retry, which would be refused, is executed too."
+            }
+            Self::OutcomeUnknown => {
+                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and the next request with this key will be."
+            }
+            Self::ResponseWithdrawn => {
+                "I accept that it is executed twice: it was executed, and the next retry, which would get its response, is executed too."
+            }
+            Self::TtlInDoubt => {
+                "I accept that it is executed twice: it was executed, and its TTL has ended by the store's clock alone, which has jumped or was not watched for long enough."
+            }
+            Self::UnknownRetried => {
+                "I accept that it may be executed twice: nobody knows whether its last attempt was executed, and this route executes retries of unknown keys."
+            }
         }
     }
 }
@@ -216,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::domain::response::StoredResponse;
-    use crate::store::admin::{OperatorAction, OperatorDecision};
+    use crate::store::admin::OperatorAction;
 
     #[test]
     fn the_page_offers_the_decisions_that_the_store_carries_out() {
@@ -235,19 +232,12 @@ mod tests {
                     ActionKind::Release => OperatorAction::Release,
                     ActionKind::Requeue => OperatorAction::Requeue,
                 };
-                let decision = |accept_risk| OperatorDecision {
-                    change: change.clone(),
-                    actor: String::new(),
-                    note: None,
-                    accept_risk,
-                };
-                let offered = ActionKind::for_state(state).contains(&action);
-                for is_live in [true, false] {
-                    assert_eq!(offered, decision(true).is_for(state, is_live), "{action:?} of {state}");
-                    let wants_risk = offered && !decision(false).is_for(state, is_live);
-                    let asks = action.risk(state, is_live).is_some() && action != ActionKind::NotExecuted;
-                    assert_eq!(asks, wants_risk, "{action:?} of {state}, live: {is_live}");
-                }
+                assert_eq!(change.kind(), action);
+                assert_eq!(
+                    ActionKind::for_state(state).contains(&action),
+                    action.is_for(state),
+                    "{action:?} of {state}"
+                );
             }
         }
     }

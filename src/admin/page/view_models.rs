@@ -1,15 +1,16 @@
 //! View models: typed results as the templates show them. Of a key its first characters, times by their age and in UTC.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use super::text::{self, ActionKind};
+use super::text;
 use crate::admin::key_admin::dto::{
     AuditLog, BulkChange, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary,
 };
 use crate::admin::key_admin::params::cursor_text;
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
+use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::key::shorten_middle;
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
@@ -241,8 +242,7 @@ pub fn format_duration(took: Duration) -> String {
 #[derive(Debug)]
 pub struct KeyDetailsView {
     pub quiet: bool,
-    /// Whether retries get its response.
-    pub is_live: bool,
+    pub risks: Vec<(ActionKind, ActionRisk)>,
     pub quiet_at: Option<TimeView>,
     pub fingerprint: Option<FingerprintSummary>,
     pub response: Option<ResponseView>,
@@ -252,8 +252,8 @@ pub struct KeyDetailsView {
 impl From<KeyDetails> for KeyDetailsView {
     fn from(details: KeyDetails) -> Self {
         Self {
-            quiet: details.is_quiet(),
-            is_live: details.is_live,
+            quiet: details.is_quiet,
+            risks: details.risks,
             quiet_at: details.quiet_at.map(TimeView),
             fingerprint: details.fingerprint,
             response: details.response.map(ResponseView::from),
@@ -437,6 +437,7 @@ impl StatsView {
 pub struct BulkChangeView {
     pub count: u64,
     pub by_state: BTreeMap<StateKind, u64>,
+    pub risks: BTreeSet<ActionRisk>,
     pub changed: u64,
     pub refused_count: u64,
     /// The reasons why keys were not changed, each once.
@@ -452,6 +453,7 @@ impl From<BulkChange> for BulkChangeView {
         Self {
             count: change.count,
             by_state: change.by_state,
+            risks: change.risks,
             changed: change.changed.unwrap_or(0),
             refused_count: change.refused_count,
             refusal_codes,

@@ -43,7 +43,7 @@ impl CurrentRow {
             Some(_) => {
                 let left = self.deadline_in_ms.saturating_add(millis(target.quiet_after));
                 match u64::try_from(left) {
-                    Ok(left) if decision.requires_quiet() && left > 0 => {
+                    Ok(left) if decision.requires_quiet(target) && left > 0 => {
                         DecisionResult::NotQuiet(Duration::from_millis(left))
                     }
                     _ => DecisionResult::Held,

@@ -1,12 +1,15 @@
 //! A key as operators see it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use crate::domain::execution_risk::RecordSummary;
 use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::record::RecordReading;
 use crate::domain::scope::Scope;
 use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 use crate::domain::unknown_cause::UnknownCause;
+use crate::store::row::millis;
 
 /// A key as operators see it.
 #[derive(Clone, Debug)]
@@ -41,6 +44,11 @@ pub struct KeyEntry {
     pub settled_at: Option<SystemTime>,
     /// When the record lapses, where it has a TTL.
     pub expires_at: Option<SystemTime>,
+    /// The time past its TTL for which the key is remembered, to refuse late retries; `None` where it is not, or where its response
+    /// is gone already.
+    pub remembered_for: Option<Duration>,
+    /// Whether the store has a time for its next delivery: its attempts are known not to have executed.
+    pub is_due: bool,
     /// The stored response's status.
     pub status: Option<u16>,
     /// The length of the stored body in bytes; `None` where there is none, or it was too large to keep.
@@ -67,6 +75,30 @@ impl KeyEntry {
     /// Whether the record is past its TTL, and counts as never seen (or as expired) although its row still exists.
     pub fn lapsed(&self) -> bool {
         self.expires_at.is_some_and(|at| at <= self.now)
+    }
+
+    /// The part of the record that decides whether the key may be executed again, by the store's clock.
+    pub fn summary(&self) -> RecordSummary {
+        let forgotten_at = self.expires_at.map(|at| at + self.remembered_for.unwrap_or_default());
+        let settled_for = self.settled_at.and_then(|at| self.now.duration_since(at).ok());
+        RecordSummary {
+            state: self.state,
+            is_accepted: self.accepted_at.is_some(),
+            is_unexecuted: self.is_due || matches!(self.state, StateKind::Queued | StateKind::Retryable),
+            past_ttl: forgotten_at.is_some_and(|at| at <= self.now),
+            late: self.state == StateKind::Expired || (self.remembered_for.is_some() && self.lapsed()),
+            running_for: self.now.duration_since(self.reserved_at).unwrap_or_default(),
+            deadline_in_ms: match self.deadline.duration_since(self.now) {
+                Ok(left) => millis(left),
+                Err(passed) => -millis(passed.duration()),
+            },
+            reading: Some(RecordReading { at: self.now, settled_for: settled_for.unwrap_or_default() }),
+        }
+    }
+
+    /// The time limit of the newest attempt.
+    pub fn time_limit(&self) -> Duration {
+        self.deadline.duration_since(self.reserved_at).unwrap_or_default()
     }
 }
 

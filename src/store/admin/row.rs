@@ -1,5 +1,7 @@
 //! Decoding the rows of listings and of the audit log, for both stores.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use super::{AuditEntry, CurrentRow, EarlierAttempt, KeyEntry};
@@ -44,6 +46,10 @@ pub struct RawKeyEntry {
     pub settled_ms: Option<i64>,
     /// When the record lapses.
     pub expires_ms: Option<i64>,
+    /// The time past its TTL for which the key is remembered.
+    pub remember_ms: Option<i64>,
+    /// Whether it is due for a delivery.
+    pub is_due: bool,
     /// The response's status.
     pub status: Option<i64>,
     /// The length of the stored body in bytes.
@@ -89,6 +95,8 @@ impl RawKeyEntry {
             deadline: time(self.deadline_ms)?,
             settled_at: self.settled_ms.map(time).transpose()?,
             expires_at: self.expires_ms.map(time).transpose()?,
+            remembered_for: self.remember_ms.map(|ms| Duration::from_millis(ms.max(0).cast_unsigned())),
+            is_due: self.is_due,
             status: self.status.map(u16::try_from).transpose().map_err(|_| CorruptRow("status"))?,
             body_bytes: self.body_bytes.map(u64::try_from).transpose().map_err(|_| CorruptRow("the body's length"))?,
             probes: count(self.probes)?,

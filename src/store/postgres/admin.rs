@@ -197,7 +197,7 @@ impl Postgres {
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<DecisionResults, PgFailure> {
-        let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_for(target.state, target.is_live)).collect();
+        let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_allowed(target)).collect();
         let DecidedRows { ids: done, mut queued, mut purges } = match decision.change {
             OperatorAction::Purge => self.purge(&service, &decision, &fit, deadline).await?,
             _ => self.apply_changes(&service, &decision, &fit, as_of, deadline).await?,
@@ -205,7 +205,7 @@ impl Postgres {
         let missed: Vec<&Target> = fit.into_iter().filter(|target| !done.contains(&target.id)).collect();
         let current_rows = self.find_current_rows(&service, &missed, in_doubt, deadline).await?;
         let verdict = |target: &Target| match current_rows.iter().find(|row| row.id == target.id) {
-            _ if !decision.is_for(target.state, target.is_live) => DecisionResult::Unfit,
+            _ if !decision.is_allowed(target) => DecisionResult::Unfit,
             _ if done.contains(&target.id) => DecisionResult::Done,
             Some(row) => row.verdict(target, &decision, in_doubt),
             None => DecisionResult::Gone,
@@ -243,11 +243,11 @@ impl Postgres {
         let ttls: Vec<_> = targets.iter().map(|target| forgets.then(|| millis(target.ttl))).collect();
         let remember: Vec<_> = targets.iter().map(|target| response.and(target.remember).map(millis)).collect();
         let quiet: Vec<_> =
-            targets.iter().map(|target| decision.requires_quiet().then(|| millis(target.quiet_after))).collect();
+            targets.iter().map(|target| decision.requires_quiet(target).then(|| millis(target.quiet_after))).collect();
         let status = response.map(|response| response.status.as_u16().cast_signed());
         let fields = response.map(|response| response.encode_fields());
         let body = response.and_then(|response| response.body.as_deref());
-        let note = decision.audit_note();
+        let notes: Vec<_> = targets.iter().map(|target| decision.audit_note(target)).collect();
         let parameters: [Parameter<'_>; 15] = [
             (/* id */ &ids, Type::BYTEA_ARRAY),
             (/* token */ &tokens, Type::BYTEA_ARRAY),
@@ -262,7 +262,7 @@ impl Postgres {
             (/* body */ &body, Type::BYTEA),
             (/* actor */ &decision.actor, Type::TEXT),
             (/* action */ &decision.change.action(), Type::TEXT),
-            (/* note */ &note, Type::TEXT),
+            (/* note */ &notes, Type::TEXT_ARRAY),
             (/* as_of_ms */ &as_of.map(since_1970_ms), Type::INT8),
         ];
         let rows = query(&self.upkeep, deadline, APPLY_OPERATOR_DECISION, &parameters).await?;
@@ -282,7 +282,8 @@ impl Postgres {
             return Ok(DecidedRows::default());
         }
         let (ids, tokens, states) = target_columns(targets);
-        let note = decision.audit_note();
+        // The same for each: a purge asks for no quiet attempt.
+        let note = targets.first().and_then(|target| decision.audit_note(target));
         let parameters: [Parameter<'_>; 7] = [
             (/* id */ &ids, Type::BYTEA_ARRAY),
             (/* token */ &tokens, Type::BYTEA_ARRAY),
@@ -439,6 +440,8 @@ fn read_key_entry(row: &Row) -> Result<KeyEntry, PgFailure> {
             deadline_ms: row.try_get("deadline_ms")?,
             settled_ms: row.try_get("settled_ms")?,
             expires_ms: row.try_get("expires_ms")?,
+            remember_ms: row.try_get("remember_ms")?,
+            is_due: row.try_get("is_due")?,
             status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
             body_bytes: row.try_get("body_bytes")?,
             probes: row.try_get::<_, Option<i32>>("probes")?.map(i64::from),

@@ -200,7 +200,7 @@ fn decide_target(
     decision: &OperatorDecision,
     target: &Target,
 ) -> Result<(DecisionResult, Option<StateKind>), SqliteFailure> {
-    if !decision.is_for(target.state, target.is_live) {
+    if !decision.is_allowed(target) {
         return Ok((DecisionResult::Unfit, None));
     }
     let changed: Option<String> = match &decision.change {
@@ -228,7 +228,7 @@ fn decide_target(
                 ":state": change.resulting_state_name(),
                 ":ttl_ms": forgets.then(|| millis(target.ttl)),
                 ":remember_ms": response.and(target.remember).map(millis),
-                ":quiet_after_ms": decision.requires_quiet().then(|| millis(target.quiet_after)),
+                ":quiet_after_ms": decision.requires_quiet(target).then(|| millis(target.quiet_after)),
                 ":status": response.map(|response| response.status.as_u16()),
                 ":fields": response.map(|response| response.encode_fields()),
                 ":body": response.and_then(|response| response.body.as_deref()),
@@ -257,7 +257,7 @@ fn decide_target(
         ":id": target.id.as_bytes(),
         ":before": target.state.name(),
         ":after": after,
-        ":note": decision.audit_note(),
+        ":note": decision.audit_note(target),
     })?;
     Ok((DecisionResult::Done, StateKind::parse(&after)))
 }
@@ -355,6 +355,8 @@ fn read_key_entry(row: &Row<'_>) -> Result<KeyEntry, SqliteFailure> {
         deadline_ms: row.get("deadline_ms")?,
         settled_ms: row.get("settled_ms")?,
         expires_ms: row.get("expires_ms")?,
+        remember_ms: row.get("remember_ms")?,
+        is_due: row.get("is_due")?,
         status: row.get("status")?,
         body_bytes: row.get("body_bytes")?,
         probes: row.get("probes")?,

@@ -175,7 +175,10 @@ async fn an_unknown_delivery_is_retried_where_the_route_allows_it(store: Store) 
     world.upstream.answer_all(Answer::status(201));
     let operator = Operator::of(&world.proxy);
     let id = operator.id_when("k-2", "dead").await;
+    // It is delivered again, and may have executed.
     let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({})).await;
+    assert_eq!((status, &reply["code"]), (409, &json!("wrong-state")), "{reply}");
+    let (status, reply) = operator.post(&format!("/api/v1/keys/{id}/requeue"), json!({ "accept_risk": true })).await;
     assert_eq!((status, &reply["after"]), (200, &json!("unknown")), "{reply}");
     assert_eq!(world.operation_when(&operation_path, "completed").await["attempts"], 6);
 }

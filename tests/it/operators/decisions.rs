@@ -445,7 +445,9 @@ async fn a_route_that_refuses_late_retries_remembers_a_key_settled_by_an_operato
     assert_eq!(operator.resolve(&id, completed(200, "known")).await.0, 200);
     operator.id_when("k-1", "expired").await;
     assert_eq!(world.pay("k-1").send().await.outcome(), (410, "key-expired".to_owned()));
-    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}")).await.0, 200);
+    let (status, refused) = operator.delete(&format!("/api/v1/keys/{id}")).await;
+    assert_eq!((status, &refused["code"]), (409, &json!("wrong-state")), "{refused}");
+    assert_eq!(operator.delete(&format!("/api/v1/keys/{id}?accept_risk=true")).await.0, 200);
     assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("executed"));
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate::domain::attempt::ReserveRequest;
+use oncegate::domain::execution_risk::ActionRisk;
 use oncegate::domain::ids::{InstanceId, RecordId};
 use oncegate::domain::scope::Scope;
 use oncegate::domain::space::SpaceHash;
@@ -52,7 +53,8 @@ fn target(entry: &KeyEntry) -> Target {
         id: entry.id,
         token: entry.token,
         state: entry.state,
-        is_live: false,
+        // As the judge finds it where the attempt may still be running.
+        risk: matches!(entry.state, StateKind::Dead | StateKind::Unknown).then_some(ActionRisk::AttemptRunning),
         ttl: DAY,
         remember: Some(hour),
         quiet_after: hour,
@@ -396,7 +398,8 @@ pub async fn a_purge_counts_its_keys_and_waits_for_instances_with_a_cache(world:
     let keys = [unknown(&world, "k-0").await, unknown(&world, "k-1").await];
     let mut targets = Vec::new();
     for key in &keys {
-        targets.push(target(&entry(&world, key.id).await));
+        let risk = Some(ActionRisk::OutcomeUnknown);
+        targets.push(Target { risk, ..target(&entry(&world, key.id).await) });
     }
     assert_eq!(
         decide(&world, &decision(OperatorAction::Purge), targets.clone()).await.verdicts,

@@ -89,7 +89,7 @@ impl StoreFixture {
         let record = self.find(reserve_request).await;
         let state = StateKind::parse(record.state.name()).unwrap();
         let (id, token, quiet_after) = (record.id, record.token, Duration::ZERO);
-        let case = Target { id, token, state, is_live: false, ttl: DAY, remember: None, quiet_after };
+        let case = Target { id, token, state, risk: None, ttl: DAY, remember: None, quiet_after };
         let decision = OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true };
         let decided = self
             .store()

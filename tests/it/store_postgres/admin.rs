@@ -30,7 +30,7 @@ async fn target(store: &Arc<dyn Store>, reserve_request: &ReserveRequest) -> Tar
         id: entry.id,
         token: entry.token,
         state: entry.state,
-        is_live: false,
+        risk: None,
         ttl: DAY,
         remember: None,
         quiet_after: DAY,

@@ -28,8 +28,8 @@ changed as (
          probes = case when available.state not in ('queued', 'unknown') then k.probes end,
          absences = case when available.state not in ('queued', 'unknown') then k.absences end,
          probe_at = null
-    from unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
-         as a (id, token, seen_state, ttl_ms, remember_ms, quiet_after_ms)
+    from unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $14::text[])
+         as a (id, token, seen_state, ttl_ms, remember_ms, quiet_after_ms, note)
     join available on available.id = a.id
    cross join durable
    where k.id = a.id
@@ -40,7 +40,7 @@ changed as (
           -- The caller's estimate limits the store's time. It has none where nobody has watched the clock.
           <= least(durable.now, timestamptz 'epoch' + $15::bigint * interval '1 millisecond'))
      and durable.setting is not null
-  returning k.id, a.seen_state, k.state, k.attempt
+  returning k.id, a.seen_state, k.state, k.attempt, a.note
 ),
 budget_reset as (
   -- It has all its attempts and its time again.
@@ -64,7 +64,7 @@ purge_counted as (
 ),
 audited as (
   insert into oncegate.audit (at, service, actor, action, id, before, after, note)
-  select durable.now, $7::text, $12::text, $13::text, changed.id, changed.seen_state, changed.state, $14::text
+  select durable.now, $7::text, $12::text, $13::text, changed.id, changed.seen_state, changed.state, changed.note
     from changed
    cross join durable
 )

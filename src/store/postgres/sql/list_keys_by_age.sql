@@ -5,7 +5,7 @@ select k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k
        (date_part('epoch', k.deadline) * 1000)::bigint as deadline_ms,
        (date_part('epoch', k.settled_at) * 1000)::bigint as settled_ms,
        (date_part('epoch', k.expires_at) * 1000)::bigint as expires_ms,
-       k.status, octet_length(k.body)::bigint as body_bytes, k.probes, k.absences, k.cause, k.earlier::text as earlier,
+       k.status, octet_length(k.body)::bigint as body_bytes, k.probes, k.absences, k.cause, k.earlier::text as earlier, k.remember_ms, k.due_at is not null as is_due,
        (date_part('epoch', k.accepted_at) * 1000)::bigint as accepted_ms,
        (date_part('epoch', k.probe_at) * 1000)::bigint as probe_ms,
        (date_part('epoch', clock_timestamp()) * 1000)::bigint as now_ms,

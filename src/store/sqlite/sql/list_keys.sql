@@ -23,7 +23,7 @@ select scan.scanned, scan.last,
        k.id, k.token, k.state, k.attempt, k.instance, k.scope, k.space, k.key, k.route, k.path,
        k.created_at as created_ms, k.reserved_at as reserved_ms, k.deadline as deadline_ms,
        k.settled_at as settled_ms, k.expires_at as expires_ms,
-       k.status, length(k.body) as body_bytes, k.probes, k.absences, k.cause, k.earlier, k.accepted_at as accepted_ms, k.probe_at as probe_ms,
+       k.status, length(k.body) as body_bytes, k.probes, k.absences, k.cause, k.earlier, k.remember_ms, k.due_at is not null as is_due, k.accepted_at as accepted_ms, k.probe_at as probe_ms,
        :now as now_ms, k.settled_at as ticks
   from (select count(*) as scanned, max(s.id) as last from scanned_rows as s) as scan
   left join fitting on true
