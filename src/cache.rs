@@ -76,6 +76,11 @@ impl Cache {
         record
     }
 
+    /// Whether the key's record is cached.
+    pub fn contains(&self, id: &RecordId) -> bool {
+        self.is_enabled && self.records.contains_key(id)
+    }
+
     /// Returns the current epoch. To be called before the store is read for a record that is to be [cached](Self::insert_if_current).
     pub fn current_epoch(&self) -> CacheEpoch {
         CacheEpoch(self.purge_count())

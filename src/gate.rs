@@ -366,7 +366,7 @@ impl Gate {
                 },
                 ReserveResult::Taken(record) => record,
             };
-            self.instance.cache_completed(&record, epoch);
+            self.instance.remember(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(_) if let Err(hindrance) = may_start => {
                     return WorkResult::refused(hindrance.into_refusal());

@@ -19,6 +19,7 @@ use crate::store::{Breaker, Store, StoreError};
 use crate::upstream::connection_slots::UpstreamSlots;
 use in_flight::InFlightRegistry;
 use key_limits::NewKeyLimits;
+use last_seen::LastSeenRecords;
 use latency::RouteLatencies;
 use lease::InstanceLease;
 use live_keys::LiveKeyLimits;
@@ -33,6 +34,7 @@ use wait_groups::WaitGroups;
 pub mod boot_time;
 pub mod in_flight;
 pub mod key_limits;
+pub mod last_seen;
 pub mod latency;
 pub mod lease;
 pub mod live_keys;
@@ -82,6 +84,8 @@ pub struct Instance {
     pub unsent_deliveries: Mutex<Vec<(RecordId, Token)>>,
     /// Completed responses in memory.
     pub cache: Cache,
+    /// The records of other keys, as this instance has last seen them: for the time without a store.
+    pub last_seen: LastSeenRecords,
     /// Completed responses that instances share; `None` where no server is configured.
     pub shared_cache: Option<Arc<SharedCache>>,
     /// The bytes of requests' bodies in memory, and of the responses to them until they are stored.
@@ -145,23 +149,28 @@ impl Instance {
         found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Shared))
     }
 
-    /// Caches a completed record in memory and, where there is one, in the shared cache. `epoch` is the cache's epoch when the
-    /// read of the store began that the record comes from.
-    pub fn cache_completed(&self, record: &Record, epoch: CacheEpoch) {
+    /// Remembers a record that the store has at this moment. A completed one is cached in memory and, where there is one, in the
+    /// shared cache; any other, and one that finds no room, is kept for the time without a store. `epoch` is the cache's epoch when
+    /// the read of the store began that the record comes from.
+    pub fn remember(&self, record: &Record, epoch: CacheEpoch) {
         self.cache.insert_if_current(record, epoch);
+        match self.cache.contains(&record.id) {
+            true => self.last_seen.forget(&record.id),
+            false => self.last_seen.note(record),
+        }
         if let Some(shared_cache) = &self.shared_cache {
             shared_cache.offer(record, epoch, self.store_clock.now());
         }
     }
 
-    /// The key's record from the cache or the store. A completed record goes into the cache.
+    /// The key's record from the cache or the store. What the store has is remembered.
     pub async fn find_record(&self, id: RecordId) -> Result<Option<Record>, StoreError> {
         if let Some(record) = self.cached_record(&id) {
             return Ok(Some(record));
         }
         let epoch = self.cache.current_epoch();
         let found = self.store.find(id).await?;
-        found.iter().for_each(|record| self.cache_completed(record, epoch));
+        found.iter().for_each(|record| self.remember(record, epoch));
         Ok(found)
     }
 

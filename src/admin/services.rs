@@ -148,7 +148,7 @@ impl ServiceApi {
                 tracing::info!(record = %id, before = current.key.state.name(), "the service has completed this key");
                 // The attempt may still be running here. New and waiting duplicates get the response all the same.
                 if let Ok(Some(record)) = store.find(id).await {
-                    self.instance.cache_completed(&record, epoch);
+                    self.instance.remember(&record, epoch);
                 }
                 wait_groups.wake(id);
             }

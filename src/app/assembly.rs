@@ -16,6 +16,7 @@ use crate::domain::ids::InstanceId;
 use crate::gate::Gate;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::key_limits::NewKeyLimits;
+use crate::instance::last_seen::LastSeenRecords;
 use crate::instance::latency::RouteLatencies;
 use crate::instance::lease::InstanceLease;
 use crate::instance::live_keys::LiveKeyLimits;
@@ -99,6 +100,7 @@ pub async fn assemble(
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache,
+        last_seen: LastSeenRecords::default(),
         shared_cache,
         key_limits: NewKeyLimits::default(),
         live_keys: LiveKeyLimits::default(),

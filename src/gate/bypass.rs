@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::admit::GuardedRequest;
+use super::decide::Decision;
 use super::outcome::Outcome;
 use super::response_context::ResponseContext;
 use super::wait::WorkResult;
 use super::{Gate, log_and_refuse};
 use crate::config::StoreDownPolicy;
 use crate::domain::attempt::AttemptLease;
+use crate::domain::execution_risk::RecordSummary;
+use crate::domain::state::KeyState;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::store::StoreError;
@@ -58,8 +61,25 @@ impl GuardedRequest {
 }
 
 impl Gate {
-    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed, or holds too
-    /// many outcomes for the store already: forgetting one would let a retry execute again.
+    /// Decides by the record that this instance has last seen, if that forbids an attempt and no attempt of the key has run here since.
+    fn decide_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Decision> {
+        let id = &guarded.reserve_request.id;
+        let mut record = self.instance.last_seen.find(id).filter(|_| self.instance.in_flight.find(id).is_none())?;
+        let until_quiet = RecordSummary::from(&record).until_quiet(guarded.rules().quiet_after);
+        if matches!(record.state, KeyState::InFlight) && until_quiet.is_zero() {
+            // It has ended since, and nobody here knows how.
+            record.state = KeyState::Unknown;
+        }
+        match guarded.decide(record) {
+            Decision::TakeOver(_) => None,
+            // The store has the response.
+            Decision::Refuse(Refusal::ResponseNotKept) => Some(Decision::Refuse(Refusal::StoreUnavailable)),
+            decision => Some(decision),
+        }
+    }
+
+    /// Refuses the request, or forwards it unguarded unless this instance knows its key as running or executed, or has last seen
+    /// it in a state that forbids an attempt, or holds too many outcomes for the store already: forgetting one would let a retry execute again.
     ///
     /// A reservation that failed may have been committed, so its token stays registered: otherwise the pass over orphans
     /// could release it. The attempt's outcome is published in the in-flight registry, and stored under its token when the
@@ -92,6 +112,7 @@ impl Gate {
         };
         let decision = match known {
             Some(record) => Err(guarded.decide(record)),
+            None if let Some(decision) = self.decide_by_last_seen(&guarded) => Err(decision),
             None => self.start_attempt(&guarded, &lease, &mut entry).and_then(|()| {
                 // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
                 let ended = self.instance.possibly_purged_record(&lease.reserve_request.id);

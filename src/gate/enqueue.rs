@@ -15,7 +15,9 @@ use super::{Gate, TAKE_OVERS_MAX, log_and_refuse};
 use crate::config::{DeliveryMode, Route};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult};
 use crate::domain::operation::OperationId;
+use crate::domain::record::Record;
 use crate::domain::sealed::SealedBytes;
+use crate::domain::state::KeyState;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::machine::fill_random;
@@ -36,6 +38,26 @@ impl GuardedRequest {
     /// Whether the request is delivered later.
     pub(super) fn is_for_later(&self) -> bool {
         is_for_later(self.route(), &self.head.headers)
+    }
+
+    /// The record of the request once it is accepted.
+    fn queued_record(&self) -> Record {
+        let request = &self.reserve_request;
+        Record {
+            id: request.id,
+            attempt: 0,
+            token: request.token,
+            recipe: request.recipe.clone(),
+            fingerprint: request.fingerprint,
+            running_for: Duration::ZERO,
+            deadline_in_ms: 0,
+            past_ttl: false,
+            late: false,
+            recovery_point: None,
+            accepted_at: Some(self.store_clock.now()),
+            state: KeyState::Queued,
+            reading: None,
+        }
     }
 
     /// The sealed request, with its reservation.
@@ -82,6 +104,7 @@ impl Gate {
             };
             let record = match enqueued {
                 Ok(EnqueueResult::Accepted) => {
+                    self.instance.last_seen.note(&guarded.queued_record());
                     let is_new = replaces.is_none();
                     guarded.count(
                         if is_new { ReservationResult::Created } else { ReservationResult::FailedRetry },
@@ -98,7 +121,7 @@ impl Gate {
             if let Ok(permit) = std::mem::replace(&mut may_use_key, Ok(NewKeyPermit::default())) {
                 permit.give_back();
             }
-            self.instance.cache_completed(&record, epoch);
+            self.instance.remember(&record, epoch);
             match guarded.decide(record) {
                 Decision::TakeOver(_) if !may_accept => return WorkResult::refused(Refusal::StoreUnavailable),
                 Decision::TakeOver(found) => replaces = Some(found),

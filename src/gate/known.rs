@@ -35,6 +35,9 @@ impl Gate {
         let own_suffices = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
         match self.instance.store.find(guarded.reserve_request.id).await {
             Ok(Some(stored)) => {
+                if !matches!(stored.state, KeyState::Completed(_)) {
+                    self.instance.last_seen.note(&stored);
+                }
                 let stored = guarded.store_clock.certain(stored, guarded.reserve_request.time_limit);
                 let is_later = match stored.state {
                     // One past its TTL is what the own attempt has replaced.

@@ -65,11 +65,11 @@ pub(super) async fn persist(
     // looks. A duplicate finds the record in one of the two at any time.
     match &result {
         Ok(SettleResult::Done { expires_at }) => {
-            cache_completed(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
+            remember_outcome(instance, settlement.outcome.clone(), *expires_at, &entry, epoch)
         }
         Ok(SettleResult::Fenced(Some(record))) => {
             warn_of_another_attempt(&settlement, record);
-            instance.cache_completed(record, epoch);
+            instance.remember(record, epoch);
         }
         Ok(SettleResult::Fenced(None)) | Err(_) => {}
     }
@@ -98,19 +98,23 @@ fn count_unknown(instance: &Instance, settlement: &Settlement) {
     }
 }
 
-fn cache_completed(
+fn remember_outcome(
     instance: &Instance,
     outcome: AttemptOutcome,
     expires_at: Option<SystemTime>,
     entry: &InFlightEntry,
     epoch: CacheEpoch,
 ) {
-    if let (AttemptOutcome::Completed { response, .. }, Some(expires_at), Some(record)) =
-        (outcome, expires_at, entry.record())
-    {
-        let state = KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) });
-        instance.cache_completed(&Record { state, ..record.clone() }, epoch);
-    }
+    let Some(record) = entry.record() else { return };
+    let state = match outcome {
+        AttemptOutcome::Completed { response, .. } => KeyState::Completed(CompletedResponse { response, expires_at }),
+        AttemptOutcome::Retryable { .. } => KeyState::Retryable,
+        AttemptOutcome::Unknown(_) => KeyState::Unknown,
+    };
+    // The times of the record are those of its reservation.
+    let running_for = entry.registered_at().elapsed();
+    let deadline_in_ms = record.deadline_in_ms - i64::try_from(running_for.as_millis()).unwrap_or(i64::MAX);
+    instance.remember(&Record { state, running_for, deadline_in_ms, ..record.clone() }, epoch);
 }
 
 /// Tries until the store takes the settlement or the drain's time is over. An outage may last longer than the TTL, which begins
@@ -140,7 +144,7 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
                 Ok(result) => {
                     count_late(&instance, &settlement, &result);
                     if let SettleResult::Done { expires_at } = result {
-                        cache_completed(&instance, settlement.outcome.clone(), expires_at, &entry, epoch);
+                        remember_outcome(&instance, settlement.outcome.clone(), expires_at, &entry, epoch);
                     }
                     drop(entry);
                     instance.wait_groups.wake(settlement.id);

@@ -484,3 +484,96 @@ async fn a_draining_proxy_bypasses_nothing() {
     assert_eq!(world.proxy.ended().await, Some(0));
     assert_eq!(world.upstream.calls(), 1);
 }
+
+/// A state that this instance has seen, and the outcome of the same retry before and during the outage.
+struct SeenState {
+    key: &'static str,
+    path: &'static str,
+    /// The assignments that bring the key into a state that takes long otherwise.
+    made_by: Option<&'static str>,
+    before: (u16, &'static str),
+    during: (u16, &'static str),
+}
+
+#[tokio::test]
+async fn a_bypass_executes_nothing_that_the_last_seen_state_of_the_key_forbids() {
+    let seen = |key, path, made_by, before| SeenState { key, path, made_by, before, during: before };
+    let expire = "state = 'expired', remember_ms = null, status = null, fields = null, body = null";
+    let states = [
+        seen("unknown", "/pay", None, (409, "outcome-unknown")),
+        seen("dead", "/pay", Some("state = 'dead'"), (409, "outcome-unknown")),
+        seen("expired", "/pay", Some(expire), (410, "key-expired")),
+        seen("late", "/late", None, (410, "key-expired")),
+        seen("queued", "/prefer", None, (202, "")),
+        seen("running-elsewhere", "/pay", None, (409, "in-flight")),
+        seen("reused", "/pay", None, (422, "key-reused")),
+        // Not cached. The store has the response, and nobody else.
+        SeenState { during: (503, "store-unavailable"), ..seen("completed", "/pay", None, (201, "")) },
+    ];
+    let pay = |wait: &str| format!("store_down = \"bypass\"\n{wait}");
+    let (world, wire) = remote(|setup| {
+        setup
+            .top("secret = \"a secret of some length\"\ncache = { memory = \"0B\" }")
+            .store("reap_every = \"10m\"")
+            .route(&route("pay", &pay("after_ttl = \"refuse\"")))
+            .route(&route("late", &pay("ttl = \"1s\"\nafter_ttl = \"refuse\"")))
+            .route(&route("prefer", &pay("delivery = \"prefer\"\nretry = { base = \"1h\", cap = \"1h\" }")))
+    })
+    .await;
+    let other = world.setup.start().await;
+    let request = |proxy: &Proxy, state: &SeenState| proxy.post(state.path).key(state.key).body("x");
+    let hold = Hold::new();
+    for state in &states {
+        let calls = world.upstream.calls();
+        match state.key {
+            // Unknown by an attempt of this instance, and never read from the store.
+            "unknown" => {
+                world.upstream.then(Answer::close());
+                assert_eq!(request(&world.proxy, state).send().await.status, 502);
+            }
+            "queued" => {
+                world.upstream.then(Answer::status(503).field("Oncegate-Decision", "release"));
+                let accepted = request(&world.proxy, state).field("Prefer", "respond-async").send().await;
+                assert_eq!(accepted.status, 202);
+            }
+            "running-elsewhere" => {
+                world.upstream.then(Answer::status(201).hold(&hold));
+                let first = request(&other, state);
+                tokio::spawn(async move { first.send().await });
+            }
+            "dead" => {
+                world.upstream.then(Answer::close());
+                assert_eq!(request(&other, state).send().await.status, 502);
+            }
+            "reused" => assert_eq!(other.post("/pay").key("reused").body("y").send().await.status, 201),
+            _ => assert_eq!(request(&other, state).send().await.status, 201),
+        }
+        world.upstream.wait_for_executed(calls + 1).await;
+        if let Some(made_by) = state.made_by {
+            world.store.tamper(&format!("update keys set {made_by} where key = '{}'::bytea", state.key)).await;
+        }
+    }
+    for state in states.iter().filter(|state| state.key != "unknown") {
+        eventually(TEST_TIMEOUT, async || {
+            let answer = request(&world.proxy, state).send().await;
+            let slug = if answer.status < 400 { String::new() } else { answer.outcome().1 };
+            ((answer.status, &*slug) == state.before).then_some(())
+        })
+        .await;
+    }
+    wire.cut();
+    let calls = world.upstream.calls();
+    // Before and after the breaker opens.
+    for _ in 0..4 {
+        for state in &states {
+            let answer = request(&world.proxy, state).send().await;
+            let slug = if answer.status < 400 { String::new() } else { answer.outcome().1 };
+            assert_eq!((answer.status, &*slug), state.during, "{}: {}", state.key, answer.text());
+        }
+    }
+    assert_eq!(world.upstream.calls(), calls, "nothing was forwarded");
+    // A key that this instance has never seen is.
+    world.upstream.answer_all(Answer::status(201));
+    assert_eq!(world.pay("new").send().await.oncegate_status(), Some("bypassed"));
+    hold.release();
+}

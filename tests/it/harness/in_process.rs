@@ -72,6 +72,7 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
+        last_seen: Default::default(),
         shared_cache: None,
         bodies: BodyBudget::new(config.limits.held_bodies),
         response_bodies: BodyBudget::new(config.limits.held_bodies),
