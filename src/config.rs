@@ -38,7 +38,7 @@ pub use reconcile_url::ReconcileUrl;
 pub use redis_server::RedisServer;
 pub use route::{ForwardKey, InFlightPolicy, KeyRule, KeySource, KeySpace, Route, RouteMode, StoreDownPolicy};
 pub use route_settings::RouteSetting;
-pub use routes::parse_ttl;
+pub use routes::{BODY_BYTES_MAX, parse_ttl};
 pub use schema::schema;
 pub use scope::{ScopePart, ScopeRule, ScopeSource};
 pub use service_url::parse as parse_service_url;

@@ -333,7 +333,9 @@ impl Gate {
         let epoch = cache.current_epoch();
         let mut entry = in_flight.register(guarded.reserve_request.token);
         let mut reserving_since = BootInstant::now();
-        let may_start = if !instance_lease.may_start() || self.instance.drain_expired.is_cancelled() {
+        let may_start = if let Some(refusal) = &guarded.broken_rule {
+            Err(StartHindrance::RuleBroken(refusal.clone()))
+        } else if !instance_lease.may_start() || self.instance.drain_expired.is_cancelled() {
             Err(StartHindrance::NoLease)
         } else if self.instance.bodies.is_full()
             || self.instance.response_bodies.is_full()
@@ -343,7 +345,7 @@ impl Gate {
         } else {
             Ok(())
         };
-        let mut result = match self.reserve(&guarded, may_start, context).await {
+        let mut result = match self.reserve(&guarded, may_start.clone(), context).await {
             Ok(result) => result,
             Err(failure) => return Box::pin(self.without_reservation(guarded, failure, entry, context)).await,
         };
@@ -368,8 +370,8 @@ impl Gate {
             };
             self.instance.remember(&record, epoch);
             match guarded.decide(record) {
-                Decision::TakeOver(_) if let Err(hindrance) = may_start => {
-                    return WorkResult::refused(hindrance.into_refusal());
+                Decision::TakeOver(_) if let Err(hindrance) = &may_start => {
+                    return WorkResult::refused(hindrance.clone().into_refusal());
                 }
                 // A take-over that nobody looks at would leave the key in flight.
                 Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,

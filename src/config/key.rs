@@ -9,7 +9,7 @@ use crate::domain::key::{KeyLimits, KeySyntax};
 use canonical_json::Pointer;
 
 /// The store has an index of keys, and index entries have an upper bound: 1024 leaves room for the other columns.
-const KEY_LENGTH_MAX: usize = 1024;
+const KEY_LENGTH_MAX: usize = KeyLimits::WIDEST.length_max;
 
 /// Fields about the connection, the message's length or the caller, which cannot carry a key as well.
 const UNUSABLE_FIELDS: [&str; 13] = [

@@ -26,7 +26,7 @@ use crate::domain::route_table::Spelling;
 pub(super) const BUILT_IN: &str = "name = 'default'\npath = '/{*rest}'";
 
 /// Many bodies are in memory at once, and each is written to a database.
-const BODY_BYTES_MAX: u64 = 64 << 20;
+pub const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// The keys at the top that routes fall back to; `limits` there is another table than a route's.
 const TOP_FALLBACKS: [&str; 3] = ["cors", "upstream", "upstream_tls"];
@@ -377,7 +377,7 @@ fn read_upstream(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Ar
 fn parse_body_size(text: &str) -> Result<usize, String> {
     match units::parse_size(text)? {
         0 => Err("leaves no room for any body".into()),
-        bytes if bytes > BODY_BYTES_MAX => {
+        bytes if bytes > BODY_BYTES_MAX as u64 => {
             Err("is too much: bodies are held in memory and stored whole; write `64MiB` at most".into())
         }
         bytes => usize::try_from(bytes).map_err(|_| "is more than this machine can address".into()),

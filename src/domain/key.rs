@@ -22,12 +22,11 @@ impl Key {
             KeySyntax::SfString => sf_string(value)?,
             KeySyntax::Uuid => uuid(value)?,
         };
-        match key.len() {
-            0 => Err(KeyError::Empty),
-            length if length < limits.length_min => Err(KeyError::TooShort),
-            length if length > limits.length_max => Err(KeyError::TooLong),
-            _ => Ok(Self(key.into())),
+        if key.is_empty() {
+            return Err(KeyError::Empty);
         }
+        let key = Self(key.into());
+        limits.check(&key).map(|()| key)
     }
 
     /// Reads the stored bytes; `None` if they are no key.
@@ -86,6 +85,23 @@ pub struct KeyLimits {
     pub length_min: usize,
     /// The longest key.
     pub length_max: usize,
+}
+
+impl KeyLimits {
+    /// The limits within which all limits are: no key outside of them was ever stored.
+    pub const WIDEST: Self = Self { length_min: 1, length_max: 1024 };
+
+    /// Checks the length of a key that was read within other limits.
+    ///
+    /// # Errors
+    /// [`KeyError::TooShort`] or [`KeyError::TooLong`].
+    pub fn check(&self, key: &Key) -> Result<(), KeyError> {
+        match key.0.len() {
+            length if length < self.length_min => Err(KeyError::TooShort),
+            length if length > self.length_max => Err(KeyError::TooLong),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why a value is no key.

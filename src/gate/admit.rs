@@ -15,12 +15,12 @@ use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig};
 use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
-use crate::config::{Config, Route, RouteMode};
+use crate::config::{BODY_BYTES_MAX, Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
 use crate::domain::ids::Token;
 use crate::domain::kept_path;
-use crate::domain::key::Key;
+use crate::domain::key::{Key, KeyLimits};
 use crate::domain::normal_path::{has_unsafe_character, normal_form};
 use crate::domain::record::Record;
 use crate::domain::route_table::{RouteMatch, Spelling};
@@ -35,6 +35,7 @@ use crate::upstream::UpstreamClient;
 
 use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
 use origin::{client_address, request_origin};
+use read_body::BodyReader;
 use scope::CallerProofs;
 use token::{CallerToken, verify_token};
 
@@ -54,6 +55,7 @@ pub(super) mod origin;
 pub(super) mod read_body;
 pub(super) mod scope;
 mod single_field;
+mod stored_key;
 pub mod token;
 
 /// An admitted request.
@@ -152,17 +154,27 @@ impl Gate {
             return Err(Refusal::Draining);
         }
         // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-        self.check_head(&search, &head, route, context)?;
+        let mut broken_rule = self.check_head(&search, &head, route, context).await?;
         let mut share = self.instance.bodies.share();
-        let body = match search {
+        let body = match &search {
             IdentitySearch::NoKey => Body::Streaming(body),
             IdentitySearch::Found(_) | IdentitySearch::InBody => {
-                Body::whole(read_body::read_body(body, &head.headers, route.max_request_body, &mut share).await?)
+                let mut reader = BodyReader::new(body, &head.headers);
+                let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
+                    (None, IdentitySearch::Found(identity)) => {
+                        let refusal = Refusal::RequestTooLarge(route.max_request_body);
+                        broken_rule = Some(self.check_stored(identity, refusal, route).await?);
+                        reader.read(BODY_BYTES_MAX, &mut share).await?
+                    }
+                    (data, _) => data,
+                };
+                // Without the whole body there is no key in it to look up.
+                Body::whole(data.ok_or(Refusal::RequestTooLarge(route.max_request_body))?)
             }
         };
         if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
             search = self.identify(&head, Some(data), &origin, active).await?;
-            self.check_head(&search, &head, route, context)?;
+            broken_rule = self.check_head(&search, &head, route, context).await?;
         }
         // A drain may have begun while the body came in.
         if matches!(search, IdentitySearch::Found(_)) && self.draining.is_cancelled() {
@@ -187,6 +199,7 @@ impl Gate {
                     active: active.clone(),
                     secrets,
                     can_wait_for_store: false,
+                    broken_rule,
                     store_clock: Arc::clone(&self.instance.store_clock),
                 };
                 Ok(Admission::Guarded(Box::new(guarded)))
@@ -209,26 +222,39 @@ impl Gate {
     ) -> Result<IdentitySearch, Refusal> {
         let (service, salt) = (&self.instance.config.service, &self.instance.salt);
         let proofs = CallerProofs::new(origin, &CallerToken::Unread);
-        let input = IdentityInput { head, body, proofs, route: &active.route, service, salt };
+        // A key that was stored under other limits is still found.
+        let key_limits = KeyLimits::WIDEST;
+        let input = IdentityInput { head, body, proofs, route: &active.route, key_limits, service, salt };
         identify(input, active.token_verifier.as_deref()).await
     }
 
-    /// Checks the head of a request by what is known of its key, and notes the key.
-    fn check_head(
+    /// Checks the head of a request by what is known of its key, and notes the key. Returns the refusal of a new request that breaks
+    /// a rule of the route: the key has a record all the same, which was made under an earlier rule.
+    ///
+    /// # Errors
+    /// The refusal of a request without such a record.
+    async fn check_head(
         &self,
         search: &IdentitySearch,
         head: &request::Parts,
         route: &Route,
         context: &mut ResponseContext,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Option<Refusal>, Refusal> {
         let identity = match search {
             IdentitySearch::Found(identity) => identity,
-            IdentitySearch::InBody => return Ok(()),
-            IdentitySearch::NoKey => return check_without_key(&head.headers, route),
+            IdentitySearch::InBody => return Ok(None),
+            IdentitySearch::NoKey => return check_without_key(&head.headers, route).map(|()| None),
         };
         context.with_trace(|trace| trace.note_key(&identity.key));
+        let now = || self.instance.store_clock.now();
+        let checked = route.key.limits.check(&identity.key).map_err(Refusal::from);
+        if checked.is_ok() {
+            echo_key(head, route, context);
+        }
+        let Err(refusal) = checked.and_then(|()| first_sent::check(&head.headers, route, now)) else { return Ok(None) };
+        let refusal = Box::pin(self.check_stored(identity, refusal, route)).await?;
         echo_key(head, route, context);
-        first_sent::check(&head.headers, route, || self.instance.store_clock.now())
+        Ok(Some(refusal))
     }
 
     /// Lets the refusal of a request that would go around a route's guard look like the route's other refusals.

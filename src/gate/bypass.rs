@@ -24,6 +24,8 @@ pub(super) enum ReserveFailure {
     NoLease(Option<StoreError>),
     /// Bodies fill their memory, and the store has no record of the key.
     Overloaded,
+    /// The request breaks a rule of its route, and the store has no record of the key.
+    RuleBroken(Refusal),
     /// The store failed, or could not be asked.
     Store(StoreError),
     /// The caller may use no new key for so long, and the store has no record of this one.
@@ -39,7 +41,7 @@ impl ReserveFailure {
                 StoreError::Corrupt(_) | StoreError::Failed(_) | StoreError::Taken(_) => None,
                 StoreError::TimedOut | StoreError::Unavailable(_) => Some(error),
             },
-            Self::NoLease(None) | Self::Overloaded | Self::TooManyKeys(_) => None,
+            Self::NoLease(None) | Self::Overloaded | Self::RuleBroken(_) | Self::TooManyKeys(_) => None,
         }
     }
 
@@ -48,6 +50,7 @@ impl ReserveFailure {
             Self::NoLease(Some(error)) | Self::Store(error) => log_and_refuse(error),
             Self::NoLease(None) => Refusal::StoreUnavailable,
             Self::Overloaded => Refusal::Overloaded(ReachedLimit::HeldBodies),
+            Self::RuleBroken(refusal) => refusal,
             Self::TooManyKeys(wait) => guarded.refuse_new_key(wait),
         }
     }
@@ -56,7 +59,8 @@ impl ReserveFailure {
 impl GuardedRequest {
     /// Whether the request may be forwarded unguarded while the store is away.
     pub(super) fn may_bypass(&self) -> bool {
-        self.route().store_down == StoreDownPolicy::Bypass && !self.can_wait_for_store
+        let is_allowed = !self.can_wait_for_store && self.broken_rule.is_none();
+        is_allowed && self.route().store_down == StoreDownPolicy::Bypass
     }
 }
 

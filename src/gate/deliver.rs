@@ -101,6 +101,7 @@ impl Gate {
             active: active.clone(),
             secrets: live.config.secrets.clone(),
             can_wait_for_store: true,
+            broken_rule: None,
             store_clock: Arc::clone(&self.instance.store_clock),
         });
         if self.start_attempt(&guarded, &lease, &mut entry).is_err() {

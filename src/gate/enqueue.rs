@@ -84,17 +84,22 @@ impl Gate {
         let mut replaces = None;
         // Under another salt than the store's, a retry elsewhere would not find the request, and accept it again.
         let Instance { salt_replaced, is_salt_doubtful, .. } = &*self.instance;
-        let may_accept = !salt_replaced.is_cancelled() && !is_salt_doubtful.load(Ordering::Acquire);
+        let hindrance = match &guarded.broken_rule {
+            Some(refusal) => Some(refusal.clone()),
+            None => (salt_replaced.is_cancelled() || is_salt_doubtful.load(Ordering::Acquire))
+                .then_some(Refusal::StoreUnavailable),
+        };
         for _ in 0..=TAKE_OVERS_MAX {
-            let is_refused = !may_accept || (may_use_key.is_err() && replaces.is_none());
+            let is_refused = hindrance.is_some() || (may_use_key.is_err() && replaces.is_none());
             let enqueued = if is_refused {
                 // The caller's earlier requests are answered as ever.
                 match self.instance.store.find(request.reserve_request.id).await {
                     Ok(Some(record)) => Ok(EnqueueResult::Taken(record)),
                     Ok(None) => {
-                        return WorkResult::refused(match may_use_key {
-                            Err(wait) if may_accept => guarded.refuse_new_key(wait),
-                            _ => Refusal::StoreUnavailable,
+                        return WorkResult::refused(match (hindrance, may_use_key) {
+                            (Some(refusal), _) => refusal,
+                            (None, Err(wait)) => guarded.refuse_new_key(wait),
+                            (None, Ok(_)) => Refusal::StoreUnavailable,
                         });
                     }
                     Err(error) => Err(error),
@@ -123,7 +128,7 @@ impl Gate {
             }
             self.instance.remember(&record, epoch);
             match guarded.decide(record) {
-                Decision::TakeOver(_) if !may_accept => return WorkResult::refused(Refusal::StoreUnavailable),
+                Decision::TakeOver(_) if let Some(refusal) = hindrance => return WorkResult::refused(refusal),
                 Decision::TakeOver(found) => replaces = Some(found),
                 decision => return self.answer(guarded, decision),
             }

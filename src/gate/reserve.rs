@@ -13,13 +13,15 @@ use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::seeded_bug::SeededBug;
 
 /// The reason why this instance starts no attempt.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum StartHindrance {
     /// It has no valid lease, or its drain is over.
     NoLease,
     /// Bodies, or outcomes that the store does not take, fill their memory. Requests without a body, whose responses may be large, would
     /// add to it.
     Overloaded,
+    /// The request breaks a rule of its route.
+    RuleBroken(Refusal),
 }
 
 impl StartHindrance {
@@ -27,6 +29,7 @@ impl StartHindrance {
         match self {
             Self::NoLease => Refusal::StoreUnavailable,
             Self::Overloaded => Refusal::Overloaded(ReachedLimit::HeldBodies),
+            Self::RuleBroken(refusal) => refusal,
         }
     }
 }
@@ -60,6 +63,7 @@ impl Gate {
             },
             Err(StartHindrance::NoLease) => ReserveFailure::NoLease(None),
             Err(StartHindrance::Overloaded) => ReserveFailure::Overloaded,
+            Err(StartHindrance::RuleBroken(refusal)) => ReserveFailure::RuleBroken(refusal),
         };
         match context.timed(TraceStage::Reserve, pin!(store.find(guarded.reserve_request.id))).await {
             Ok(Some(record)) => Ok(ReserveResult::Taken(record)),

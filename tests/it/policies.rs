@@ -17,6 +17,7 @@ mod live_keys;
 mod loops;
 mod many_waiters;
 mod misspelled_fields;
+mod narrower_rules;
 mod observe;
 mod protocols;
 pub mod reload;

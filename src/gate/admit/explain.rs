@@ -164,7 +164,7 @@ fn caller_and_key<'a>(
     let (service, salt) = (&config.service, &Salt::new([0; 32]));
     let input = |body, token| {
         let proofs = CallerProofs { untrusted_peer: None, token, certificate: caller.certificate.as_ref() };
-        IdentityInput { head, body, proofs, route, service, salt }
+        IdentityInput { head, body, proofs, route, key_limits: route.key.limits, service, salt }
     };
     let in_head = identity::find_key(&input(None, &CallerToken::Unread))?;
     let has_key = !matches!(identity::find_key(&input(Some(body), &CallerToken::Unread))?, KeySearch::NoKey);

@@ -39,6 +39,9 @@ pub struct GuardedRequest {
     pub(in crate::gate) secrets: Secrets,
     /// Whether the sender can wait until the store is back. Such a request is never forwarded unguarded.
     pub(in crate::gate) can_wait_for_store: bool,
+    /// The refusal that the request gets unless its key's record decides: it breaks a rule of its route, and the key may have been
+    /// made before the rule was. Such a request starts no attempt, and is never forwarded unguarded.
+    pub(in crate::gate) broken_rule: Option<Refusal>,
     /// The judge of the times in the key's record.
     pub(in crate::gate) store_clock: Arc<StoreClock>,
 }

@@ -8,7 +8,7 @@ use super::scope::CallerProofs;
 use super::{key_location, scope};
 use crate::config::{KeySpace, Route};
 use crate::domain::ids::RecordId;
-use crate::domain::key::Key;
+use crate::domain::key::{Key, KeyLimits};
 use crate::domain::normal_path::key_path;
 use crate::domain::scope::{Salt, Scope};
 use crate::domain::space::SpaceHash;
@@ -23,6 +23,8 @@ pub(super) struct IdentityInput<'a> {
     pub(super) body: Option<&'a [u8]>,
     pub(super) proofs: CallerProofs<'a>,
     pub(super) route: &'a Route,
+    /// The lengths of keys: the route's own, or wider ones where a key outside of those may be stored.
+    pub(super) key_limits: KeyLimits,
     pub(super) service: &'a Arc<str>,
     pub(super) salt: &'a Salt,
 }
@@ -82,7 +84,7 @@ pub(super) enum KeySearch {
 /// # Errors
 /// The refusal of a request whose key cannot be used.
 pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> {
-    let IdentityInput { head, body, route, .. } = *input;
+    let IdentityInput { head, body, route, key_limits, .. } = *input;
     let in_head = key_location::in_head(head, &route.key)?;
     let found = match (in_head, body) {
         (Some(key), _) => Some(key),
@@ -91,8 +93,8 @@ pub(super) fn find_key(input: &IdentityInput<'_>) -> Result<KeySearch, Refusal> 
         (None, Some(body)) => key_location::in_body(&head.headers, body, &route.key)?,
     };
     let Some(key) = found else { return Ok(KeySearch::NoKey) };
-    let key = Key::parse(&key, route.key.syntax, route.key.limits)?;
-    key_location::check_other_fields(head, &route.key, &key)?;
+    let key = Key::parse(&key, route.key.syntax, key_limits)?;
+    key_location::check_other_fields(head, &route.key, key_limits, &key)?;
     Ok(KeySearch::Found(key))
 }
 

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, request};
 
 use crate::config::{KeyRule, KeySource};
 use crate::domain::fingerprint::form;
-use crate::domain::key::{Key, KeyError};
+use crate::domain::key::{Key, KeyError, KeyLimits};
 use crate::protocol::refusal::Refusal;
 use canonical_json::{Scalar, value_at};
 
@@ -28,11 +28,16 @@ pub(super) fn in_head(head: &request::Parts, rule: &KeyRule) -> FoundKey {
 }
 
 /// Refuses a request in which another field for the key has another key than `key`, which came in the first that is present.
-pub(super) fn check_other_fields(head: &request::Parts, rule: &KeyRule, key: &Key) -> Result<(), Refusal> {
+pub(super) fn check_other_fields(
+    head: &request::Parts,
+    rule: &KeyRule,
+    limits: KeyLimits,
+    key: &Key,
+) -> Result<(), Refusal> {
     for name in rule.headers().skip(1) {
         let other = only(head.headers.get_all(name).iter().map(|value| value.as_bytes().to_vec()))?;
         if let Some(other) = other
-            && Key::parse(&other, rule.syntax, rule.limits)? != *key
+            && Key::parse(&other, rule.syntax, limits)? != *key
         {
             return Err(Refusal::KeyInvalid("The request has different keys in two fields."));
         }

@@ -12,7 +12,7 @@ use super::scope::CallerProofs;
 use super::token::CallerToken;
 use super::{GuardedRequest, RequestView, check_path, scope};
 use crate::config::{Consumer, Route, RouteMode};
-use crate::domain::key::Key;
+use crate::domain::key::{Key, KeyLimits};
 use crate::domain::route_table::RouteMatch;
 use crate::gate::{Gate, LiveConfig, first_sent};
 use crate::protocol::fields::RequestOrigin;
@@ -88,18 +88,21 @@ impl Gate {
             }
         };
         let route = &active.route;
-        if body.len() > route.max_request_body {
-            return Err(Refusal::RequestTooLarge(route.max_request_body).into());
-        }
         let (mut head, ()) = Request::new(()).into_parts();
         (head.method, head.uri, head.headers) = (Method::POST, uri, headers);
-        let key_parsed = Key::parse(&key, route.key.syntax, route.key.limits).map_err(Refusal::from)?;
+        // A key that was stored under other limits is still found.
+        let key_parsed = Key::parse(&key, route.key.syntax, KeyLimits::WIDEST).map_err(Refusal::from)?;
         // A queue that is configured here is trusted: its publishers set the scope's headers.
         let proofs = CallerProofs { untrusted_peer: None, token: &CallerToken::Unread, certificate: None };
         let caller = scope::read_parts(&consumer.scope, &head, proofs)?;
-        if let Some(max_age) = route.max_age {
-            first_sent::check_age(&head.headers, max_age, self.instance.store_clock.now())?;
-        }
+        let now = self.instance.store_clock.now();
+        let check_body = || match body.len() > route.max_request_body {
+            true => Err(Refusal::RequestTooLarge(route.max_request_body)),
+            false => Ok(()),
+        };
+        let check_age = || route.max_age.map_or(Ok(()), |limit| first_sent::check_age(&head.headers, limit, now));
+        let check_key = || route.key.limits.check(&key_parsed).map_err(Refusal::from);
+        let broken_rule = check_body().and_then(|()| check_key()).and_then(|()| check_age()).err();
         // The consumer says which key counts. The service must not find another one in a field that it may prefer.
         for name in route.key.headers() {
             head.headers.remove(name);
@@ -133,6 +136,7 @@ impl Gate {
             active,
             secrets,
             can_wait_for_store,
+            broken_rule,
             store_clock,
         }))
     }

@@ -136,7 +136,8 @@ impl Instance {
     ) -> Result<IdentitySearch, Refusal> {
         let ObservedHead { head, origin, route, verifier, service, .. } = *observed;
         let (proofs, salt) = (CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
-        identify(IdentityInput { head, body, proofs, route, service, salt }, verifier).await
+        let key_limits = route.key.limits;
+        identify(IdentityInput { head, body, proofs, route, key_limits, service, salt }, verifier).await
     }
 
     /// Checks an observed request by what is known of its key.

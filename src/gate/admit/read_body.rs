@@ -13,54 +13,87 @@ use crate::protocol::refusal::{ReachedLimit, Refusal};
 pub(in crate::gate) const BODY_BROKE_OFF: Refusal =
     Refusal::BadRequest(StatusCode::BAD_REQUEST, "The request's body is not framed as it says, or broke off.");
 
-/// Reads a whole body, which counts in `share`. Drops its trailers, because nothing after the body may change its meaning.
-pub(super) async fn read_body(
-    mut body: RequestBody,
-    headers: &HeaderMap,
-    bytes_max: usize,
-    share: &mut BudgetShare,
-) -> Result<Bytes, Refusal> {
-    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-    if announced.is_some_and(|length| length > bytes_max as u64) {
-        return Err(Refusal::RequestTooLarge(bytes_max));
+/// Reads a body whole, up to a limit; a larger one can be read on with another limit.
+pub(super) struct BodyReader {
+    body: RequestBody,
+    announced: Option<u64>,
+    /// The only piece so far. A body in one piece, as most are, is never copied.
+    first: Option<Bytes>,
+    all: Vec<u8>,
+    /// The piece that was over the limit.
+    next: Option<Bytes>,
+}
+
+impl BodyReader {
+    pub(super) fn new(body: RequestBody, headers: &HeaderMap) -> Self {
+        let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Self { body, announced, first: None, all: Vec::new(), next: None }
     }
-    let announced = announced.and_then(|length| usize::try_from(length).ok());
-    let mut first: Option<Bytes> = None;
-    let mut all = Vec::new();
-    let mut length = 0;
-    loop {
-        if http_body::Body::is_end_stream(&body) {
-            break;
+
+    /// Reads on. `None` if the body is over `bytes_max`: nothing that was read is lost. The body counts in `share`. Its trailers are
+    /// dropped, because nothing after the body may change its meaning.
+    pub(super) async fn read(&mut self, bytes_max: usize, share: &mut BudgetShare) -> Result<Option<Bytes>, Refusal> {
+        // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
+        if self.announced.is_some_and(|length| length > bytes_max as u64) {
+            return Ok(None);
         }
-        let frame = match body.frame().await {
-            None => break,
-            Some(Err(RequestBodyError::TooSlow)) => return Err(Refusal::RequestTimeout),
-            Some(Err(RequestBodyError::Broken(_))) => return Err(BODY_BROKE_OFF),
-            Some(Ok(frame)) => frame,
-        };
-        let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length > bytes_max {
-            return Err(Refusal::RequestTooLarge(bytes_max));
+        while let Some(data) = self.next_piece().await? {
+            let length = self.length() + data.len();
+            if length > bytes_max {
+                self.next = Some(data);
+                return Ok(None);
+            }
+            self.add(data, length, bytes_max, share)?;
         }
+        let all = std::mem::take(&mut self.all);
+        Ok(Some(self.first.take().unwrap_or_else(|| all.into())))
+    }
+
+    fn length(&self) -> usize {
+        self.first.as_ref().map_or(self.all.len(), Bytes::len)
+    }
+
+    /// The next piece of data; `None` at the end.
+    async fn next_piece(&mut self) -> Result<Option<Bytes>, Refusal> {
+        if self.next.is_some() {
+            return Ok(self.next.take());
+        }
+        loop {
+            if http_body::Body::is_end_stream(&self.body) {
+                return Ok(None);
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(RequestBodyError::TooSlow)) => return Err(Refusal::RequestTimeout),
+                Some(Err(RequestBodyError::Broken(_))) => return Err(BODY_BROKE_OFF),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, data: Bytes, length: usize, bytes_max: usize, share: &mut BudgetShare) -> Result<(), Refusal> {
+        let announced = self.announced.and_then(|length| usize::try_from(length).ok());
         let arrived = Arrived::of(length, announced.unwrap_or(bytes_max));
-        // A body in one piece, as most are, is never copied.
         if length == data.len() {
             count(share, data.len(), arrived)?;
-            first = Some(data);
-            continue;
+            self.first = Some(data);
+            return Ok(());
         }
+        let all = &mut self.all;
         if length > all.capacity() {
             let capacity = grown_capacity(length, arrived, announced, bytes_max);
-            let counted = first.as_ref().map_or(all.capacity(), Bytes::len);
+            let counted = self.first.as_ref().map_or(all.capacity(), Bytes::len);
             count(share, capacity - counted, arrived)?;
             all.reserve_exact(capacity - all.len());
         }
-        all.extend_from_slice(&first.take().unwrap_or_default());
+        all.extend_from_slice(&self.first.take().unwrap_or_default());
         all.extend_from_slice(&data);
+        Ok(())
     }
-    Ok(first.unwrap_or_else(|| all.into()))
 }
 
 fn count(share: &mut BudgetShare, bytes: usize, arrived: Arrived) -> Result<(), Refusal> {

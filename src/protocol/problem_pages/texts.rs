@@ -166,8 +166,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         executed: "No. The request was not forwarded.",
         client: "Send less, or send the large part in another way and refer to it. If more than 64 KiB of the body are \
                  left unsent, the answer says `Connection: close`.",
-        operator: "The limit is the route's `max_request_body`. Send uploads to a path that no route guards: there \
-                   bodies stream through.",
+        operator: "The limit is the route's `max_request_body`; a retry of a stored key is answered although it is \
+                   larger. Send uploads to a path that no route guards: there bodies stream through.",
     },
     ProblemPage {
         slug: "request-too-old",
@@ -175,8 +175,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
                 ago than this route allows. Its key may have been deleted since.",
         executed: "Not now. An earlier attempt may have been executed.",
         client: "Ask the service how the first attempt ended. A new operation needs a new key and its own time.",
-        operator: "The limit is the route's `max_age`, by the store's clock. If new requests are refused, compare the \
-                   clients' clocks.",
+        operator: "The limit is the route's `max_age`, by the store's clock; a retry of a stored key is answered \
+                   although it is older. If new requests are refused, compare the clients' clocks.",
     },
     ProblemPage {
         slug: "response-corrupt",

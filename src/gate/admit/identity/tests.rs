@@ -49,6 +49,7 @@ fn search(config: &Config, sample: &Sample<'_>) -> Result<IdentitySearch, Refusa
             certificate: None,
         },
         route: &config.routes[0],
+        key_limits: config.routes[0].key.limits,
         service: &"default".into(),
         salt: &Salt::new([7; 32]),
     })
