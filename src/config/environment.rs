@@ -1,6 +1,7 @@
 //! The process in which a configuration is loaded: environment variables, files and certificate authorities.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -20,9 +21,15 @@ pub trait Environment {
     /// Whether everybody on the machine may read a file.
     fn is_readable_by_all(&self, path: &Path) -> bool;
 
+    /// Whether a file is a database of SQLite's, or empty.
+    fn is_database(&self, path: &Path) -> bool;
+
     /// The authorities that services are verified with.
     fn authorities(&self) -> Authorities;
 }
+
+/// The first bytes of each database (<https://www.sqlite.org/fileformat.html>, section 1.3.1).
+const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
 
 /// The environment and the files of this process.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +47,12 @@ impl Environment for ProcessEnvironment {
     fn is_readable_by_all(&self, path: &Path) -> bool {
         const OTHERS_READ: u32 = 0o004;
         std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & OTHERS_READ != 0)
+    }
+
+    fn is_database(&self, path: &Path) -> bool {
+        let mut header = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(SQLITE_HEADER.len() as u64).read_to_end(&mut header));
+        read.is_ok() && (header.is_empty() || header == SQLITE_HEADER)
     }
 
     fn authorities(&self) -> Authorities {
@@ -81,6 +94,10 @@ impl Environment for FakeEnvironment {
 
     fn is_readable_by_all(&self, _: &Path) -> bool {
         self.readable_by_all
+    }
+
+    fn is_database(&self, _: &Path) -> bool {
+        true
     }
 
     fn authorities(&self) -> Authorities {

@@ -32,8 +32,10 @@ pub(super) fn warnings(
             file.display()
         ));
     }
+    // Another program's file is refused when it is opened. Its mode is none of our business.
     if let StoreLocation::Sqlite(path) = location
         && environment.is_readable_by_all(path)
+        && environment.is_database(path)
     {
         warnings.push(format!(
             "store.url: everybody on this machine can read `{path}`: `chmod o-r` it, and `{path}-wal` if it is there",

@@ -16,6 +16,9 @@ pub(super) fn interpolate(
     environment: &dyn Environment,
     read: &ReadText<'_>,
 ) -> Result<String, Vec<String>> {
+    if let Some(problem) = find_foreign_placeholder(text) {
+        return Err(vec![problem]);
+    }
     let (mut filled, mut problems) = (String::new(), Vec::new());
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -45,6 +48,27 @@ pub(super) fn interpolate(
 /// The files that a text names, in their order.
 pub(super) fn files_of(text: &str) -> impl Iterator<Item = &Path> {
     text.split("${file:").skip(1).filter_map(|rest| rest.split_once('}')).map(|(path, _)| Path::new(path))
+}
+
+/// Returns the problem of a text with a placeholder of a shell, a template language or a manual, which nothing here fills in: the
+/// placeholder itself would become the secret, or the password. The problem does not show the text, which may be a password after all.
+fn find_foreign_placeholder(text: &str) -> Option<String> {
+    let is_shells = |text: &str| text.strip_prefix('$').is_some_and(is_name);
+    let is_between = |start, end| text.len() > 2 && text.starts_with(start) && text.ends_with(end);
+    let is_templates = is_between("{{", "}}") || is_between("<", ">") || is_between("$(", ")");
+    let is_windows = is_between("%", "%") && is_name(&text[1..text.len() - 1]);
+    if is_shells(text) || is_templates || is_windows {
+        return Some("is a placeholder that nothing fills in: write `${NAME}` or `${file:/path}`".into());
+    }
+    // Elsewhere a `$` in the middle may be meant.
+    let has_variable = text.contains("://")
+        && text.match_indices('$').any(|(start, _)| {
+            let end = text[start + 1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            is_shells(&text[start..end.map_or(text.len(), |end| start + 1 + end)])
+        });
+    has_variable.then(|| {
+        "has a `$NAME` that nothing fills in: write `${NAME}`, or `%24` for the character itself".into()
+    })
 }
 
 fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> Result<String, String> {
@@ -122,6 +146,30 @@ mod tests {
             ("${SLY}", "\"\nsecret = \"${HOST}"),
         ] {
             assert_eq!(interpolated(text), Ok(filled.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_placeholder_of_another_language_is_no_value() {
+        for (text, is_placeholder) in [
+            ("$ONCEGATE_SECRET", true),
+            ("$(cat /run/secrets/x)", true),
+            ("{{ secret }}", true),
+            ("%ONCEGATE_SECRET%", true),
+            ("<secret>", true),
+            ("postgres://app:$PASSWORD@db/app", true),
+            ("postgres://$USER@db/app", true),
+            ("postgres://app:pa%24word@db/app", false),
+            ("https://db/?price=$5", false),
+            ("$5", false),
+            ("pa$word", false),
+            ("100%", false),
+            ("/v1/{id}", false),
+            ("<>", false),
+        ] {
+            let problems = interpolated(text).err().unwrap_or_default();
+            assert_eq!(problems.len(), usize::from(is_placeholder), "{text}: {problems:?}");
+            assert!(problems.iter().all(|problem| problem.contains("nothing fills in") && !problem.contains("PASSW")), "{text}");
         }
     }
 

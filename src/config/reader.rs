@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -58,6 +59,13 @@ impl SourcePosition {
     /// Whether the value was written, rather than left at its default or at a dialect's preset.
     pub(super) fn is_written(&self) -> bool {
         !matches!(self.rank, Rank::BuiltIn | Rank::Preset)
+    }
+}
+
+/// The key, flag or variable.
+impl fmt::Display for SourcePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
     }
 }
 
@@ -252,6 +260,11 @@ impl<'a> Section<'a> {
     pub(super) fn empty(&self) -> Section<'a> {
         let position = SourcePosition { rank: Rank::BuiltIn, offset: 0, path: String::new() };
         Section { reader: self.reader, keys: &[], position, external: Vec::new(), layers: Vec::new() }
+    }
+
+    /// The place of the first table that has a key, in the order in which they are looked up; `None` where none has it.
+    pub(super) fn first_layer(&self, name: &str) -> Option<usize> {
+        self.layers.iter().position(|layer| layer.table.contains_key(name))
     }
 
     /// The number of tables in a list, with and without problems.

@@ -8,6 +8,7 @@ use http::uri::Authority;
 use toml::de::DeTable;
 
 use super::key_docs;
+use super::nearest::nearest;
 use super::reader::{Located, Section};
 use super::route::{InFlightPolicy, KeySpace, Route, RouteMode, StoreDownPolicy};
 use super::route_context::RouteContext;
@@ -331,6 +332,49 @@ fn parse_name(text: &str) -> Result<Arc<str>, String> {
     Err("is no name: write 1 to 64 letters, digits, `_`, `.` and `-`, as in `create-payment`".into())
 }
 
+/// The methods of IANA's registry (<https://www.iana.org/assignments/http-methods>).
+const REGISTERED_METHODS: [&str; 39] = [
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
+
 fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
     let methods = section.list("methods", |text| {
         if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
@@ -346,7 +390,12 @@ fn read_methods(section: &Section<'_>) -> Option<Vec<Method>> {
                 Err("changes nothing that a retry could do twice; write methods like `POST`, `PATCH`, `PUT`, `DELETE`"
                     .into())
             }
-            Ok(method) => Ok(method),
+            Ok(method) if REGISTERED_METHODS.contains(&text) => Ok(method),
+            // Services have methods of their own, but a slip would leave the route's requests unguarded.
+            Ok(method) => match nearest(text, REGISTERED_METHODS) {
+                Some(meant) => Err(format!("is no registered method; did you mean `{meant}`?")),
+                None => Ok(method),
+            },
             Err(_) => Err("is no method: write one like `POST`".into()),
         }
     })?;

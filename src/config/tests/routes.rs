@@ -109,6 +109,51 @@ fn paths_and_methods_of_other_programs_are_refused_with_the_right_spelling() {
 }
 
 #[test]
+fn a_method_that_is_nearly_a_registered_one_is_a_slip_and_any_other_is_the_services_own() {
+    for (method, meant) in [
+        ("POTS", "POST"),
+        ("PSOT", "POST"),
+        ("POSTS", "POST"),
+        ("PACTH", "PATCH"),
+        ("DELET", "DELETE"),
+        ("MKCALENDER", "MKCALENDAR"),
+    ] {
+        let problem =
+            format!("5:12: routes[0].methods[0]: `{method}` is no registered method; did you mean `{meant}`?");
+        one_problem(&route(&format!("methods = ['{method}']")), &problem);
+    }
+    for method in ["POST", "PUT", "GET", "PROPPATCH", "PURGE", "BAN", "X-SETTLE"] {
+        config(&route(&format!("methods = ['{method}']")));
+    }
+}
+
+#[test]
+fn origins_take_no_credentials_that_were_given_to_others() {
+    let top = "cors = { origins = ['https://a.example'], credentials = true }\n";
+    let problem = "needs `credentials` beside it: `cors.credentials = true` was written for other origins";
+    one_problem(
+        &format!("{top}{}", route("cors.origins = ['https://b.example']")),
+        &format!("6:16: routes[0].cors.origins: {problem}"),
+    );
+    one_problem(
+        &format!("{top}[defaults]\ncors.origins = ['https://b.example']"),
+        &format!("4:16: defaults.cors.origins: {problem}"),
+    );
+    for credentials in [true, false] {
+        let own = format!("cors = {{ origins = ['https://b.example'], credentials = {credentials} }}");
+        let config = config(&format!("{top}{}", route(&own)));
+        assert_eq!(config.routes[0].cors.credentials, credentials);
+    }
+    assert!(
+        config(&format!("{top}{}", route(""))).routes[0].cors.credentials,
+        "origins and credentials are both the top's"
+    );
+    let only_credentials =
+        config(&format!("cors.origins = ['https://a.example']\n{}", route("cors.credentials = true")));
+    assert!(only_credentials.routes[0].cors.credentials);
+}
+
+#[test]
 fn no_service_is_the_proxy_itself() {
     one_problem("listen = '0.0.0.0:3000'", "1:12: upstream: leads back to this proxy's own `listen`, 0.0.0.0:3000");
     one_problem(
