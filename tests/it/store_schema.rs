@@ -15,6 +15,7 @@ mod earlier_releases;
 mod indexes;
 mod locks;
 mod partitions;
+mod rights;
 
 fn sqlite_file() -> (tempfile::TempDir, StoreSettings) {
     let home = tempfile::tempdir().unwrap();

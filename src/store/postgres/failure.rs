@@ -205,8 +205,31 @@ impl From<&DbError> for ServerError {
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgreSQL: {} ({})", self.message, self.code)
+        write!(f, "PostgreSQL: {} ({})", self.message, self.code)?;
+        match self.code.as_str() {
+            INSUFFICIENT_PRIVILEGE => write!(f, "; {}", find_remedy(&self.message)),
+            _ => Ok(()),
+        }
     }
+}
+
+/// The SQLSTATE of a right that the role lacks.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
+
+/// The grants that the serving role needs, each by the kind of object that the server's message names.
+const REMEDIES: [(&str, &str); 6] = [
+    ("for database ", "the role that migrates needs `GRANT CREATE ON DATABASE`"),
+    ("for schema ", "`GRANT USAGE ON SCHEMA oncegate` to the role"),
+    ("for table ", "`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA oncegate` to the role"),
+    ("for sequence ", "`GRANT USAGE ON ALL SEQUENCES IN SCHEMA oncegate` to the role"),
+    ("for function ", "`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA oncegate` to the role"),
+    ("must be owner ", "run `oncegate migrate` as the role that owns the schema `oncegate`"),
+];
+
+/// The remedy for a missing right. The server's message is in its own language; in another than English it names none of the kinds.
+fn find_remedy(message: &str) -> &'static str {
+    let found = REMEDIES.iter().find(|(kind, _)| message.contains(kind));
+    found.map_or("the role lacks a right: docs/security.md lists the grants", |(_, remedy)| remedy)
 }
 
 impl Error for ServerError {}
