@@ -43,11 +43,18 @@ pub mod reload;
 mod retention;
 mod route_identities;
 
+/// The key, the flag and the variable that name an address to listen on.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenKey(&'static str, &'static str, &'static str);
+
+const CLIENTS: ListenKey = ListenKey("listen", "--listen", "ONCEGATE_LISTEN");
+const OPERATORS: ListenKey = ListenKey("admin.listen", "--admin", "ONCEGATE_ADMIN_LISTEN");
+
 /// Why the program could not start, or had to stop.
 #[derive(Debug)]
 pub enum StartError {
-    /// The process cannot listen on an address.
-    Listen(SocketAddr, std::io::Error),
+    /// The process cannot listen on the address of this key of the configuration.
+    Listen(SocketAddr, ListenKey, std::io::Error),
     /// The operating system refuses a thread, a timer or a signal handler.
     Machine(std::io::Error),
     /// The store is missing or unusable.
@@ -65,7 +72,9 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen(address, _) => write!(f, "cannot listen on {address}"),
+            Self::Listen(address, ListenKey(key, flag, variable), _) => {
+                write!(f, "cannot listen on {address}, the address of `{key}` ({flag}, {variable})")
+            }
             Self::Machine(_) => f.write_str("the operating system refuses a thread, a timer or a signal handler"),
             Self::Store(location, error) => write!(f, "{location}: {error}"),
             Self::AdminToken(error) => error.fmt(f),
@@ -81,7 +90,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Listen(_, source) | Self::Machine(source) => Some(source),
+            Self::Listen(_, _, source) | Self::Machine(source) => Some(source),
             Self::Store(_, error) => error.source(),
             Self::AdminToken(error) => error.source(),
             Self::Lease(source) => Some(source),
@@ -135,8 +144,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
     }
 
-    let listener = listen(config.listen).await?;
-    let admin_listener = listen(config.admin.listen).await?;
+    let listener = listen(config.listen, CLIENTS).await?;
+    let admin_listener = listen(config.admin.listen, OPERATORS).await?;
     let stops = ShutdownSignals::default();
     let (sender, live) = watch::channel(Arc::clone(&config));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
@@ -212,8 +221,8 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), StartError> {
-    let to_error = |error| StartError::Listen(address, error);
+async fn listen(address: SocketAddr, key: ListenKey) -> Result<(SocketAddr, std::net::TcpListener), StartError> {
+    let to_error = |error| StartError::Listen(address, key, error);
     let listener = TcpListener::bind(address).await.map_err(to_error)?;
     Ok((listener.local_addr().map_err(to_error)?, listener.into_std().map_err(to_error)?))
 }

@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::app::StartError;
@@ -25,6 +26,7 @@ mod migrate;
 mod openapi;
 mod probe;
 mod reconcile;
+mod request_arguments;
 mod run;
 mod schema;
 
@@ -104,9 +106,22 @@ enum Command {
 /// The argument for the configuration file.
 #[derive(Args)]
 struct ConfigFile {
-    /// The configuration file
-    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG")]
+    /// The configuration file [default: oncegate.toml in the working directory, if it is there]
+    // A parser that takes an empty text too, which a variable may have.
+    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
+}
+
+/// The file that is read where the command line names none.
+const DEFAULT_FILE: &str = "oncegate.toml";
+
+impl ConfigFile {
+    /// The file to read; `None` where flags, variables and defaults are all there is.
+    fn path(&self) -> Option<&Path> {
+        // `ONCEGATE_CONFIG=` in an env file means that it is not set.
+        let named = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        named.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists()))
+    }
 }
 
 /// The failure of a command: its exit code and its message.
@@ -179,27 +194,15 @@ pub fn main() -> ExitCode {
 }
 
 fn load(file: &ConfigFile, overrides: &Overrides) -> Result<Config, CommandError> {
-    config::load(file.config.as_deref(), overrides, &ProcessEnvironment).map_err(|problems| {
-        warn_about_unread_file(file);
-        CommandError::Config(problems)
-    })
-}
-
-/// Warns that a file in the working directory is not read, because the command line does not name it.
-fn warn_about_unread_file(file: &ConfigFile) {
-    if file.config.is_none() && std::path::Path::new("oncegate.toml").exists() {
-        eprintln!("oncegate: the oncegate.toml here is not read; to use it, write `-c oncegate.toml`");
-    }
+    config::load(file.path(), overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
 /// Loads the configuration for commands that send nothing to the service: without a file, they need no upstream.
 fn load_without_service(file: &ConfigFile) -> Result<Config, CommandError> {
-    let unknown = file.config.is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
+    let unknown = file.path().is_none() && std::env::var_os("ONCEGATE_UPSTREAM").is_none();
     let upstream = unknown.then(|| "http://localhost".to_owned());
     let overrides = Overrides { upstream, ..Overrides::default() };
-    // The result of the defaults would look like an answer.
-    warn_about_unread_file(file);
-    config::load(file.config.as_deref(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)
+    config::load(file.path(), &overrides, &ProcessEnvironment).map_err(CommandError::Config)
 }
 
 /// Refuses an embedded store without a file: a look must not create one.

@@ -25,6 +25,7 @@ pub mod peer_network;
 pub mod percent;
 pub mod placeholders;
 pub mod probe;
+pub mod quantity;
 pub mod record;
 pub mod recovery;
 pub mod response;

@@ -1,5 +1,6 @@
 //! Logs, metrics and traces of a running instance.
 
+pub mod colours;
 pub mod log_limiter;
 mod log_writer;
 pub mod logs;

@@ -246,6 +246,100 @@ fn check_prints_the_routes_or_the_error() {
     assert_eq!(run(&["check", "-c", &folder.at("none.toml")]).code, 78);
 }
 
+/// A command in this folder, whose output is read.
+fn run_in(folder: &Folder, variables: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    let mut command = oncegate(arguments);
+    ended(command.current_dir(folder.0.path()).envs(variables.iter().copied()).output().unwrap())
+}
+
+#[test]
+fn the_file_in_the_working_directory_is_read_unless_another_is_named() {
+    let named = |name: &str| CONFIG.replace("/v1/payments", name);
+    let folder = Folder::with(&[("oncegate.toml", &named("/here")), ("other.toml", &named("/other"))]);
+    for (variables, arguments, path) in [
+        (&[][..], &["check"][..], "/here"),
+        (&[("ONCEGATE_CONFIG", "")], &["check"], "/here"),
+        (&[("ONCEGATE_CONFIG", "other.toml")], &["check"], "/other"),
+        (&[], &["check", "-c", "other.toml"], "/other"),
+    ] {
+        let checked = run_in(&folder, variables, arguments);
+        assert!(
+            checked.code == 0 && checked.out.contains(path),
+            "{variables:?} {arguments:?}: {} {}",
+            checked.out,
+            checked.err
+        );
+    }
+    let without = run_in(&Folder::with(&[]), &[("ONCEGATE_CONFIG", "")], &["check"]);
+    assert!(without.code == 78 && without.err.contains("upstream: is missing"), "{}", without.err);
+}
+
+#[test]
+fn explain_takes_a_request_as_curl_does() {
+    let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
+    let key = ["-H", "Idempotency-Key: k", "-H", "Authorization: Bearer a"];
+    for request in [
+        &["POST", "/v1/payments"][..],
+        &["post", "/v1/payments"],
+        &["-X", "POST", "/v1/payments"],
+        &["/v1/payments", "-X", "post"],
+        &["POST", "/v1/payments", "-d", "--boundary\r\n"],
+        &["POST", "/v1/payments", "-d", "-1"],
+    ] {
+        let explained = run_in(&folder, &[], &[&["explain"], request, &key].concat());
+        let is_guarded = explained.out.contains("key             k\n") && explained.out.contains("fingerprint ");
+        assert!(explained.code == 0 && is_guarded, "{request:?}: {} {}", explained.out, explained.err);
+    }
+    for (request, why) in [
+        (&["/v1/payments"][..], "say the method too: `oncegate explain POST /v1/payments`"),
+        (&["POST", "/v1/payments", "-X", "PUT"], "the method is there twice"),
+        (&["P(ST", "/v1/payments"], "\"P(ST\" is no method"),
+        (&["POST", "a b"], "\"a b\" is no target"),
+    ] {
+        let refused = run_in(&folder, &[], &[&["explain"], request].concat());
+        assert!(refused.code == 2 && refused.err.contains(why), "{request:?}: {}", refused.err);
+    }
+}
+
+#[test]
+fn wrong_values_are_refused_in_the_words_of_the_command_line() {
+    let folder = Folder::with(&[("passwd", "root:x:0:0\n")]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let serve = ["run", "--upstream", "http://127.0.0.1:9", "--store", "memory:"];
+    let foreign = format!("sqlite:{}", folder.at("passwd"));
+    for (arguments, code, said, unsaid) in [
+        (&["keys", "resolve", "6f1d0c9a", "--completed", "abc"][..], 2, "write a status from 200 to 599", "digit"),
+        (&["keys", "resolve", "6f1d0c9a", "--completed", "99"], 2, "write a status from 200 to 599", "digit"),
+        (
+            &[&serve[..], &["--listen", &taken, "--admin", "127.0.0.1:0"]].concat(),
+            1,
+            "the address of `listen` (--listen, ONCEGATE_LISTEN)",
+            "admin",
+        ),
+        (
+            &[&serve[..], &["--listen", "127.0.0.1:0", "--admin", &taken]].concat(),
+            1,
+            "the address of `admin.listen` (--admin, ONCEGATE_ADMIN_LISTEN)",
+            "--listen",
+        ),
+        (
+            &["run", "--upstream", "http://127.0.0.1:9", "--store", &foreign],
+            69,
+            "is damaged, or is not a store",
+            "chmod",
+        ),
+    ] {
+        let refused = run(arguments);
+        assert!(
+            refused.code == code && refused.err.contains(said) && !refused.err.contains(unsaid),
+            "{arguments:?}: {} {}",
+            refused.code,
+            refused.err
+        );
+    }
+}
+
 #[test]
 fn check_lists_requests_that_no_route_guards() {
     let spec = "openapi: 3.1.0\nservers: [{url: https://api.example.com/v1}]\npaths:\n  /payments:\n    post: {}\n  \
@@ -278,7 +372,7 @@ fn check_lists_requests_that_no_route_guards() {
     assert!(more.err.contains("no route guards 1 of 3"), "{}", more.err);
     assert!(more.out.contains("UNGUARDED   POST    /v1/refunds/{id}/x\n"), "{}", more.out);
     assert!(
-        more.out.contains("1 state-changing operations with other methods are not checked: --methods"),
+        more.out.contains("not checked, as --methods does not list their methods: 1 state-changing operation"),
         "{}",
         more.out
     );
@@ -469,27 +563,26 @@ fn problem_pages_come_from_the_proxy_and_never_from_the_service() {
 
 #[test]
 fn a_served_demo_answers_the_commands_that_it_prints_and_ends_with_a_signal() {
-    // Its ports are fixed. Where another program has one of them, it says which.
+    // It takes free ports where others have its own.
     let taken = ["127.0.0.1:3000", "127.0.0.1:8080", "127.0.0.1:8081"].map(TcpListener::bind);
-    let is_free = taken.iter().all(Result::is_ok);
-    drop(taken);
     let mut demo = Command::new(env!("CARGO_BIN_EXE_oncegate"))
         .args(["demo", "--serve"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    if !is_free {
-        let ended = demo.wait_with_output().unwrap();
-        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-        return eprintln!("a port of the demo is taken: only its refusal was tried");
-    }
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("A service that charges and dies")), "it is ready when it has said so");
+    let mut said = lines.by_ref().take_while(|line| !line.contains("A service that charges and dies"));
+    let (mut proxy, mut admin) = (String::new(), String::new());
+    for line in said.by_ref() {
+        let address = |before: &str| Some(line.split_once(before)?.1.split(['/', ' ', '`']).next()?.to_owned());
+        proxy = address("Oncegate listens on http://").unwrap_or(proxy);
+        admin = address("`oncegate keys list --admin ").unwrap_or(admin);
+    }
     let pay = |key: &str, body: &str| {
         let field = format!("Idempotency-Key: {key}");
         let arguments =
-            ["-sS", "http://127.0.0.1:8080/v1/payments", "-H", &field, "-H", "Authorization: Bearer alice", "-i"];
+            ["-sS", &format!("http://{proxy}/v1/payments"), "-H", &field, "-H", "Authorization: Bearer alice", "-i"];
         let json = ["-H", "Content-Type: application/json", "-d", body];
         let output = Command::new("curl").args(arguments).args(json).output().expect("curl is installed");
         String::from_utf8(output.stdout).unwrap()
@@ -500,12 +593,14 @@ fn a_served_demo_answers_the_commands_that_it_prints_and_ends_with_a_signal() {
     }
     let lost = pay("order-1002", r#"{"amount": 1000, "then": "die"}"#);
     assert!(lost.contains("502 Bad Gateway"), "{lost}");
-    let keys = run(&["keys", "list", "--state", "unknown"]);
+    let keys = run(&["keys", "list", "--admin", &admin, "--state", "unknown"]);
     assert!(keys.code == 0 && keys.out.contains("order-1002"), "{} {}", keys.out, keys.err);
     let id = rustix::process::Pid::from_child(&demo);
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
     let mut log = String::new();
     demo.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.lines().next().unwrap_or_default().contains("ready"), "no warning comes first: {log}");
+    drop(taken);
     assert!(log.contains("draining") && !log.contains("second signal"), "{log}");
     assert_eq!(demo.wait().unwrap().code(), Some(0));
 }

@@ -28,6 +28,10 @@ impl Environment for UniformEnvironment<'_> {
         true
     }
 
+    fn is_database(&self, _: &Path) -> bool {
+        true
+    }
+
     fn authorities(&self) -> Authorities {
         Authorities::empty()
     }

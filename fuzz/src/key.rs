@@ -22,7 +22,9 @@ pub fn check(input: &[u8]) {
         let Ok(key) = parsed else { continue };
         assert!(key.as_bytes().iter().all(|byte| (0x20..=0x7e).contains(byte)));
         assert_eq!(Key::from_stored(key.as_bytes()).as_ref(), Some(&key));
-        assert!(key.as_bytes().starts_with(key.prefix().as_bytes()) && key.prefix().len() <= 8);
+        let prefix = key.prefix();
+        let prefix = prefix.as_str();
+        assert!(key.as_bytes().starts_with(prefix.trim_end_matches('…').as_bytes()) && prefix.chars().count() <= 9);
         if syntax != KeySyntax::Opaque {
             assert_eq!(Key::parse(&quote(key.as_bytes()), syntax, LIMITS), Ok(key));
         } else {

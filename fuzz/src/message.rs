@@ -49,6 +49,10 @@ impl Environment for OneFile {
         false
     }
 
+    fn is_database(&self, _: &Path) -> bool {
+        true
+    }
+
     fn authorities(&self) -> Authorities {
         Authorities::empty()
     }

@@ -11,6 +11,7 @@ use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, load, print};
 use crate::config::{self, Config, Overrides, Route, RouteMode};
 use crate::domain::path_template::PathTemplate;
+use crate::domain::quantity::quantity;
 use crate::domain::route_table::RouteTable;
 
 #[derive(Args)]
@@ -97,7 +98,8 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
         .map(|operation| (operation, judge(operation)))
         .partition(|(_, verdict)| matches!(verdict, OperationVerdict::Unguarded));
     let methods = arguments.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-    let mut text = format!("\n{:<16}{}, {} operations with {methods}\n", "openapi", spec.display(), operations.len());
+    let counted = quantity(operations.len() as u64, "operation", "operations");
+    let mut text = format!("\n{:<16}{}, {} with {methods}\n", "openapi", spec.display(), counted);
     let width = operations.iter().map(|operation| operation.template.to_string().chars().count()).max().unwrap_or(0);
     for (operation, verdict) in unguarded.iter().chain(&decided) {
         let (verdict, note) = match verdict {
@@ -112,14 +114,14 @@ fn check_openapi(config: &Config, spec: &Path, arguments: &CheckArguments) -> Re
     }
     if all > operations.len() {
         let others = all - operations.len();
-        writeln!(text, "  {others} state-changing operations with other methods are not checked: --methods")
-            .expect("as above");
+        let others = quantity(others as u64, "state-changing operation", "state-changing operations");
+        writeln!(text, "  not checked, as --methods does not list their methods: {others}").expect("as above");
     }
     print(&text)?;
     match unguarded.len() {
         0 => Ok(()),
         count => {
-            let message = format!("no route guards {count} of {} operations", operations.len());
+            let message = format!("no route guards {count} of {counted}");
             Err(CommandError::Other(message.into()))
         }
     }

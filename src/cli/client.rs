@@ -43,7 +43,7 @@ impl InstanceArguments {
     /// Returns the address to connect to. It needs nothing else of the configuration: secrets may be missing.
     pub(super) fn address(&self) -> Result<SocketAddr, CommandError> {
         let overrides = Overrides { admin: self.admin.clone(), ..Overrides::default() };
-        let file = self.file.config.as_deref().filter(|_| self.admin.is_none());
+        let file = self.file.path().filter(|_| self.admin.is_none());
         let mut address = config::admin_listen(file, &overrides, &ProcessEnvironment).map_err(CommandError::Config)?;
         match address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -62,8 +62,7 @@ impl InstanceArguments {
         if body["name"] != admin::NAME {
             return Err(ConnectError::NoResponse(address, RequestError::NotOncegate));
         }
-        let service =
-            self.file.config.as_deref().map(|file| config::service_name(file, &ProcessEnvironment)).transpose();
+        let service = self.file.path().map(|file| config::service_name(file, &ProcessEnvironment)).transpose();
         let service = service.map_err(|problems| ConnectError::Config(CommandError::Config(problems)))?;
         Ok(Connected { address, service, token: self.token().map_err(ConnectError::Config)? })
     }
@@ -71,7 +70,7 @@ impl InstanceArguments {
     /// Returns the token for the instance. A variable with the token comes before the file, which is then not read.
     fn token(&self) -> Result<Option<AdminToken>, CommandError> {
         let is_in_environment = std::env::var_os("ONCEGATE_ADMIN_TOKEN").is_some_and(|token| !token.is_empty());
-        let file = self.file.config.as_deref().filter(|_| !is_in_environment);
+        let file = self.file.path().filter(|_| !is_in_environment);
         config::admin_token(file, &ProcessEnvironment).map_err(CommandError::Config)
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing is simulated: the proxy is this binary started as `oncegate run`, the payments service is a real one that counts
 //! its charges, and the requests go over real sockets.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,9 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
 use super::{CommandError, block_on};
+use crate::telemetry::colours;
 use payments::Payments;
-use proxy::DemoProxy;
+use proxy::{DemoProxy, any_address};
 
 mod payments;
 mod proxy;
@@ -47,7 +48,7 @@ type DemoError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn tour() -> Result<(), DemoError> {
     let service = Arc::new(Payments::default());
-    let upstream = Arc::clone(&service).start("127.0.0.1:0").await?;
+    let upstream = Arc::clone(&service).start(any_address()).await?;
     let proxy = DemoProxy::start_on_free_ports(upstream).await?;
     let mut guide = Guide::new(proxy.address, &service);
 
@@ -113,8 +114,7 @@ struct Guide<'a> {
 
 impl<'a> Guide<'a> {
     fn new(proxy: SocketAddr, service: &'a Payments) -> Self {
-        let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { client: DemoClient::new(proxy), service, steps: 0, has_colours }
+        Self { client: DemoClient::new(proxy), service, steps: 0, has_colours: colours::are_wanted(&std::io::stdout()) }
     }
 
     fn print(&self, text: &str) -> Result<(), DemoError> {

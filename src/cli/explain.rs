@@ -8,6 +8,7 @@ use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use tokio::runtime;
 
+use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, ConfigFile, load_without_service};
 use crate::config::Config;
 use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
@@ -23,15 +24,17 @@ use crate::upstream::connection_slots::UpstreamSlots;
 pub(super) struct ExplainArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// The request's method
-    method: Method,
-    /// The request's target, with its query
-    path: Uri,
+    /// The request's method, unless -X gives it, and its target, with its query
+    #[arg(value_names = ["METHOD", "PATH"], num_args = 1..=2, required = true)]
+    request: Vec<String>,
+    /// The request's method, as curl takes it
+    #[arg(short = 'X', long = "request", value_name = "METHOD", id = "request_method")]
+    method: Option<String>,
     /// A field of the request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = parse_field)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The request's body, or @FILE
-    #[arg(short, long, value_name = "BODY|@FILE", default_value = "")]
+    #[arg(short, long, value_name = "BODY|@FILE", default_value = "", allow_hyphen_values = true)]
     data: String,
     /// The client's certificate, as a PEM file
     #[arg(long, value_name = "FILE")]
@@ -41,26 +44,13 @@ pub(super) struct ExplainArguments {
     json: bool,
 }
 
-pub(super) fn parse_field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
-    let name = name.trim().parse().map_err(|_| "is not a field name")?;
-    Ok((name, value.trim().parse().map_err(|_| "is not a field value")?))
-}
-
-/// Returns the bytes of a body, or of the file behind an `@`.
-pub(super) fn read_data(data: String) -> Result<Vec<u8>, CommandError> {
-    match data.strip_prefix('@') {
-        Some(file) => std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into())),
-        None => Ok(data.into_bytes()),
-    }
-}
-
 pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
+    let (method, target) = read_request(&arguments.request, arguments.method.as_deref())?;
     let config = load_without_service(&arguments.file)?;
     let body = read_data(arguments.data)?;
     let mut request = Request::new(());
-    *request.method_mut() = arguments.method;
-    *request.uri_mut() = arguments.path;
+    *request.method_mut() = method;
+    *request.uri_mut() = target;
     request.headers_mut().extend(arguments.headers.into_iter().map(|(name, value)| (Some(name), value)));
     let (head, ()) = request.into_parts();
     let certificate = arguments.client_cert.as_deref().map(read_certificate).transpose()?.flatten();
@@ -79,6 +69,23 @@ pub(super) fn run(arguments: ExplainArguments) -> Result<(), CommandError> {
         }
     };
     write!(std::io::stdout(), "{text}").map_err(|error| CommandError::Other(error.into()))
+}
+
+/// Reads the method and the target from the positional arguments and `-X`.
+fn read_request(words: &[String], method: Option<&str>) -> Result<(Method, Uri), CommandError> {
+    let (method, target) = match (words, method) {
+        ([target], Some(method)) => (method, target),
+        ([method, target], None) => (&**method, target),
+        ([target], None) => {
+            return Err(CommandError::Usage(format!(
+                "say the method too: `oncegate explain POST {target}`, or with -X"
+            )));
+        }
+        (_, _) => return Err(CommandError::Usage("the method is there twice: before the path, and with -X".into())),
+    };
+    let method = parse_method(method).map_err(|problem| CommandError::Usage(format!("{method:?} {problem}")))?;
+    let uri = target.parse().map_err(|error| CommandError::Usage(format!("{target:?} is no target: {error}")))?;
+    Ok((method, uri))
 }
 
 /// The name in the first certificate of a PEM file.

@@ -9,14 +9,15 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::client::InstanceArguments;
-use super::explain::parse_field;
+use super::request_arguments::{parse_field, parse_status, read_data};
 use super::{CommandError, block_on, print};
 use crate::admin::key_admin::AdminMethod;
 use crate::domain::fingerprint::form;
+use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
 use source::KeyAdminSource;
 
@@ -130,7 +131,7 @@ struct ChangeArguments {
     #[arg(long)]
     accept_risk: bool,
     /// The grounds, for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     note: Option<String>,
     /// Prints JSON
     #[arg(long)]
@@ -140,8 +141,8 @@ struct ChangeArguments {
 #[derive(Args)]
 struct ResolveArguments {
     /// It was executed, and its retries get a response with this status
-    #[arg(long, value_name = "STATUS", group = "outcome")]
-    completed: Option<u16>,
+    #[arg(long, value_name = "STATUS", group = "outcome", value_parser = parse_status)]
+    completed: Option<StatusCode>,
     /// It was not executed, and the next request is the next attempt
     #[arg(long, group = "outcome")]
     not_executed: bool,
@@ -149,7 +150,7 @@ struct ResolveArguments {
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = parse_field, conflicts_with = "not_executed")]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The response's body, or @FILE
-    #[arg(long, value_name = "BODY|@FILE", conflicts_with = "not_executed")]
+    #[arg(long, value_name = "BODY|@FILE", conflicts_with = "not_executed", allow_hyphen_values = true)]
     body: Option<String>,
     #[command(flatten)]
     change: ChangeArguments,
@@ -252,22 +253,14 @@ impl ResolveArguments {
             return Ok(fields);
         };
         fields.insert("outcome".into(), "completed".into());
-        fields.insert("status".into(), status.into());
+        fields.insert("status".into(), status.as_u16().into());
         let text = |value: &HeaderValue| {
             let text = value.to_str().map(str::to_owned);
             text.map_err(|_| CommandError::Usage("--header has a value that is not visible ASCII".into()))
         };
         let headers = self.headers.iter().map(|(name, value)| Ok(json!([name.as_str(), text(value)?])));
         fields.insert("headers".into(), headers.collect::<Result<_, CommandError>>()?);
-        let body = match self.body.as_deref() {
-            Some(body) => match body.strip_prefix('@') {
-                Some(file) => {
-                    std::fs::read(file).map_err(|error| CommandError::Other(format!("{file}: {error}").into()))?
-                }
-                None => body.as_bytes().to_owned(),
-            },
-            None => Vec::new(),
-        };
+        let body = read_data(self.body.clone().unwrap_or_default())?;
         match String::from_utf8(body) {
             Ok(text) => fields.insert("body".into(), text.into()),
             Err(bytes) => fields.insert("body_base64".into(), BASE64_STANDARD.encode(bytes.as_bytes()).into()),
@@ -322,9 +315,9 @@ impl ChangeArguments {
         if count > 0 {
             let states: Vec<_> = counted["by_state"].as_object().into_iter().flatten().collect();
             let states: Vec<_> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-            let keys = if count == 1 { "key" } else { "keys" };
             let response = response_for_all(&fields).unwrap_or_default();
-            eprintln!("{name}: {count} {keys} ({}) {source}{response}", states.join(", "));
+            let keys = quantity(count, "key", "keys");
+            eprintln!("{name}: {keys} ({}) {source}{response}", states.join(", "));
             if !self.yes && !ask_to_confirm()? {
                 return Err(CommandError::Other("nothing was changed".into()));
             }
@@ -346,10 +339,13 @@ impl ChangeArguments {
             print(&table::render_change(change))?;
         }
         if let Some(behind @ 1..) = change["instances_behind"].as_u64() {
-            eprintln!("oncegate: {behind} running instances have not confirmed that they have forgotten it");
+            let instances = quantity(behind, "running instance has", "running instances have");
+            eprintln!("oncegate: {instances} not confirmed that it is forgotten");
         }
         match change["refused_count"].as_u64() {
-            Some(refused @ 1..) => Err(CommandError::Other(format!("{refused} keys were not changed").into())),
+            Some(refused @ 1..) => {
+                Err(CommandError::Other(format!("{} not changed", quantity(refused, "key was", "keys were")).into()))
+            }
             _ => Ok(()),
         }
     }
@@ -360,7 +356,7 @@ fn response_for_all(fields: &Map<String, Value>) -> Option<String> {
     let status = fields.get("status")?;
     let text = fields.get("body").and_then(Value::as_str).map(str::len);
     let bytes = text.or_else(|| Some(BASE64_STANDARD.decode(fields.get("body_base64")?.as_str()?).ok()?.len()));
-    Some(format!("; the retries of all of them get {status} with {} bytes", bytes.unwrap_or(0)))
+    Some(format!("; their retries get {status} with {}", quantity(bytes.unwrap_or(0) as u64, "byte", "bytes")))
 }
 
 /// Waits for a change, and shows on a terminal that it still goes on: many keys are changed in many commits.

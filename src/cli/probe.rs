@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::task::JoinSet;
 
-use super::explain::{parse_field, read_data};
+use super::request_arguments::{parse_field, parse_method, read_data};
 use super::{CommandError, block_on, print};
 use crate::config;
 use crate::tls::Authorities;
@@ -33,17 +33,17 @@ pub(super) struct ProbeArguments {
     /// The endpoint's URL, `http://` or `https://`
     url: String,
     /// The operation's method
-    #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "POST")]
+    #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "POST", value_parser = parse_method)]
     method: Method,
     /// A field of each request; may be given several times. Its value is not in the report
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = parse_field)]
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The operation's body, or @FILE. JSON is sent as `application/json`, anything else as a form, unless -H says otherwise
-    #[arg(short, long, value_name = "BODY|@FILE", default_value = "")]
+    #[arg(short, long, value_name = "BODY|@FILE", default_value = "", allow_hyphen_values = true)]
     data: String,
     /// The body that is sent with a key that had another one before; a valid one. Without it, one value of a JSON body or a form is
     /// changed
-    #[arg(long, value_name = "BODY|@FILE")]
+    #[arg(long, value_name = "BODY|@FILE", allow_hyphen_values = true)]
     other_body: Option<String>,
     /// The field that carries the key
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key")]

@@ -15,6 +15,7 @@ use crate::config::{self, Config, ReconcileConfig, Route};
 use crate::domain::ids::RecordId;
 use crate::domain::key::shorten_middle;
 use crate::domain::probe::{ProbeAnswer, SettledKey};
+use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
 use crate::store::{self, OpenError, Store, StoreError, StoreSettings};
 use crate::upstream::UpstreamClient;
@@ -210,12 +211,13 @@ impl ComparisonReport {
     /// Returns what is wrong; `None` where all keys agree. A key that could not be compared does not agree.
     fn failure(&self) -> Option<String> {
         let all = self.agree + self.disagree.len() + self.unanswered.len();
+        let all = quantity(all as u64, "key", "keys");
         match (self.disagree.len(), self.unanswered.len()) {
             (0, 0) => None,
-            (0, unanswered) => Some(format!("the service does not say what became of {unanswered} of {all} keys")),
-            (disagree, 0) => Some(format!("store and service disagree about {disagree} of {all} keys")),
+            (0, unanswered) => Some(format!("the service does not say what became of {unanswered} of {all}")),
+            (disagree, 0) => Some(format!("store and service disagree about {disagree} of {all}")),
             (disagree, unanswered) => Some(format!(
-                "store and service disagree about {disagree} of {all} keys, and the service does not say what became \
+                "store and service disagree about {disagree} of {all}, and the service does not say what became \
                  of {unanswered}"
             )),
         }

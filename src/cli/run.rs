@@ -1,5 +1,6 @@
 //! `oncegate run`
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -37,7 +38,7 @@ pub(super) struct RunArguments {
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
     let RunArguments { file, listen, upstream, store, admin, scope } = arguments;
     let overrides = Overrides { listen, upstream, store, admin, scope };
-    let (path, flags) = (file.config.clone(), overrides.clone());
+    let (path, flags) = (file.path().map(Path::to_owned), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
     telemetry::logs::start(&config.log).map_err(|error| CommandError::Other(error.into()))?;

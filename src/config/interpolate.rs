@@ -66,9 +66,8 @@ fn find_foreign_placeholder(text: &str) -> Option<String> {
             let end = text[start + 1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
             is_shells(&text[start..end.map_or(text.len(), |end| start + 1 + end)])
         });
-    has_variable.then(|| {
-        "has a `$NAME` that nothing fills in: write `${NAME}`, or `%24` for the character itself".into()
-    })
+    has_variable
+        .then(|| "has a `$NAME` that nothing fills in: write `${NAME}`, or `%24` for the character itself".into())
 }
 
 fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> Result<String, String> {
@@ -169,7 +168,10 @@ mod tests {
         ] {
             let problems = interpolated(text).err().unwrap_or_default();
             assert_eq!(problems.len(), usize::from(is_placeholder), "{text}: {problems:?}");
-            assert!(problems.iter().all(|problem| problem.contains("nothing fills in") && !problem.contains("PASSW")), "{text}");
+            assert!(
+                problems.iter().all(|problem| problem.contains("nothing fills in") && !problem.contains("PASSW")),
+                "{text}"
+            );
         }
     }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::domain::grpc_status::GrpcStatus;
 use crate::domain::key::KeySyntax;
+use crate::domain::quantity::quantity;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, StatusTable, default_verdict};
 use crate::domain::retry::RetryPolicy;
 
@@ -168,14 +169,19 @@ fn delivered(route: &Route) -> Option<String> {
     };
     let RetryPolicy { max_attempts, base, cap, give_up_after } = route.retry;
     let [base, cap, give_up_after] = [base, cap, give_up_after].map(show_duration);
-    Some(format!("{who}; pauses from {base} to {cap}, dead after {max_attempts} attempts or {give_up_after}"))
+    Some(format!(
+        "{who}; pauses from {base} to {cap}, dead after {} or {give_up_after}",
+        quantity(max_attempts.into(), "attempt", "attempts")
+    ))
 }
 
 fn reconciled(reconcile: &ReconcileConfig) -> String {
     let ReconcileConfig { lookup, every, max_attempts, confirmations } = reconcile;
     format!(
-        "by {lookup} every {}; dead after {max_attempts} lookups, not executed after {confirmations} consecutive 404s",
-        show_duration(*every)
+        "by {lookup} every {}; dead after {}, not executed after {}",
+        show_duration(*every),
+        quantity((*max_attempts).into(), "lookup", "lookups"),
+        quantity((*confirmations).into(), "404", "consecutive 404s")
     )
 }
 

@@ -40,16 +40,51 @@ impl Key {
         self.0.as_bytes()
     }
 
-    /// The first eight characters, for logs: they tell keys apart and reveal none.
-    pub fn prefix(&self) -> &str {
-        &self.0[..self.0.len().min(8)]
+    /// The beginning, for logs: it tells keys apart and reveals none.
+    pub fn prefix(&self) -> KeyPrefix {
+        KeyPrefix::new(&self.0)
+    }
+}
+
+/// The first eight characters of a key, with `…` where it has more. Without the sign, one would search for a key that nobody has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyPrefix {
+    text: [u8; KeyPrefix::BYTES_MAX],
+    length: usize,
+}
+
+impl KeyPrefix {
+    const CHARS_MAX: usize = 8;
+    const MORE: &str = "…";
+    const BYTES_MAX: usize = Self::CHARS_MAX + Self::MORE.len();
+
+    fn new(key: &str) -> Self {
+        let (shown, more) = match key.len() > Self::CHARS_MAX {
+            true => (&key[..Self::CHARS_MAX], Self::MORE),
+            false => (key, ""),
+        };
+        let (length, mut text) = (shown.len() + more.len(), [0; Self::BYTES_MAX]);
+        text[..shown.len()].copy_from_slice(shown.as_bytes());
+        text[shown.len()..length].copy_from_slice(more.as_bytes());
+        Self { text, length }
+    }
+
+    /// The text; empty where no key is known.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.text[..self.length]).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for KeyPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
 /// Anybody who knows a key can get its replays: only its beginning is printed.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({}..)", self.prefix())
+        write!(f, "Key({})", self.prefix())
     }
 }
 
@@ -260,7 +295,9 @@ mod tests {
     #[test]
     fn a_key_is_never_printed_whole() {
         let limits = KeyLimits { length_min: 1, length_max: 255 };
-        let key = Key::parse(b"0123456789", KeySyntax::Ietf, limits).unwrap();
-        assert_eq!(format!("{key:?}"), "Key(01234567..)");
+        for (text, shown) in [("k", "k"), ("01234567", "01234567"), ("012345678", "01234567…")] {
+            let key = Key::parse(text.as_bytes(), KeySyntax::Ietf, limits).unwrap();
+            assert_eq!((key.prefix().as_str(), format!("{key:?}")), (shown, format!("Key({shown})")));
+        }
     }
 }

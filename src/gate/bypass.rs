@@ -129,7 +129,7 @@ impl Gate {
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
         // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
         tracing::warn!(record = %guarded.reserve_request.id, route = %guarded.route().name,
-            key = guarded.reserve_request.key.prefix(), cause = error_causes(outage),
+            key = %guarded.reserve_request.key.prefix(), cause = error_causes(outage),
             "the store cannot reserve; the request is forwarded unguarded");
         let entry = entry.with_reserve_status(ReserveStatus::InDoubt);
         // Without a reservation there is nothing that could lapse.

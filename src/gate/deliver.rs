@@ -15,6 +15,7 @@ use crate::config::Route;
 use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::DeliveryJob;
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::quantity::quantity;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus};
 use crate::domain::retry::{DeliveryAttempt, RetryPolicy};
 use crate::domain::sealed::UnsealError;
@@ -138,16 +139,17 @@ impl Gate {
     ) {
         let is_last = route.retry.is_last(delivery);
         let tries = delivery.number;
+        let tried = |text: &str| format!("tried {}, last result: {text}", quantity(tries.into(), "time", "times"));
         let (states, note): (&'static [StateKind], _) = match result {
             DeliveryResult::Open => return,
             DeliveryResult::Retry(text) | DeliveryResult::Final(text) if is_last => {
-                (&[StateKind::Queued], format!("tried {tries} times, last result: {text}"))
+                (&[StateKind::Queued], tried(&text))
             }
             DeliveryResult::Final(text) => {
                 (&[StateKind::Queued], format!("another try cannot change the result: {text}"))
             }
             DeliveryResult::Unknown(text) if is_last && route.on_unknown != OnUnknown::Hold => {
-                (&[StateKind::Unknown], format!("tried {tries} times, last result: {text}"))
+                (&[StateKind::Unknown], tried(&text))
             }
             DeliveryResult::Retry(text) | DeliveryResult::Unknown(text) => {
                 tracing::info!(record = %id, route = %route.name, tries, result = text, "not delivered yet");

@@ -162,7 +162,7 @@ impl Observation<'_> {
             route = %self.route.name,
             would,
             refusal,
-            key = key.as_ref().map(Key::prefix),
+            key = key.as_ref().map(Key::prefix).map(display),
             record = record.as_ref().map(display),
             scope = scope.as_ref().map(display),
             client = client.map(display),

@@ -13,7 +13,7 @@ use super::boot_time::BootInstant;
 use super::metrics::{MethodLabel, RouteMetrics};
 use super::observability::Observability;
 use crate::domain::ids::RecordId;
-use crate::domain::key::Key;
+use crate::domain::key::{Key, KeyPrefix};
 use crate::domain::unknown_cause::UnknownCause;
 use crate::protocol::status::OncegateStatus;
 use crate::telemetry::logs::{REQUESTS, RequestLine, millis};
@@ -54,7 +54,7 @@ struct TraceState {
     /// Whether no client waits for a response: a delivery or a message.
     has_no_client: bool,
     /// The first bytes of the key, and their number.
-    key: ([u8; 8], usize),
+    key: KeyPrefix,
     answered: Option<(StatusCode, Duration)>,
     /// The start and the total duration of each stage.
     stages: [Option<(Instant, Duration)>; 3],
@@ -125,12 +125,9 @@ impl RequestTrace {
         self.lock().cause = Some(cause);
     }
 
-    /// Notes the key. At most its first eight characters are kept.
+    /// Notes the beginning of the key.
     pub fn note_key(&self, key: &Key) {
-        let prefix = key.prefix().as_bytes();
-        let mut kept = [0; 8];
-        kept[..prefix.len()].copy_from_slice(prefix);
-        self.lock().key = (kept, prefix.len());
+        self.lock().key = key.prefix();
     }
 
     /// Notes that a stage took this long.
@@ -189,7 +186,7 @@ impl RequestTrace {
             return;
         }
         let took = |stage: TraceStage| state.stages[stage as usize].map(|(_, took)| took);
-        let key = std::str::from_utf8(&state.key.0[..state.key.1]).ok().filter(|key| !key.is_empty());
+        let key = Some(state.key.as_str()).filter(|key| !key.is_empty());
         let (record, cause) = (state.record.map(|id| id.to_string()), state.cause.map(|cause| cause.to_string()));
         RequestLine {
             route: &route.name,

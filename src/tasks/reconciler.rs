@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::{PassResult, Task};
 use crate::config::{Config, ReconcileConfig, Route};
 use crate::domain::probe::{Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, ProbeVerdict, ReconcilePolicy};
+use crate::domain::quantity::quantity;
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
 use crate::store::StoreError;
@@ -161,7 +162,10 @@ fn audit_note(verdict: &ProbeVerdict, summary: &str, probe: &Probe, policy: &Rec
     match verdict {
         ProbeVerdict::Completed { .. } | ProbeVerdict::Open { .. } => summary.to_owned(),
         ProbeVerdict::Retryable { .. } => format!("404 x {}", probe.absences + 1),
-        ProbeVerdict::Dead => format!("asked {} times, at last: {summary}", probe.number.min(policy.max_attempts)),
+        ProbeVerdict::Dead => {
+            let asked = quantity(probe.number.min(policy.max_attempts).into(), "time", "times");
+            format!("asked {asked}, at last: {summary}")
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::colours;
 use super::log_writer::{self, LogWriter};
 use crate::config::{LogConfig, LogFormat};
 pub use request_line::{RequestLine, millis};
@@ -49,7 +50,7 @@ pub fn start(log: &LogConfig) -> std::io::Result<()> {
         let _ = JSON_WRITER.set(writer);
         logs.json().flatten_event(true).with_current_span(false).try_init()
     } else {
-        logs.with_ansi(terminal).try_init()
+        logs.with_ansi(colours::are_wanted(&std::io::stderr())).try_init()
     };
     Ok(())
 }

@@ -126,6 +126,10 @@ impl Environment for ConfigText {
         false
     }
 
+    fn is_database(&self, _: &Path) -> bool {
+        true
+    }
+
     fn authorities(&self) -> Authorities {
         Authorities::empty()
     }

@@ -122,7 +122,7 @@ impl AuditQuery {
             "" => None,
             text => {
                 let id = parse_whole_id(text);
-                Some(id.ok_or_else(|| ApiProblem::bad("id", "is not an id: write its 64 hexadecimal digits"))?)
+                Some(id.ok_or_else(|| not_an_id(text, "write its 64 hexadecimal digits"))?)
             }
         };
         let before = match cursor {
@@ -243,9 +243,14 @@ fn parse_whole_id(text: &str) -> Option<RecordId> {
 /// [`ApiProblem`], where it is not hexadecimal, too short or too long.
 pub fn parse_id_prefix(text: &str) -> Result<IdRange, ApiProblem> {
     let range = IdRange::from_hex_prefix(text).filter(|_| text.len() >= ID_DIGITS_MIN);
-    range.ok_or_else(|| {
-        ApiProblem::bad("id", format!("is not an id: write at least its first {ID_DIGITS_MIN} hexadecimal digits"))
-    })
+    range.ok_or_else(|| not_an_id(text, &format!("write at least its first {ID_DIGITS_MIN} hexadecimal digits")))
+}
+
+/// The problem of a text that is not an id. It quotes as much of the text as an id has.
+fn not_an_id(text: &str, remedy: &str) -> ApiProblem {
+    let quoted: String = text.chars().take(64).collect();
+    let more = if quoted.len() < text.len() { "…" } else { "" };
+    ApiProblem::bad("id", format!("{quoted:?}{more} is not an id: {remedy}"))
 }
 
 /// Checks a note for the audit log; an empty one is none.

@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use crate::domain::execution_risk::ActionRisk;
 use crate::domain::ids::RecordId;
+use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
 use crate::store::StoreError;
 use crate::store::admin::{DecisionResult, OperatorDecision, Target};
@@ -186,7 +187,10 @@ impl ApiProblem {
 
     /// More keys fit than the request expects.
     pub fn more_than_expected(count: u64, expected: u64) -> Self {
-        let detail = format!("{count} keys match, more than the {expected} that were expected; nothing was changed");
+        let detail = format!(
+            "{} match, more than the {expected} that were expected; nothing was changed",
+            quantity(count, "key", "keys")
+        );
         Self::new(ProblemCode::MoreThanExpected, detail).with(ProblemMember::Count(count))
     }
 

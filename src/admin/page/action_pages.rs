@@ -1,20 +1,72 @@
 //! Pages for decisions: first the meaning and the consequences with a form, then the change, then a redirect.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use askama::Template;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::list_pages::FilterForm;
-use super::text::{DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
-use super::view_models::{BulkChangeView, KeyDetailsView, KeyView};
+use super::text::{self, DOUBTFUL_RESPONSE_RISK, SHARED_RESPONSE_RISK};
+use super::view_models::{KeyDetailsView, KeyView};
 use super::{FormParams, Frame, Visit, redirect_to, render_page};
+use crate::admin::key_admin::dto::BulkChange;
 use crate::admin::key_admin::params::{BulkRequest, KeySelection, build_typed_response, check_note};
-use crate::admin::key_admin::problem::ApiProblem;
+use crate::admin::key_admin::problem::{ApiProblem, ProblemCode};
 use crate::admin::key_admin::typed_response::find_doubt;
 use crate::admin::key_admin::{self, BODY_BYTES_MAX};
 use crate::body::Body;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
+use crate::domain::quantity::quantity;
+use crate::domain::state::StateKind;
 use crate::store::admin::{KeyFilter, OperatorAction, OperatorDecision};
+
+/// The number of keys that a change is for, and of those that were changed.
+#[derive(Debug)]
+struct BulkChangeView {
+    count: u64,
+    by_state: BTreeMap<StateKind, u64>,
+    risks: BTreeSet<ActionRisk>,
+    changed: u64,
+    refused_count: u64,
+    /// The reasons why keys were not changed, each once.
+    refusal_codes: Vec<ProblemCode>,
+    instances_behind: u64,
+}
+
+impl From<BulkChange> for BulkChangeView {
+    fn from(change: BulkChange) -> Self {
+        let mut refusal_codes: Vec<_> = change.refused.iter().map(|refused| refused.problem.code).collect();
+        refusal_codes.sort_unstable_by_key(|code| code.name());
+        refusal_codes.dedup();
+        Self {
+            count: change.count,
+            by_state: change.by_state,
+            risks: change.risks,
+            changed: change.changed.unwrap_or(0),
+            refused_count: change.refused_count,
+            refusal_codes,
+            instances_behind: change.instances_behind.unwrap_or(0),
+        }
+    }
+}
+
+impl BulkChangeView {
+    /// The number of keys that are changed.
+    fn keys(&self) -> String {
+        quantity(self.count, "key", "keys")
+    }
+
+    /// The codes of the reasons, for an address.
+    fn refusal_codes(&self) -> String {
+        self.refusal_codes.iter().map(|code| code.name()).collect::<Vec<_>>().join(".")
+    }
+
+    fn refusals(&self) -> String {
+        let explained: Vec<_> = self.refusal_codes.iter().map(|code| text::explain_refusal(*code)).collect();
+        explained.join("; or ")
+    }
+}
 
 /// The text that an operator has typed in, to be shown again where it is refused.
 struct Draft {

@@ -5,6 +5,7 @@ use super::text;
 use super::view_models::{TimeView, make_visible};
 use crate::admin::key_admin::problem::ProblemCode;
 use crate::domain::execution_risk::ActionKind;
+use crate::domain::quantity::quantity;
 use crate::instance::reload_state::RefusedReload;
 
 /// The part that all pages have in common.
@@ -62,19 +63,18 @@ impl Visit<'_> {
         let number = |name: &str| self.query.get(name).parse::<u64>().ok();
         let mut notice = match number("changed") {
             None => format!("Done. The key is {}.", action.done()),
-            Some(1) => format!("Done. 1 key is {}.", action.done()),
-            Some(changed) => format!("Done. {changed} keys are {}.", action.done()),
+            Some(changed) => format!("Done. {} {}.", quantity(changed, "key is", "keys are"), action.done()),
         };
         if let Some(refused @ 1..) = number("refused") {
             let explain = |name| ProblemCode::parse(name).map_or("for another reason", text::explain_refusal);
             let why: Vec<_> = self.query.get("why").split('.').map(explain).collect();
-            let (keys, were) = if refused == 1 { ("key", "was") } else { ("keys", "were") };
-            notice.push_str(&format!(" {refused} {keys} {were} not changed: {}.", why.join("; or ")));
+            let were = quantity(refused, "key was", "keys were");
+            notice.push_str(&format!(" {were} not changed: {}.", why.join("; or ")));
         }
         if let Some(behind @ 1..) = number("behind") {
+            let instances = quantity(behind, "running instance has", "running instances have");
             notice.push_str(&format!(
-                " {behind} running instances have not confirmed that they have forgotten it: until their leases have run \
-                 out, they may still replay it."
+                " {instances} not confirmed that it is forgotten: until the lease has run out, it may still be replayed."
             ));
         }
         Some(notice)

@@ -1,17 +1,15 @@
 //! View models: typed results as the templates show them. Of a key its first characters, times by their age and in UTC.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::text;
-use crate::admin::key_admin::dto::{
-    AuditLog, BulkChange, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary,
-};
+use crate::admin::key_admin::dto::{AuditLog, FingerprintSummary, KeyDetails, KeyList, KeyStats, ResponseSummary};
 use crate::admin::key_admin::params::cursor_text;
-use crate::admin::key_admin::problem::ProblemCode;
 use crate::admin::key_admin::timeline::{TimelineEvent, timeline};
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::key::shorten_middle;
+use crate::domain::quantity::quantity;
 use crate::domain::rfc3339;
 use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
@@ -266,7 +264,7 @@ impl From<KeyDetails> for KeyDetailsView {
 #[derive(Debug)]
 pub enum ResponseView {
     Corrupt(String),
-    Stored { status: u16, body_bytes: Option<usize>, field_names: String },
+    Stored { status: u16, body: String, field_names: String },
 }
 
 impl From<ResponseSummary> for ResponseView {
@@ -274,7 +272,9 @@ impl From<ResponseSummary> for ResponseView {
         match response {
             ResponseSummary::Corrupt(row) => Self::Corrupt(row.to_string()),
             ResponseSummary::Stored { status, headers, trailers: _, body_bytes } => {
-                Self::Stored { status: status.as_u16(), body_bytes, field_names: headers.join(", ") }
+                let body = body_bytes.map(|bytes| quantity(bytes as u64, "byte", "bytes"));
+                let body = body.unwrap_or_else(|| "a body that was not kept".into());
+                Self::Stored { status: status.as_u16(), body, field_names: headers.join(", ") }
             }
         }
     }
@@ -391,12 +391,9 @@ impl CallerView {
         self.0.scope.to_string()
     }
 
-    pub fn duplicates(&self) -> u64 {
-        self.0.duplicates
-    }
-
-    pub fn mismatches(&self) -> u64 {
-        self.0.mismatches
+    pub fn counts(&self) -> String {
+        let duplicates = quantity(self.0.duplicates, "duplicate", "duplicates");
+        format!("{duplicates}, {}", quantity(self.0.mismatches, "mismatch", "mismatches"))
     }
 }
 
@@ -429,48 +426,6 @@ impl StatsView {
     /// Returns the number of keys in this state.
     pub fn count(&self, state: StateKind) -> u64 {
         self.counts.iter().filter(|count| count.state == state).map(|count| count.keys).sum()
-    }
-}
-
-/// The number of keys that a change is for, and of those that were changed.
-#[derive(Debug)]
-pub struct BulkChangeView {
-    pub count: u64,
-    pub by_state: BTreeMap<StateKind, u64>,
-    pub risks: BTreeSet<ActionRisk>,
-    pub changed: u64,
-    pub refused_count: u64,
-    /// The reasons why keys were not changed, each once.
-    refusal_codes: Vec<ProblemCode>,
-    pub instances_behind: u64,
-}
-
-impl From<BulkChange> for BulkChangeView {
-    fn from(change: BulkChange) -> Self {
-        let mut refusal_codes: Vec<_> = change.refused.iter().map(|refused| refused.problem.code).collect();
-        refusal_codes.sort_unstable_by_key(|code| code.name());
-        refusal_codes.dedup();
-        Self {
-            count: change.count,
-            by_state: change.by_state,
-            risks: change.risks,
-            changed: change.changed.unwrap_or(0),
-            refused_count: change.refused_count,
-            refusal_codes,
-            instances_behind: change.instances_behind.unwrap_or(0),
-        }
-    }
-}
-
-impl BulkChangeView {
-    /// The codes of the reasons, for an address.
-    pub fn refusal_codes(&self) -> String {
-        self.refusal_codes.iter().map(|code| code.name()).collect::<Vec<_>>().join(".")
-    }
-
-    pub fn refusals(&self) -> String {
-        let explained: Vec<_> = self.refusal_codes.iter().map(|code| text::explain_refusal(*code)).collect();
-        explained.join("; or ")
     }
 }
 

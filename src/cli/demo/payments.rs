@@ -42,7 +42,7 @@ impl std::error::Error for DemoCrash {}
 
 impl Payments {
     /// Starts it in the background. It ends with the process.
-    pub(super) async fn start(self: Arc<Self>, address: &str) -> Result<SocketAddr, DemoError> {
+    pub(super) async fn start(self: Arc<Self>, address: SocketAddr) -> Result<SocketAddr, DemoError> {
         let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
         let address = listener.local_addr()?;
         tokio::spawn(async move {

@@ -1,12 +1,13 @@
 //! The proxy of the demo: this program, in a process of its own.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use http::Request;
 use http_body_util::Full;
 use hyper_util::client::legacy::Client;
@@ -14,6 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::time::{sleep, timeout};
 
 use super::{DemoError, STEP_MAX};
+use crate::machine::fill_random;
 
 /// The time for the proxy to start, cold and on a slow machine.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -37,7 +39,7 @@ pub(super) struct DemoProxy {
 impl DemoProxy {
     /// Starts it on free ports, without its log.
     pub(super) async fn start_on_free_ports(upstream: SocketAddr) -> Result<Self, DemoError> {
-        let (listen, admin) = (find_free_address()?, find_free_address()?);
+        let (listen, admin) = (find_free_address(any_address())?, find_free_address(any_address())?);
         let listeners = DemoListeners { listen, admin, log: "error", has_own_group: false };
         Self::start(upstream, &listeners).await
     }
@@ -48,9 +50,12 @@ impl DemoProxy {
         let folder = std::env::temp_dir().join(format!("oncegate-demo-{}", std::process::id()));
         std::fs::create_dir(&folder)?;
         let (file, store) = (folder.join("oncegate.toml"), folder.join("oncegate.db"));
+        // As in production: without a secret, the first line of the log would be about that.
+        let mut secret = [0; 32];
+        fill_random(&mut secret)?;
         let config = format!(
-            "upstream = \"http://{upstream}\"\nlisten = \"{listen}\"\n\n\
-             [store]\nurl = \"sqlite:{}\"\n\n\
+            "upstream = \"http://{upstream}\"\nlisten = \"{listen}\"\nsecret = \"${{ONCEGATE_SECRET}}\"\n\n\
+             [store]\nurl = \"sqlite:{}\"\nencrypt = true\n\n\
              # Without a token: only on a machine of one's own, and only for a demo.\n\
              [admin]\nlisten = \"{admin}\"\nopen = true\n",
             store.display()
@@ -65,6 +70,7 @@ impl DemoProxy {
             .arg("--config")
             .arg(&file)
             .env("ONCEGATE_LOG", log)
+            .env("ONCEGATE_SECRET", HEXLOWER.encode(&secret))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
@@ -119,6 +125,13 @@ impl Drop for DemoProxy {
     }
 }
 
-fn find_free_address() -> std::io::Result<SocketAddr> {
-    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
+/// A free port of this machine's own.
+pub(super) fn any_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+/// The address, or one with a free port where another program has it.
+pub(super) fn find_free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(wanted).or_else(|_| TcpListener::bind((wanted.ip(), 0)))?;
+    listener.local_addr()
 }

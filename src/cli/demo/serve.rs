@@ -8,24 +8,28 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::DemoError;
 use super::payments::Payments;
-use super::proxy::{DemoListeners, DemoProxy};
+use super::proxy::{DemoListeners, DemoProxy, find_free_address};
 
-/// The address of the payments service: that of most examples.
-const SERVICE: &str = "127.0.0.1:3000";
-/// The ports of the proxy: its defaults, so that `oncegate keys` finds it.
+/// The ports of most examples, and the defaults of the proxy, so that `oncegate keys` finds it.
+const SERVICE: u16 = 3000;
 const LISTEN: u16 = 8080;
 const ADMIN: u16 = 8081;
 
-/// Runs both until the process gets SIGINT, SIGTERM or SIGHUP.
+/// Runs both until the process gets SIGINT, SIGTERM or SIGHUP. A port that another program has is replaced by a free one.
 pub(super) async fn serve() -> Result<(), DemoError> {
-    let on_loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let upstream = Arc::new(Payments::default()).start(SERVICE).await?;
-    let listeners =
-        DemoListeners { listen: on_loopback(LISTEN), admin: on_loopback(ADMIN), log: "info", has_own_group: true };
+    let on_loopback = |port| find_free_address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let upstream = Arc::new(Payments::default()).start(on_loopback(SERVICE)?).await?;
+    let (listen, admin) = (on_loopback(LISTEN)?, on_loopback(ADMIN)?);
+    let listeners = DemoListeners { listen, admin, log: "info", has_own_group: true };
     let mut proxy = DemoProxy::start(upstream, &listeners).await?;
+    // The commands look at the default port.
+    let keys = match admin.port() {
+        ADMIN => String::new(),
+        _ => format!("; `oncegate keys list --admin {admin}` finds it"),
+    };
     let text = format!(
         "Oncegate listens on http://{} in front of a payments service on http://{upstream}.\n\
-         The admin page is http://{}, without a token. Ctrl-C ends all of it and deletes the records.\n\n\
+         The admin page is http://{}, without a token{keys}. Ctrl-C ends all of it and deletes the records.\n\n\
          In a second terminal, the same command twice:\n\n    \
          curl -i http://{}/v1/payments -H 'Idempotency-Key: order-1001' -H 'Authorization: Bearer alice' \\\n         \
          -H 'Content-Type: application/json' -d '{{\"amount\": 1000}}'\n\n\

@@ -105,7 +105,7 @@ impl KeyAdminSource {
             }
             Self::Instance(instance) => {
                 if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                    return Err(CommandError::Usage(format!("{id:?} is not an id: ids are hexadecimal digits")));
+                    return Err(CommandError::Usage(format!("`ID` {id:?} is not an id: ids are hexadecimal digits")));
                 }
                 let (method, path) = endpoint(method, id);
                 let mut request = Request::builder().method(method).uri(format!("{path}?{query}"));

@@ -1,13 +1,14 @@
 //! Keys and changes as text for a terminal.
 
-use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
 use super::super::escape_invisible;
 use crate::domain::key::shorten_middle;
+use crate::domain::quantity::quantity;
 use crate::domain::rfc3339;
+use crate::telemetry::colours;
 
 /// The number of characters of a key that a table shows.
 const KEY_CHARS_MAX: usize = 40;
@@ -19,10 +20,9 @@ const ID_DIGITS: usize = 16;
 pub(super) struct Paint(bool);
 
 impl Paint {
-    /// Colours on a terminal, unless `NO_COLOR` is set.
+    /// Colours where standard output shows them.
     pub fn for_output() -> Self {
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self(wanted && std::io::stdout().is_terminal())
+        Self(colours::are_wanted(&std::io::stdout()))
     }
 
     fn state(self, state: &str, padded: &str) -> String {
@@ -95,7 +95,7 @@ pub(super) fn render_key(key: &Value, paint: Paint) -> String {
     } else if response.is_object() {
         let names: Vec<_> = response["headers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let body = match response["body_kept"] == true {
-            true => format!("{} bytes", response["body_bytes"]),
+            true => quantity(response["body_bytes"].as_u64().unwrap_or(0), "byte", "bytes"),
             false => "a body that was not kept".to_owned(),
         };
         line("response", format!("{}, {body}; {}", response["status"], names.join(", ")));

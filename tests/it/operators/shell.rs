@@ -58,7 +58,7 @@ async fn keys_are_listed_and_settled_through_a_running_instance(store: Store) {
     assert!(live.code == 1 && live.err.contains("its next retry is executed"), "{live:?}");
     assert!(live.err.contains("use --accept-risk"), "{live:?}");
     let some = here(&["purge", prefix, &"0".repeat(64), "--yes", "--accept-risk"]).await;
-    assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 keys were not"), "{some:?}");
+    assert!(some.code == 1 && some.out.contains("changed 1 of 1") && some.err.contains("1 key was not"), "{some:?}");
     let actors: Vec<_> = Operator::of(&world.proxy).audit().await.into_iter().map(|line| line[0].clone()).collect();
     assert_eq!(actors, vec!["bob (claimed) at 127.0.0.1"; 4]);
 
