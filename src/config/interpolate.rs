@@ -1,11 +1,13 @@
 //! `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the file's strings.
 //!
-//! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value.
+//! Interpolation comes after parsing: a variable's value cannot become a key, a table or a second value. Nor can the value of a user
+//! or a password become a URL's host: it is taken as it is, whatever characters it has.
 
 use std::io;
 use std::path::Path;
 
 use super::environment::Environment;
+use crate::domain::percent::encode_value;
 
 /// Reads a file as text.
 type ReadText<'a> = dyn Fn(&Path) -> io::Result<String> + 'a;
@@ -36,6 +38,9 @@ pub(super) fn interpolate(
             break;
         };
         match look_up(&inside[..end], environment, read) {
+            Ok(value) if is_in_userinfo(&text[..text.len() - inside.len() - 2], &inside[end + 1..]) => {
+                filled.push_str(&encode_value(value.as_bytes()).to_string());
+            }
             Ok(value) => filled.push_str(&value),
             Err(message) => problems.push(message),
         }
@@ -43,6 +48,20 @@ pub(super) fn interpolate(
     }
     filled.push_str(rest);
     if problems.is_empty() { Ok(filled) } else { Err(problems) }
+}
+
+/// Whether a placeholder is in the user or the password of a URL (RFC 3986 section 3.2.1), by the written text around it.
+fn is_in_userinfo(before: &str, behind: &str) -> bool {
+    const ENDS: [char; 4] = ['/', '?', '#', '@'];
+    let (before, behind) = (without_placeholders(before), without_placeholders(behind));
+    let begins = before.split_once("://").is_some_and(|(_, rest)| !rest.contains(ENDS));
+    begins && behind.find(ENDS).is_some_and(|end| behind[end..].starts_with('@'))
+}
+
+fn without_placeholders(text: &str) -> String {
+    let mut pieces = text.split("${");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |written, piece| written + piece.split_once('}').map_or("", |(_, rest)| rest))
 }
 
 /// The files that a text names, in their order.
@@ -145,6 +164,29 @@ mod tests {
             ("${SLY}", "\"\nsecret = \"${HOST}"),
         ] {
             assert_eq!(interpolated(text), Ok(filled.to_owned()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_or_password_of_a_url_is_taken_as_it_is() {
+        let environment = || {
+            FakeEnvironment::default()
+                .with_variable("HOST", "db:1")
+                .with_variable("USER", "a:b@c")
+                .with_variable("URL", "postgres://u:p@db/d")
+                .with_file("/run/token", "db:5432/?Action=connect&X-Amz=a%2Fb\n")
+        };
+        let token = "db%3A5432%2F%3FAction%3Dconnect%26X-Amz%3Da%252Fb";
+        for (text, filled) in [
+            ("postgres://u:${file:/run/token}@h/d", format!("postgres://u:{token}@h/d")),
+            ("postgres://${USER}:${file:/run/token}@${HOST}/d", format!("postgres://a%3Ab%40c:{token}@db:1/d")),
+            ("amqp://${USER}@${HOST}/d?user=${HOST}@", "amqp://a%3Ab%40c@db:1/d?user=db:1@".into()),
+            ("http://${HOST}/v1/{id}", "http://db:1/v1/{id}".into()),
+            ("${URL}", "postgres://u:p@db/d".into()),
+            ("${USER}@h", "a:b@c@h".into()),
+        ] {
+            let environment = environment();
+            assert_eq!(interpolate(text, &environment, &|path| environment.read(path)), Ok(filled), "{text}");
         }
     }
 

@@ -108,7 +108,8 @@ async fn a_rotated_password_is_read_again_and_no_request_fails() {
     std::fs::write(world.proxy.file(), "listen = 1").unwrap();
     world.proxy.wait_for_log("the running one stays").await;
     for round in 0..3 {
-        let password = format!("next{round}");
+        // As tokens of managed databases are, with characters that separate the parts of a URL.
+        let password = format!("db:5432/?Action=next{round}&a=b%2F@#");
         world.set_password(&password).await;
         std::fs::write(world.file(), format!("{password}\n")).unwrap();
         world.end_sessions().await;
@@ -130,12 +131,6 @@ async fn a_password_that_does_not_work_yet_keeps_the_earlier_one_and_is_tried_ag
     world.expect("k-2", "executed").await;
     world.end_sessions().await;
     world.expect("k-3", "executed").await;
-    // Nor does a file that makes no URL.
-    std::fs::write(world.file(), "hunter2@\n").unwrap();
-    let said = world.proxy.wait_for_log("the running one stays").await;
-    assert!(said["problem"].as_str().unwrap().contains("%40"), "{said}");
-    world.end_sessions().await;
-    world.expect("k-4", "executed").await;
     std::fs::write(world.file(), "hunter2\n").unwrap();
     world.set_password("hunter2").await;
     world.end_sessions().await;
