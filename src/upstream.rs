@@ -22,7 +22,9 @@ pub use connector::MemoryNetwork;
 
 pub mod connection_slots;
 mod connector;
+mod held_end;
 mod http2;
+mod open_streams;
 mod pool;
 pub mod probe;
 

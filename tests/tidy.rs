@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 14] = [
     &["protocol"],
     &["body", "telemetry"],
     &["config"],
-    &["jitter", "jwt", "tls", "write_coalesced"],
+    &["jitter", "jwt", "lingering_stream", "tls", "write_coalesced"],
     &["machine"],
     &["domain"],
     &["seeded_bug"],

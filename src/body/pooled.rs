@@ -20,6 +20,7 @@ use tokio::task::coop::unconstrained;
 
 use super::Body;
 use super::checked_body::{CheckedBody, CheckedBodyError};
+use crate::lingering_stream::WriteState;
 
 /// An HTTP/1.1 connection to a service, with hyper's handle for sending requests on it.
 pub struct PooledConnection {
@@ -27,6 +28,8 @@ pub struct PooledConnection {
     /// hyper's future that does the reading and writing; `None` once the connection has ended. hyper then reports the end to
     /// the request that is on it.
     driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    /// Whether the connection still takes bytes: hyper does not see a failed write.
+    writing: WriteState,
     /// The place among unguarded requests of the request on it, as long as it is on it.
     place: Option<OwnedSemaphorePermit>,
 }
@@ -38,9 +41,13 @@ pub trait ReturnToPool: Send + Sync {
 }
 
 impl PooledConnection {
-    /// Wraps a connection that nothing else polls.
-    pub fn new(sender: SendRequest<Body>, driver: impl Future<Output = hyper::Result<()>> + Send + 'static) -> Self {
-        Self { sender, driver: Some(Box::pin(driver)), place: None }
+    /// Wraps a connection that nothing else polls. `writing` is the state of its stream.
+    pub fn new(
+        sender: SendRequest<Body>,
+        driver: impl Future<Output = hyper::Result<()>> + Send + 'static,
+        writing: WriteState,
+    ) -> Self {
+        Self { sender, driver: Some(Box::pin(driver)), writing, place: None }
     }
 
     /// Keeps a place until the connection is free for another request.
@@ -49,6 +56,10 @@ impl PooledConnection {
     }
 
     fn return_to(mut self: Box<Self>, pool: Arc<dyn ReturnToPool>) {
+        if self.writing.has_failed() {
+            return;
+        }
+        self.writing.note_unused();
         self.place = None;
         pool.return_connection(self);
     }

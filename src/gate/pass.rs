@@ -14,6 +14,7 @@ use super::admit::read_body::BODY_BROKE_OFF;
 use crate::body::pooled::PooledBody;
 use crate::body::request_body::RequestBodyError;
 use crate::body::{Body, ConnectionGuard};
+use crate::lingering_stream::LingeringStream;
 use crate::protocol::fields;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::telemetry::logs::error_causes;
@@ -136,12 +137,14 @@ fn repair_content_length(response: &mut Response<PooledBody>) {
     }
 }
 
-/// Copies bytes in both directions until both sides are done. Client and service have agreed on another protocol.
+/// Copies bytes in both directions until both sides are done. Client and service have agreed on another protocol. What a side has
+/// sent before it reset its connection still goes to the other one.
 fn switch_protocol(client: OnUpgrade, mut response: Response<PooledBody>) -> Response<Body> {
     let service = hyper::upgrade::on(&mut response);
     tokio::spawn(async move {
         let (Ok(client), Ok(service)) = tokio::join!(client, service) else { return };
-        let (mut client, mut service) = (TokioIo::new(client), TokioIo::new(service));
+        // The service's stream lingers by itself.
+        let (mut client, mut service) = (LingeringStream::new(TokioIo::new(client)), TokioIo::new(service));
         if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut service).await {
             tracing::debug!(%error, "an upgraded connection broke");
         }

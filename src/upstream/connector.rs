@@ -11,18 +11,17 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Authority;
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use rustls::ProtocolVersion;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncBufRead, DuplexStream};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
+use crate::lingering_stream::LingeringStream;
 use crate::tls::{self, HandshakeError, ServiceTls};
 use crate::write_coalesced;
 
@@ -63,12 +62,15 @@ pub(super) enum AlpnOffer {
     Http1,
 }
 
-/// An open connection to the upstream.
-pub(super) enum UpstreamStream {
-    Tcp(TokioIo<TcpStream>),
-    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
-    Unix(TokioIo<UnixStream>),
-    Memory(TokioIo<DuplexStream>),
+/// An open connection to the upstream. An answer that came before a write failed is read.
+pub(super) type UpstreamStream = LingeringStream<UpstreamSocket>;
+
+/// The transport of a connection to the upstream.
+pub(super) enum UpstreamSocket {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+    Memory(DuplexStream),
 }
 
 /// The reason why a connection could not be made or broke.
@@ -78,37 +80,35 @@ impl Connector {
     /// Opens a connection. The limit includes the DNS lookup, which the TCP connector's own limit leaves out, and the TLS
     /// handshake.
     pub(super) async fn connect(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamStream, ConnectionFailure> {
-        timeout(self.limit, self.connect_at_any_time(uri, offer)).await?
+        timeout(self.limit, self.connect_at_any_time(uri, offer)).await?.map(LingeringStream::new)
     }
 
-    async fn connect_at_any_time(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamStream, ConnectionFailure> {
+    async fn connect_at_any_time(&self, uri: Uri, offer: AlpnOffer) -> Result<UpstreamSocket, ConnectionFailure> {
         match &self.kind {
-            ConnectorKind::Tcp(connector) => Ok(UpstreamStream::Tcp(connect_tcp(connector, uri).await?)),
+            ConnectorKind::Tcp(connector) => Ok(UpstreamSocket::Tcp(connect_tcp(connector, uri).await?)),
             ConnectorKind::Tls(connector, service, name) => {
                 let config = match offer {
                     AlpnOffer::Both => &service.negotiated,
                     AlpnOffer::Http1 => &service.http1,
                 };
-                let stream = connect_tcp(connector, uri).await?.into_inner();
+                let stream = connect_tcp(connector, uri).await?;
                 let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
                 let mut stream = connecting.await.map_err(HandshakeError::from)?;
                 if service.asks_for_certificate() {
                     wait_for_verdict(&mut stream).await.map_err(HandshakeError::from)?;
                 }
-                Ok(UpstreamStream::Tls(Box::new(TokioIo::new(stream))))
+                Ok(UpstreamSocket::Tls(Box::new(stream)))
             }
-            ConnectorKind::Unix(path) => Ok(UpstreamStream::Unix(TokioIo::new(UnixStream::connect(path).await?))),
-            ConnectorKind::Memory(network, authority) => {
-                Ok(UpstreamStream::Memory(TokioIo::new(network.connect(authority).await?)))
-            }
+            ConnectorKind::Unix(path) => Ok(UpstreamSocket::Unix(UnixStream::connect(path).await?)),
+            ConnectorKind::Memory(network, authority) => Ok(UpstreamSocket::Memory(network.connect(authority).await?)),
         }
     }
 }
 
-async fn connect_tcp(connector: &HttpConnector, uri: Uri) -> Result<TokioIo<TcpStream>, ConnectionFailure> {
+async fn connect_tcp(connector: &HttpConnector, uri: Uri) -> Result<TcpStream, ConnectionFailure> {
     let mut connector = connector.clone();
     poll_fn(|cx| connector.poll_ready(cx)).await?;
-    Ok(connector.call(uri).await?)
+    Ok(connector.call(uri).await?.into_inner())
 }
 
 /// Waits for a service's verdict on the proxy's certificate, or on its absence.
@@ -132,11 +132,11 @@ async fn wait_for_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     timeout(VERDICT_MAX, verdict).await.unwrap_or(Ok(()))
 }
 
-impl UpstreamStream {
+impl UpstreamSocket {
     /// Whether the service has picked HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
         match self {
-            Self::Tls(stream) => stream.inner().get_ref().1.alpn_protocol() == Some(tls::HTTP2),
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2),
             Self::Memory(_) | Self::Tcp(_) | Self::Unix(_) => false,
         }
     }
@@ -146,21 +146,21 @@ impl UpstreamStream {
 macro_rules! on_stream {
     ($self:expr, $stream:ident => $call:expr) => {
         match $self {
-            UpstreamStream::Tcp($stream) => $call,
-            UpstreamStream::Tls($stream) => $call,
-            UpstreamStream::Unix($stream) => $call,
-            UpstreamStream::Memory($stream) => $call,
+            UpstreamSocket::Tcp($stream) => $call,
+            UpstreamSocket::Tls($stream) => $call,
+            UpstreamSocket::Unix($stream) => $call,
+            UpstreamSocket::Memory($stream) => $call,
         }
     };
 }
 
-impl Read for UpstreamStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+impl AsyncRead for UpstreamSocket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         on_stream!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buf))
     }
 }
 
-impl Write for UpstreamStream {
+impl AsyncWrite for UpstreamSocket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         on_stream!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, buf))
     }
@@ -182,6 +182,6 @@ impl Write for UpstreamStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_stream!(self.get_mut(), stream => write_coalesced::poll_write(Pin::new(stream.inner_mut()), cx, bufs))
+        on_stream!(self.get_mut(), stream => write_coalesced::poll_write(Pin::new(stream), cx, bufs))
     }
 }

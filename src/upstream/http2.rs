@@ -3,9 +3,7 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::iter::successors;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{CONTENT_LENGTH, HOST};
 use http::uri::{self, Authority, Scheme};
@@ -13,10 +11,11 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::TokioExecutor;
-use tokio::sync::Notify;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::connector::{ConnectionFailure, UpstreamStream};
+use super::held_end::HeldEndStream;
+use super::open_streams::{OpenStreams, StreamSlot};
 use super::{CallError, path_of, take_request};
 use crate::body::Body;
 
@@ -28,42 +27,21 @@ pub(super) struct SharedConnection {
     streams: Arc<OpenStreams>,
 }
 
-/// The streams of a connection that have not ended.
-struct OpenStreams {
-    count: AtomicUsize,
-    /// The number of streams that the service takes at once.
-    max: AtomicUsize,
-    /// A stream has ended, or the service takes another number.
-    changed: Notify,
-}
-
-/// A stream of a connection, until it is dropped.
-pub(super) struct StreamSlot(Arc<OpenStreams>);
-
-impl Drop for StreamSlot {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_waiters();
-    }
-}
-
 impl SharedConnection {
     /// Begins HTTP/2 on a stream.
     pub(super) async fn new(stream: UpstreamStream) -> Result<Self, ConnectionFailure> {
         // One stream until the service has said how many it takes.
+        let streams = OpenStreams::new(1);
+        let stream = TokioIo::new(HeldEndStream::new(stream, Arc::clone(&streams)));
         let (sender, connection) =
             Builder::new(TokioExecutor::new()).initial_max_send_streams(1).handshake(stream).await?;
-        let streams = Arc::new(OpenStreams { count: 0.into(), max: 1.into(), changed: Notify::new() });
         let seen = Arc::clone(&streams);
         let mut connection = Box::pin(connection);
         // Its requests get the error that it ends with.
         tokio::spawn(poll_fn(move |cx| {
             let end = connection.as_mut().poll(cx);
             // A connection that has ended returns the requests that it is given, and they take another one.
-            let max = if end.is_ready() { usize::MAX } else { connection.current_max_send_streams() };
-            if seen.max.swap(max, Ordering::AcqRel) != max {
-                seen.changed.notify_waiters();
-            }
+            seen.set_max(if end.is_ready() { usize::MAX } else { connection.current_max_send_streams() });
             end
         }));
         Ok(Self { sender, streams })
@@ -71,31 +49,12 @@ impl SharedConnection {
 
     /// Whether it may take a request.
     pub(super) fn is_usable(&self) -> bool {
-        !self.sender.is_closed()
+        !self.sender.is_closed() && !self.streams.is_lost()
     }
 
-    /// Waits until the service takes one more stream. A request beyond that number would be queued in h2, which sends it as soon
-    /// as another stream ends: at any time, also long after its caller has given up and the key's next attempt has begun.
-    pub(super) async fn reserve_stream(&self) -> StreamSlot {
-        loop {
-            if let Some(slot) = self.try_reserve_stream() {
-                return slot;
-            }
-            let mut changed = pin!(self.streams.changed.notified());
-            changed.as_mut().enable();
-            // What has changed before the registration woke nobody.
-            if let Some(slot) = self.try_reserve_stream() {
-                return slot;
-            }
-            changed.await;
-        }
-    }
-
-    fn try_reserve_stream(&self) -> Option<StreamSlot> {
-        let OpenStreams { count, max, .. } = &*self.streams;
-        let reserve = |open: usize| (open < max.load(Ordering::Acquire)).then_some(open + 1);
-        let reserved = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, reserve);
-        reserved.ok().map(|_| StreamSlot(Arc::clone(&self.streams)))
+    /// Waits until the service takes one more stream; see [`OpenStreams::reserve`].
+    pub(super) async fn reserve_stream(&self) -> Option<StreamSlot> {
+        self.streams.reserve().await
     }
 
     /// Sends a request and waits for the response's head. Takes the request out of the reference.

@@ -17,6 +17,7 @@ use http::uri::{self, Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -173,8 +174,11 @@ impl UpstreamPool {
                     }
                 }
                 ChosenConnection::Http2(mut connection) => {
-                    let Ok(slot) = timeout_at(deadline, connection.reserve_stream()).await else {
-                        return Err(CallError::Overloaded);
+                    let slot = match timeout_at(deadline, connection.reserve_stream()).await {
+                        Err(_) => return Err(CallError::Overloaded),
+                        Ok(Some(slot)) => slot,
+                        Ok(None) if was_open => continue,
+                        Ok(None) => return Err(CallError::NeverSent("the connection broke".into())),
                     };
                     if !may_send() {
                         return Err(CallError::TooLate);
@@ -278,18 +282,20 @@ impl UpstreamPool {
         offer: AlpnOffer,
     ) -> Result<ChosenConnection, ConnectionFailure> {
         let stream = self.connector.connect(self.target.clone(), offer).await?;
-        if stream.is_http2() {
+        if stream.get_ref().is_http2() {
             return Ok(ChosenConnection::Http2(self.share(stream).await?));
         }
         if offer == AlpnOffer::Both {
             self.picks_http1.store(true, Ordering::Relaxed);
         }
-        let (sender, connection) = http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(stream).await?;
+        let writing = stream.write_state();
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(READ_BUFFER_MAX).handshake(TokioIo::new(stream)).await?;
         let driver = async move {
             let _slot = slot;
             connection.with_upgrades().await
         };
-        Ok(ChosenConnection::Http1(Box::new(PooledConnection::new(sender, driver))))
+        Ok(ChosenConnection::Http1(Box::new(PooledConnection::new(sender, driver, writing))))
     }
 
     /// Begins HTTP/2 on a stream, for all requests from here on.

@@ -5,6 +5,7 @@ mod connections;
 mod duplicates;
 mod early_hints;
 mod early_responses;
+mod failed_writes;
 mod fields;
 mod first_attempt;
 mod http2;

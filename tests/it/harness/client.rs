@@ -161,6 +161,16 @@ impl Request {
         Ok(exchange)
     }
 
+    /// Sends the request and reads the response meanwhile, as clients do that may be answered early.
+    pub async fn upload(&self) -> io::Result<Response> {
+        let stream = self.client.try_connect().await?.into_std()?;
+        let (mut sending, bytes) = (TcpStream::from_std(stream.try_clone()?)?, self.bytes());
+        let sender = tokio::spawn(async move { sending.write_all(&bytes).await });
+        let response = Exchange::new(TcpStream::from_std(stream)?, self.method == "HEAD").try_response().await;
+        sender.abort();
+        response
+    }
+
     /// Sends the head alone and leaves the rest to the test.
     pub async fn open_head(&self) -> Exchange {
         let mut exchange = Exchange::new(self.client.connect().await, self.method == "HEAD");
