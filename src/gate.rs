@@ -220,6 +220,7 @@ impl Gate {
                 {
                     let mut response = denied.into_response()?;
                     context.add_fields(&mut response, OncegateStatus::Rejected);
+                    context.add_cors_fields(response.headers_mut());
                     return Ok(response);
                 }
                 let share = self.hold_response(&outcome)?;

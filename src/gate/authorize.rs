@@ -1,8 +1,8 @@
 //! Asks a service whether a caller may still read a stored response, before each replay.
 //!
 //! A replay skips the service's own check of its caller. A route with `replay.authorize` has the check done by a service of the
-//! operator's, as the forward-auth services of other proxies do it: a GET with the caller's credentials and with the method and the
-//! target of the request. The permission of one caller never counts for another.
+//! operator's, as the forward-auth services of other proxies do it: a GET with the caller's credentials and with the method, the host
+//! and the target of the request. The permission of one caller never counts for another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::body::Body;
 use crate::config::{AuthorizeConfig, Route, ScopeSource};
 use crate::instance::replay_permissions::{QuestionDigest, ReplayPermissions};
-use crate::protocol::fields;
+use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::Refusal;
 use crate::telemetry::logs::error_causes;
 use crate::tls::CertificateName;
@@ -50,13 +50,13 @@ pub(super) enum ReplayDenied {
 /// A question about one caller and one request.
 pub(super) struct ReplayQuestion {
     headers: HeaderMap,
-    /// SHA-256 of the route's name, the certificate's name and the fields, each length-prefixed.
+    /// SHA-256 of the route's name, the certificate's name, the host and the fields, each length-prefixed.
     digest: QuestionDigest,
 }
 
 impl ReplayQuestion {
-    /// The question about a request on a route, from a client with this certificate.
-    pub(super) fn new(head: &request::Parts, route: &Route, certificate: Option<&CertificateName>) -> Self {
+    /// The question about a request on a route.
+    pub(super) fn new(head: &request::Parts, route: &Route, origin: &RequestOrigin) -> Self {
         let mut headers = HeaderMap::new();
         let scope = route.scope.parts.iter().filter_map(|part| match &part.source {
             ScopeSource::Header(name) => Some(name),
@@ -80,10 +80,17 @@ impl ReplayQuestion {
         let mut digest = Sha256::new();
         let fields = headers.iter().flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
         // The service does not see it. The permission of one caller must not count for another all the same.
-        let certificate = certificate.map_or(&[][..], CertificateName::as_bytes);
-        for part in [route.name.as_bytes(), certificate].into_iter().chain(fields) {
+        let certificate = origin.certificate.as_deref().map_or(&[][..], CertificateName::as_bytes);
+        let host = fields::forwarded_host(&head.headers, origin);
+        let host_bytes = host.map_or(&[][..], HeaderValue::as_bytes);
+        for part in [route.name.as_bytes(), certificate, host_bytes].into_iter().chain(fields) {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
+        }
+        // After the digest: it replaces the client's own field, which may be a part of the scope.
+        match host {
+            Some(host) => drop(headers.insert(fields::X_FORWARDED_HOST, host.clone())),
+            None => drop(headers.remove(fields::X_FORWARDED_HOST)),
         }
         Self { headers, digest: digest.finalize().into() }
     }

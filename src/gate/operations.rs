@@ -81,11 +81,11 @@ impl Gate {
             return Ok(problem(StatusCode::NOT_FOUND, "There is no such operation, or it belongs to another caller."));
         };
         // The operation's name does not say which of these routes accepted it, so all of their services have to agree.
+        let origin = request_origin(&head, client, &live.config);
         for route in &routes {
             let authorizer = live.router.named(&route.name).and_then(|active| active.authorizer.as_ref());
             if let Some(authorizer) = authorizer
-                && let Err(denied) =
-                    Box::pin(authorizer.ask(ReplayQuestion::new(&head, route, client.certificate.as_deref()))).await
+                && let Err(denied) = Box::pin(authorizer.ask(ReplayQuestion::new(&head, route, &origin))).await
             {
                 return denied.into_response();
             }

@@ -34,7 +34,8 @@ pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// The host that the client has sent its request to.
+pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -183,6 +184,11 @@ pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_r
         headers.insert(HOST, host.clone());
     }
     add_forwarding(headers, origin);
+}
+
+/// Returns the host that the client has sent its request to, as the service gets it.
+pub fn forwarded_host<'a>(headers: &'a HeaderMap, origin: &'a RequestOrigin) -> Option<&'a HeaderValue> {
+    headers.get(X_FORWARDED_HOST).filter(|_| origin.trusted).or(origin.host.as_ref())
 }
 
 /// Requests an uncompressed body: every later caller must be able to read it, whatever this one accepts.

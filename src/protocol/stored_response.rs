@@ -13,7 +13,9 @@ use crate::seeded_bug::SeededBug;
 /// `drop_headers`.
 pub fn to_storable(response: &StoredResponse, route: &Route) -> StoredResponse {
     let mut kept = response.clone();
-    fields::remove(&mut kept.headers, |name| fields::is_momentary(name) || route.drop_headers.contains(name));
+    for fields in [&mut kept.headers, &mut kept.trailers] {
+        fields::remove(fields, |name| fields::is_momentary(name) || route.drop_headers.contains(name));
+    }
     if SeededBug::RepeatedFieldsMerged.is_active() {
         kept.headers = kept.headers.keys().map(|name| (name.clone(), kept.headers[name].clone())).collect();
     }

@@ -70,10 +70,7 @@ impl GuardedRequest {
     /// The question whether this request's caller may read a stored response, where the route has it asked.
     pub(in crate::gate) fn replay_question(&self) -> Option<(Arc<Authorizer>, ReplayQuestion)> {
         let authorizer = self.active.authorizer.as_ref()?;
-        Some((
-            Arc::clone(authorizer),
-            ReplayQuestion::new(&self.head, self.route(), self.origin.certificate.as_deref()),
-        ))
+        Some((Arc::clone(authorizer), ReplayQuestion::new(&self.head, self.route(), &self.origin)))
     }
 
     /// Refuses a new key, and counts that.

@@ -88,6 +88,19 @@ async fn dropped_response_fields_are_not_stored() {
 }
 
 #[tokio::test]
+async fn dropped_and_momentary_trailers_are_not_stored() {
+    let world = World::guarding(Store::sqlite(), "replay = { drop_headers = [\"X-Once\"] }").await;
+    let names = ["x-once", "server-timing", "x-kept"];
+    let answer = names.iter().fold(Answer::status(200).chunks(&["pa", "id"]), |answer, name| answer.trailer(name, "1"));
+    world.upstream.answer_all(answer);
+    let trailers = async || {
+        let response = world.pay("k-1").field("TE", "trailers").send().await;
+        response.trailers.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    assert_eq!((trailers().await, trailers().await), (names.map(str::to_owned).to_vec(), vec!["x-kept".to_owned()]));
+}
+
+#[tokio::test]
 async fn momentary_response_fields_are_not_replayed() {
     let world = World::start(Store::sqlite()).await;
     let passing = ["age", "alt-svc", "server-timing", "ratelimit", "ratelimit-remaining", "traceparent"];

@@ -7,7 +7,7 @@ async fn world_with(store: Store, cache: &str) -> (World, Upstream) {
     let url = format!("http://{}/check?by=oncegate", authority.address);
     let lines =
         format!("replay = {{ authorize = \"{url}\", authorize_cache = \"{cache}\" }}\nscope = [\"authorization\"]");
-    (World::with(store, |setup| setup.route(&route("pay", &lines))).await, authority)
+    (World::with(store, |setup| setup.top("trusted_proxies = []").route(&route("pay", &lines))).await, authority)
 }
 
 on_both_stores!(a_replay_goes_to_a_caller_whom_the_service_lets_through_and_to_no_other);
@@ -23,6 +23,7 @@ async fn a_replay_goes_to_a_caller_whom_the_service_lets_through_and_to_no_other
     for (name, value) in [
         ("authorization", "Bearer test"),
         ("cookie", "sid=a"),
+        ("x-forwarded-host", "shop.example"),
         ("x-forwarded-method", "POST"),
         ("x-forwarded-uri", "/pay?x=1"),
     ] {
@@ -59,6 +60,34 @@ async fn a_permission_counts_for_its_time_its_caller_and_its_request_alone() {
     authority.then(Answer::status(403));
     assert_eq!(pay("Bearer b", "/pay").send().await.status, 403, "another caller");
     assert_eq!(authority.calls(), 2);
+    let elsewhere = pay("Bearer a", "/pay").host("other.example").field("X-Forwarded-Host", "shop.example");
+    authority.then(Answer::status(403));
+    assert_eq!(elsewhere.send().await.status, 403, "another host");
+    assert_eq!(authority.last().field("x-forwarded-host"), Some("other.example"), "not what a stranger writes");
+    assert_eq!(authority.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_trusted_gateways_host_is_forwarded_and_a_denial_is_readable_by_allowed_origins() {
+    const SHOP: &str = "https://shop.example";
+    let authority = Upstream::start().await;
+    let authorize = format!("replay = {{ authorize = \"http://{}/\" }}", authority.address);
+    let lines = format!("{authorize}\ncors = {{ origins = [\"{SHOP}\"], credentials = true }}");
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("trusted_proxies = [\"127.0.0.1\"]").route(&route("pay", &lines))
+    });
+    let world = world.await;
+    let pay = || world.pay("k-1").field("Origin", SHOP).field("X-Forwarded-Host", "public.example");
+    assert_eq!(pay().send().await.oncegate_status(), Some("executed"));
+    for (status, granted) in [(401, "https://elsewhere.example"), (403, SHOP), (404, "*")] {
+        authority.then(Answer::status(status).field("Access-Control-Allow-Origin", granted));
+        let denied = pay().send().await;
+        assert_eq!((denied.status, denied.oncegate_status()), (status, Some("rejected")));
+        assert_eq!(denied.field("access-control-allow-origin"), Some(SHOP), "{status}");
+        assert_eq!(denied.field("access-control-allow-credentials"), Some("true"));
+        assert!(denied.all("access-control-expose-headers").join(",").contains("Oncegate-Status"));
+        assert_eq!(authority.last().field("x-forwarded-host"), Some("public.example"));
+    }
 }
 
 #[tokio::test]
