@@ -3,6 +3,9 @@
 //! The next request of a connection begins where the body ends. So the rest of the body is read and discarded, if it is short,
 //! or the response says that the connection closes. A client of a connection that closes without a word may already have sent
 //! its next request on it.
+//!
+//! A stream of HTTP/2 has no next request. But the reset of its body, which ends it, must not come with the response: clients that
+//! get both at once (curl 7.88) report the reset and drop the response.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -20,12 +23,15 @@ use super::request_body::{RequestBody, UnreadBody};
 
 /// The bytes that are read and discarded to keep a connection: a new one costs about as much, with its handshakes.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// The longest time for which a response waits for the rest of its request's body.
+/// The longest time for which a response waits for the rest of its request's body, and the reset of a stream for its client.
 const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The request, and the way back for the rest of its body. A request without a body has none.
 pub fn split_unread(request: Request<Incoming>) -> (Request<RequestBody>, Option<oneshot::Receiver<UnreadBody>>) {
-    let request = request.map(CheckedBody::of_message);
+    let request = match request.version() {
+        Version::HTTP_2 => request.map(CheckedBody::of_stream),
+        _ => request.map(CheckedBody::of_message),
+    };
     if request.body().is_end_stream() {
         return (request.map(RequestBody::new), None);
     }
@@ -56,9 +62,29 @@ pub async fn can_keep_connection(mut unread: oneshot::Receiver<UnreadBody>, serv
             });
             true
         }
-        Ok(UnreadBody::AwaitsContinue | UnreadBody::Failed) => false,
+        Ok(UnreadBody::AwaitsContinue | UnreadBody::Failed | UnreadBody::Late(_)) => false,
         Ok(UnreadBody::Rest(rest)) => discard(rest).await,
     }
+}
+
+/// Keeps the stream of a request whose response is ready for up to one second, so that its client takes the response before the
+/// reset. Its body is discarded meanwhile: unread bytes would use up the window of all streams of the connection.
+pub fn delay_reset(mut unread: oneshot::Receiver<UnreadBody>) {
+    let unread_now = unread.try_recv();
+    if matches!(unread_now, Err(TryRecvError::Closed)) {
+        return;
+    }
+    tokio::spawn(async move {
+        // The service may still be reading the body of the request that it has answered.
+        let unread = match unread_now {
+            Ok(unread) => Ok(unread),
+            Err(_) => unread.await,
+        };
+        let Ok(UnreadBody::Rest(rest) | UnreadBody::Late(rest)) = unread else { return };
+        let deadline = Instant::now() + DISCARD_TIME_MAX;
+        let mut rest = pin!(rest);
+        while let Ok(Some(Ok(_))) = timeout_at(deadline, rest.frame()).await {}
+    });
 }
 
 /// Reads and discards a short rest of a body. Returns whether that was all of it.

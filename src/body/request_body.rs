@@ -109,6 +109,8 @@ pub enum UnreadBody {
     AwaitsContinue,
     /// The body has broken off or is not framed as it says. Nothing after it can be read.
     Failed,
+    /// The rest of a body that has arrived too slowly.
+    Late(CheckedBody),
     /// The rest.
     Rest(CheckedBody),
 }
@@ -159,8 +161,9 @@ impl http_body::Body for RequestBody {
             (Poll::Pending, Some(rate_min)) => {
                 let wait = this.wait.get_or_insert_with(|| Box::new(BodyWait::new(rate_min)));
                 std::task::ready!(wait.poll_late(cx));
-                this.send_back(UnreadBody::Failed);
-                this.incoming = None;
+                if let Some(rest) = this.incoming.take() {
+                    this.send_back(UnreadBody::Late(rest));
+                }
                 return Poll::Ready(Some(Err(RequestBodyError::TooSlow)));
             }
             (Poll::Ready(Some(Ok(frame))), Some(_)) => {

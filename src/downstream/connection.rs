@@ -19,9 +19,8 @@ use hyper_util::server::conn::auto::Builder;
 use super::DrainSignals;
 use super::shared_socket::{SharedSocket, Socket};
 use crate::body::Body;
-use crate::body::checked_body::CheckedBody;
 use crate::body::client_body::{ClientBody, ResponseWatch};
-use crate::body::early_response::{can_keep_connection, split_unread};
+use crate::body::early_response::{can_keep_connection, delay_reset, split_unread};
 use crate::body::request_body::RequestBody;
 use crate::gate::Gate;
 use crate::gate::client::ClientConnection;
@@ -134,7 +133,12 @@ impl ServedConnection {
 
     async fn respond_http2(&self, mut request: Request<Incoming>) -> Response<Body> {
         http2::join_cookies(request.headers_mut());
-        self.answer(request.map(|incoming| RequestBody::new(CheckedBody::of_stream(incoming)))).await
+        let (request, unread) = split_unread(request);
+        let response = self.answer(request).await;
+        if let Some(unread) = unread {
+            delay_reset(unread);
+        }
+        response
     }
 
     async fn respond_http1(&self, request: Request<Incoming>) -> Response<Body> {

@@ -4,6 +4,7 @@ mod client_faults;
 mod connections;
 mod duplicates;
 mod early_hints;
+mod early_http2_responses;
 mod early_responses;
 mod failed_writes;
 mod fields;

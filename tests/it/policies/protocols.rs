@@ -385,6 +385,24 @@ async fn curl_gets_a_replay_over_http_1_and_http_2() {
 }
 
 #[tokio::test]
+async fn curl_gets_the_refusal_of_an_upload_over_http_2() {
+    let world = World::guarding(Store::sqlite(), "key = { required = true }\nmax_request_body = \"1KiB\"").await;
+    let folder = tempfile::tempdir().unwrap();
+    let upload = folder.path().join("upload");
+    std::fs::write(&upload, vec![0; 5_000_000]).unwrap();
+    let (url, upload) = (format!("http://{}/pay", world.proxy.listen), format!("@{}", upload.display()));
+    for round in 0..10 {
+        for (field, expected) in [("Idempotency-Key: k-1", "413"), ("X-Other: 1", "400")] {
+            let mut arguments = words(&["--silent", "--http2-prior-knowledge", "--output", "/dev/null"]);
+            arguments.extend(words(&["--write-out", "%{http_code}", "-H", "Authorization: Bearer test", "-H", field]));
+            arguments.extend(words(&["--data-binary", &upload, &url]));
+            let Some(output) = client("curl", arguments).await else { return };
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nghttp_gets_a_replay() {
     let world = World::start(Store::sqlite()).await;
     let folder = tempfile::tempdir().unwrap();
