@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use hyper::body::{Body as _, Incoming};
@@ -217,11 +217,20 @@ fn shape_for_http1(request: &mut Request<Body>) {
 }
 
 /// Sets the body's framing fields, whatever the request had. hyper does this by itself except for methods whose requests
-/// mostly have no body: for those it sends only what the fields announce.
+/// mostly have no body: for those it sends only what the fields announce. Only a chunked body can have the trailers that
+/// `Trailer` announces.
 fn set_framing(request: &mut Request<Body>) {
-    let length = if request.body().is_end_stream() { Some(0) } else { request.body().size_hint().exact() };
+    let has_body = !request.body().is_end_stream();
+    let length = match request.body().size_hint().exact() {
+        _ if !has_body => Some(0),
+        _ if request.headers().contains_key(TRAILER) => None,
+        exact => exact,
+    };
     let switches = request.headers().contains_key(UPGRADE);
     let headers = request.headers_mut();
+    if !has_body {
+        headers.remove(TRAILER);
+    }
     match length {
         // Most requests announce it already.
         Some(_) if announced_length(headers) == length => {}

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -27,10 +28,20 @@ pub struct RequestBody {
     /// Whether the client waits for `100 Continue` before it sends the body. hyper sends it at the first poll.
     awaits_continue: bool,
     tie: Option<ConnectionGuard>,
+    trailers: Option<TrailerFilter>,
     /// The slowest rate in bytes a second; `None` for a body that may be silent.
     rate_min: Option<u64>,
     /// `None` until the body is waited for: most bodies come with their heads.
     wait: Option<Box<BodyWait>>,
+}
+
+/// Removes the trailers that must not reach the body's reader.
+struct TrailerFilter(Box<dyn Fn(&mut HeaderMap) + Send + Sync>);
+
+impl fmt::Debug for TrailerFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TrailerFilter")
+    }
 }
 
 /// The wait for the next bytes of a body.
@@ -118,7 +129,15 @@ pub enum UnreadBody {
 impl RequestBody {
     /// A body whose rest is dropped.
     pub fn new(incoming: CheckedBody) -> Self {
-        Self { incoming: Some(incoming), way_back: None, awaits_continue: false, tie: None, rate_min: None, wait: None }
+        Self {
+            incoming: Some(incoming),
+            way_back: None,
+            awaits_continue: false,
+            tie: None,
+            trailers: None,
+            rate_min: None,
+            wait: None,
+        }
     }
 
     /// A body whose rest goes to the receiver once the body is dropped. The receiver gets an error when the body has been
@@ -133,6 +152,11 @@ impl RequestBody {
     /// Sets the slowest rate in bytes a second; `None` for a body that may be silent.
     pub fn limit_rate(&mut self, rate_min: Option<u64>) {
         self.rate_min = rate_min;
+    }
+
+    /// Lets those trailers pass that `filter` leaves. Without a filter all are dropped.
+    pub fn pass_trailers(&mut self, filter: impl Fn(&mut HeaderMap) + Send + Sync + 'static) {
+        self.trailers = Some(TrailerFilter(Box::new(filter)));
     }
 
     /// Attaches a tie that is dropped with the body.
@@ -156,7 +180,7 @@ impl http_body::Body for RequestBody {
         let this = self.get_mut();
         let Some(incoming) = &mut this.incoming else { return Poll::Ready(None) };
         this.awaits_continue = false;
-        let frame = Pin::new(&mut *incoming).poll_frame(cx).map_err(RequestBodyError::Broken);
+        let mut frame = Pin::new(&mut *incoming).poll_frame(cx).map_err(RequestBodyError::Broken);
         match (&frame, this.rate_min) {
             (Poll::Pending, Some(rate_min)) => {
                 let wait = this.wait.get_or_insert_with(|| Box::new(BodyWait::new(rate_min)));
@@ -179,6 +203,17 @@ impl http_body::Body for RequestBody {
             // Not every reader polls again after the last frame.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || incoming.is_end_stream() => this.way_back = None,
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        }
+        if let Poll::Ready(Some(Ok(last))) = &mut frame
+            && let Some(trailers) = last.trailers_mut()
+        {
+            match &this.trailers {
+                Some(TrailerFilter(filter)) => filter(trailers),
+                None => trailers.clear(),
+            }
+            if trailers.is_empty() {
+                return Poll::Ready(None);
+            }
         }
         frame
     }

@@ -374,7 +374,7 @@ fn unguarded(
     origin: &RequestOrigin,
     upstream: &UpstreamClient,
     client: &ClientConnection,
-    route: Option<&Route>,
+    route: Option<&Arc<Route>>,
 ) -> Admission {
     // A gRPC client may keep a stream open without sending anything for hours.
     if let (Body::Streaming(stream), true) =
@@ -387,8 +387,10 @@ fn unguarded(
     // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101.
     let takes_hints =
         head.version == http::Version::HTTP_11 && !upgrade && !early_hints::is_taken_for_final(&head.headers);
-    let is_read = |name: &str| route.is_some_and(|route| route.reads_field(name));
-    fields::prepare_for_service(&mut head.headers, origin, is_read);
+    match &mut body {
+        Body::Streaming(stream) => pass::prepare_streaming(&mut head.headers, stream, origin, route),
+        _ => fields::prepare_for_service(&mut head.headers, origin, |name| pass::is_read(route, name)),
+    }
     head.version = http::Version::HTTP_11;
     let mut request = Request::from_parts(head, body);
     if takes_hints {

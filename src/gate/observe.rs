@@ -37,8 +37,10 @@ type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
 impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
-        let ObservedRequest { head, body, origin, active, config, tie, is_foretold } = observed;
+        let ObservedRequest { head, mut body, origin, active, config, tie, is_foretold } = observed;
         let ActiveRoute { route, upstream, token_verifier, metrics, .. } = active;
+        let mut headers = head.headers.clone();
+        pass::prepare_streaming(&mut headers, &mut body, &origin, Some(&route));
         let (body, copy) = Body::teed(body, route.max_request_body, self.instance.bodies.share());
         let (verdict_sender, verdict) = oneshot::channel();
         let upgrade = pass::asks_for_websocket(&head.headers, head.version);
@@ -47,9 +49,8 @@ impl Gate {
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = head.uri.clone();
-        *request.headers_mut() = head.headers.clone();
+        *request.headers_mut() = headers;
         *request.extensions_mut() = head.extensions.clone();
-        fields::prepare_for_service(request.headers_mut(), &origin, |name| route.reads_field(name));
         let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
         if !is_foretold {
             // Not tracked: a drain does not wait for a comparison.

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::io;
 use std::iter::successors;
+use std::sync::Arc;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRAILER, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
@@ -12,10 +13,11 @@ use hyper_util::rt::TokioIo;
 
 use super::admit::read_body::BODY_BROKE_OFF;
 use crate::body::pooled::PooledBody;
-use crate::body::request_body::RequestBodyError;
+use crate::body::request_body::{RequestBody, RequestBodyError};
 use crate::body::{Body, ConnectionGuard};
+use crate::config::Route;
 use crate::lingering_stream::LingeringStream;
-use crate::protocol::fields;
+use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, UpstreamClient, announced_length};
@@ -32,6 +34,25 @@ pub struct PassThroughRequest {
     pub upstream: UpstreamClient,
     /// Ends the request when its client is gone: nobody else needs the response.
     pub tie: ConnectionGuard,
+}
+
+/// Prepares the fields of a request whose body streams to the service, and lets the trailers of the body pass.
+pub(super) fn prepare_streaming(
+    headers: &mut HeaderMap,
+    body: &mut RequestBody,
+    origin: &RequestOrigin,
+    route: Option<&Arc<Route>>,
+) {
+    if fields::may_have_trailers(headers, origin) {
+        let route = route.cloned();
+        body.pass_trailers(move |trailers| fields::prepare_trailers(trailers, |name| is_read(route.as_ref(), name)));
+    }
+    fields::prepare_streaming(headers, origin, |name| is_read(route, name));
+}
+
+/// Whether the route reads a request field of this name.
+pub(super) fn is_read(route: Option<&Arc<Route>>, name: &str) -> bool {
+    route.is_some_and(|route| route.reads_field(name))
 }
 
 /// Whether a request asks for an upgrade to WebSocket (RFC 6455 section 4.1), the only protocol that may pass. It must be the

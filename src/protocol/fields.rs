@@ -1,5 +1,6 @@
 //! Header fields of forwarded messages: hop-by-hop fields and forged Oncegate fields are removed, forwarding fields are added.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -90,6 +91,27 @@ const OWN_NAMES: [&str; 17] = [
     "x-http-method-override",
     "x-idempotency-key",
     "x-method-override",
+];
+
+/// Other fields that no trailer may have (RFC 9110 section 6.5.1): those for routing, authentication and conditions, and those that
+/// say how the message is handled. A recipient that merges trailers into the header fields would take them for the request's own.
+const NOT_IN_TRAILERS: [&str; 16] = [
+    "authorization",
+    "cache-control",
+    "content-range",
+    "cookie",
+    "forwarded",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "max-forwards",
+    "pragma",
+    "range",
+    "set-cookie",
+    "via",
 ];
 
 /// The fields that only Oncegate may send to the service.
@@ -184,6 +206,54 @@ pub fn prepare_for_service(headers: &mut HeaderMap, origin: &RequestOrigin, is_r
         headers.insert(HOST, host.clone());
     }
     add_forwarding(headers, origin);
+}
+
+/// Prepares the fields of a request whose body streams, like [`prepare_for_service`]. Keeps the announcement of trailers, of those
+/// that [`prepare_trailers`] lets pass: HTTP/1.1 sends no others.
+pub fn prepare_streaming(headers: &mut HeaderMap, origin: &RequestOrigin, is_read: impl Fn(&str) -> bool) {
+    let announced = may_have_trailers(headers, origin).then(|| announced_trailers(headers, &is_read)).flatten();
+    prepare_for_service(headers, origin, is_read);
+    if let Some(announced) = announced {
+        headers.insert(TRAILER, announced);
+    }
+}
+
+/// Whether trailers can follow the body of a request with these fields, as its client has sent them.
+pub fn may_have_trailers(headers: &HeaderMap, origin: &RequestOrigin) -> bool {
+    origin.version == Version::HTTP_2 || headers.contains_key(TRANSFER_ENCODING)
+}
+
+fn announced_trailers(headers: &HeaderMap, is_read: impl Fn(&str) -> bool) -> Option<HeaderValue> {
+    let mut announced = String::new();
+    for name in headers.get_all(TRAILER).iter().flat_map(|names| names.as_bytes().split(|byte| *byte == b',')) {
+        let Ok(name) = HeaderName::from_bytes(name.trim_ascii()) else { continue };
+        if may_be_trailer(name.as_str(), &is_read) {
+            let separator = if announced.is_empty() { "" } else { ", " };
+            announced.extend([separator, name.as_str()]);
+        }
+    }
+    (!announced.is_empty()).then(|| HeaderValue::try_from(announced).expect("names are tokens"))
+}
+
+/// Prepares the trailers of a request for the service: removes those that a service must not take for header fields, also with `_`
+/// for `-`. `is_read` tells which other fields Oncegate reads for this request.
+pub fn prepare_trailers(trailers: &mut HeaderMap, is_read: impl Fn(&str) -> bool) {
+    remove(trailers, |name| !may_be_trailer(name.as_str(), &is_read));
+}
+
+fn may_be_trailer(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
+    let hyphenated = match memchr::memchr(b'_', name.as_bytes()) {
+        Some(_) => Cow::Owned(name.replace('_', "-")),
+        None => Cow::Borrowed(name),
+    };
+    let is_one_of = |names: &[HeaderName]| names.iter().any(|field| *field == *hyphenated);
+    !(NOT_IN_TRAILERS.contains(&&*hyphenated)
+        || OWN_NAMES.contains(&&*hyphenated)
+        || OWN_PREFIXES.iter().any(|prefix| hyphenated.starts_with(prefix))
+        || is_one_of(&HOP_BY_HOP)
+        || is_one_of(&REWRITTEN_TARGET)
+        || is_read(name)
+        || is_read(&hyphenated))
 }
 
 /// Returns the host that the client has sent its request to, as the service gets it.

@@ -17,6 +17,7 @@ mod panics;
 mod pass_through;
 mod refusals;
 mod replay;
+mod request_trailers;
 mod same_request;
 mod stalls;
 mod statuses;

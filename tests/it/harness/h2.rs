@@ -48,6 +48,7 @@ pub struct Seen {
     pub target: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    pub trailers: HeaderMap,
 }
 
 impl H2Upstream {
@@ -81,10 +82,11 @@ async fn answer(
     let (head, body) = request.into_parts();
     // A broken request gets no answer.
     let Ok(body) = body.collect().await else { std::future::pending().await };
+    let trailers = body.trailers().cloned().unwrap_or_default();
     let body = body.to_bytes();
     let number = {
         let mut seen = seen.lock().unwrap();
-        seen.push(Seen { version: head.version, target: head.uri.to_string(), headers: head.headers, body });
+        seen.push(Seen { version: head.version, target: head.uri.to_string(), headers: head.headers, body, trailers });
         seen.len()
     };
     let mut trailers = HeaderMap::new();
