@@ -352,7 +352,7 @@ impl Gate {
         };
         for round in 0..=TAKE_OVERS_MAX {
             let record = match result {
-                ReserveResult::Fresh(lease) => match self.start_attempt(&guarded, &lease, &mut entry) {
+                ReserveResult::Fresh(lease) => match self.start_attempt(&guarded, &lease, &mut entry).await {
                     Ok(()) => {
                         let first = lease.attempt == 1;
                         guarded.count(
@@ -370,7 +370,7 @@ impl Gate {
                 ReserveResult::Taken(record) => record,
             };
             self.instance.remember(&record, epoch);
-            match guarded.decide(record) {
+            match self.decide(&guarded, record).await {
                 Decision::TakeOver(_) if let Err(hindrance) = &may_start => {
                     return WorkResult::refused(hindrance.clone().into_refusal());
                 }
@@ -402,7 +402,7 @@ impl Gate {
     ///
     /// # Errors
     /// The decision that follows from another attempt of the key that has started on this instance and prevents this one.
-    fn start_attempt(
+    async fn start_attempt(
         &self,
         guarded: &GuardedRequest,
         lease: &AttemptLease,
@@ -412,9 +412,10 @@ impl Gate {
         while entry.start(lease, replaces).is_err() {
             let newest = self.instance.in_flight.find(&lease.reserve_request.id);
             replaces = newest.as_ref().map(|record| record.token);
-            match newest.map(|record| guarded.decide(record)) {
-                None | Some(Decision::TakeOver(_)) => {}
-                Some(decision) => return Err(decision),
+            let Some(record) = newest else { continue };
+            match self.decide(guarded, record).await {
+                Decision::TakeOver(_) => {}
+                decision => return Err(decision),
             }
         }
         Ok(())

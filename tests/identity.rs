@@ -113,8 +113,12 @@ fn a_request_keeps_its_fingerprint_by_each_stored_recipe() {
             "1",
             "multipart/form-data; boundary=B",
             parts,
-            "e76e941c07a5799ea14f64961b0d5e4fbb10275ff8c754eb749ff5164fb43e6b",
+            "6f3b0ed4caa9eec6e3b306a581f249678da2b8d77dceeab5ff1411f78325c06a",
         ),
+        ("1", "multipart/mixed; boundary=B", parts, "c8b817914d72f3180701e314cc0c745377ab4e860283c7b35b4fd00a599323c5"),
+        ("1", "application/octet-stream", "bytes", "cdb39e3be611ea1c96757bacd7cdae72ea40590b1c8d61f95efb1955cfd08d06"),
+        ("1 path=lenient:01", json_type, json, "b8f6a0e6afb401b59a47fc9bd433854db5678cbe7e011ea1ed370e5b47b9a8df"),
+        ("1 headers=host,cookie", json_type, json, "07af4ea082c089c489d75b74d5357541342370035a2bba3af2d4edb94ec6d4b5"),
         ("1 include=/to", json_type, json, "72105c4a928d50d3e2534114a4df8a62c514400201b88f481838d69366512ba5"),
         ("1 exclude=/to,/%2A/at", json_type, json, "cf47b8f2500ecdce345cb3183b1f58396bb926ac898eba2d6ef68903df0398dd"),
     ] {
@@ -123,6 +127,7 @@ fn a_request_keeps_its_fingerprint_by_each_stored_recipe() {
         let input = FingerprintInput {
             method: "POST",
             path: "/v1/pay",
+            host: Some(b"pay.example"),
             query: Some("a=1"),
             headers: &headers,
             body: body.as_bytes(),

@@ -56,6 +56,7 @@ fn megabytes_per_second(body: &str) -> f64 {
     let parts = FingerprintInput {
         method: "POST",
         path: "/v1/payments",
+        host: None,
         query: None,
         headers: &headers,
         body: body.as_bytes(),

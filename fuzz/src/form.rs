@@ -22,10 +22,10 @@ pub fn check(input: &[u8]) {
 fn canonical(body: &[u8]) -> Vec<u8> {
     let recipe = Recipe::new(FingerprintRules { body: BodyRule::Form, ..FingerprintRules::default() }, None);
     let headers = HeaderMap::new();
-    let (kind, body) =
-        recipe.body(&FingerprintInput { method: "POST", path: "/", query: None, headers: &headers, body });
-    assert_eq!(kind, "form");
-    body.into_owned()
+    let input = FingerprintInput { method: "POST", path: "/", host: None, query: None, headers: &headers, body };
+    let included = recipe.body(&input);
+    assert_eq!(included.form, "form");
+    included.bytes.into_owned()
 }
 
 /// The pairs, byte by byte (WHATWG URL, section 5.1).

@@ -1,4 +1,4 @@
-//! `multipart/form-data`: the parts, whatever separates them.
+//! Multipart bodies: the parts, whatever separates them.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
@@ -6,161 +6,146 @@ use oncegate::domain::fingerprint::{FingerprintInput, FingerprintRules, Recipe};
 
 use super::bytes_reader::BytesReader;
 
-/// A part of a form as a strict reader finds it.
-#[derive(Debug, PartialEq, Eq)]
-struct FormPart {
-    name: Vec<u8>,
-    file: Option<Vec<u8>>,
-    kind: Option<Vec<u8>>,
-    bytes: Vec<u8>,
+/// A body as its canonical form shows it.
+#[derive(Debug)]
+struct Multipart {
+    subtype: Vec<u8>,
+    parameters: Vec<(Vec<u8>, Vec<u8>)>,
+    parts: Vec<MultipartPart>,
 }
 
-/// Checks a form whose canonical form is that of its parts. The input's first line is the parameters of its `Content-Type`.
+#[derive(Debug)]
+enum MultipartPart {
+    Bytes(Vec<u8>),
+    /// The header fields before and after `Content-Type`, and the parts.
+    Nested(Vec<u8>, Vec<u8>, Multipart),
+}
+
+/// Checks a body whose canonical form is that of its parts. The input's first line is the parameters of its `Content-Type`.
 ///
-/// - A strict reader finds the same parts in the body, so that two forms with one canonical form are the same.
-/// - The same parts with another boundary have the same canonical form.
+/// - A strict reader finds the same parts in the body, and the boundary between them and nowhere else, so that two bodies with
+///   one canonical form are the same.
+/// - The same parts with other boundaries have the same canonical form.
 pub fn check(input: &[u8]) {
     let mut input = BytesReader::new(input);
     let (parameters, body) = (input.line(), input.rest());
-    let Some(canonical) = canonical(parameters, body) else { return };
-    let parts = decode(&canonical);
-    let boundary = boundary(parameters).expect("a strict reader finds the boundary");
-    let read = read(&boundary, body).expect("a strict reader can read the form");
-    assert_eq!(read, parts, "{}", body.escape_ascii());
+    let content_type = [b"multipart/form-data", parameters].concat();
+    let Some(canonical) = canonical(&content_type, body) else { return };
+    let mut rest = &canonical[..];
+    let multipart = decode(&mut rest);
+    assert!(rest.is_empty());
+    check_parts(&multipart, &content_type, body);
 
     let mut other = "b".repeat(60).into_bytes();
     while body.windows(other.len()).any(|part| part == other) {
         let last = other.last_mut().expect("it is long");
         *last = if *last < b'z' { *last + 1 } else { return };
     }
-    let written = write(&other, &parts);
-    let parameters = [b"; boundary=", &other[..]].concat();
-    assert_eq!(self::canonical(&parameters, &written), Some(canonical), "{}", written.escape_ascii());
+    let mut boundaries = 0..;
+    let mut next = || [&other[..], format!("{:03}", boundaries.next().expect("it is endless")).as_bytes()].concat();
+    let (content_type, written) = write(&multipart, &mut next);
+    assert_eq!(self::canonical(&content_type, &written), Some(canonical), "{}", written.escape_ascii());
 }
 
-fn canonical(parameters: &[u8], body: &[u8]) -> Option<Vec<u8>> {
-    let content_type = HeaderValue::from_bytes(&[b"multipart/form-data", parameters].concat()).ok()?;
-    let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type)]);
+fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
+    let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_bytes(content_type).ok()?)]);
     let recipe = Recipe::new(FingerprintRules::default(), None);
-    let input = FingerprintInput { method: "POST", path: "/", query: None, headers: &headers, body };
-    match recipe.body(&input) {
-        ("multipart", canonical) => Some(canonical.into_owned()),
-        _ => None,
-    }
+    let input = FingerprintInput { method: "POST", path: "/", host: None, query: None, headers: &headers, body };
+    let included = recipe.body(&input);
+    (included.form == "multipart").then(|| included.bytes.into_owned())
 }
 
-/// Takes the canonical form apart: four fields for each part, each with a byte that says whether it is there, and its length.
-fn decode(mut canonical: &[u8]) -> Vec<FormPart> {
-    let mut field = || {
-        let (is_there, rest) = canonical.split_first()?;
-        let (length, rest) = rest.split_at(8);
-        let length = u64::from_be_bytes(length.try_into().expect("eight bytes"));
-        let (field, rest) = rest.split_at(usize::try_from(length).expect("a length"));
-        canonical = rest;
-        Some((*is_there == 1).then(|| field.to_vec()))
-    };
-    let mut parts = Vec::new();
-    while let Some(name) = field() {
-        let [file, kind, bytes] = [field(), field(), field()].map(|field| field.expect("four fields"));
-        let [name, bytes] = [name, bytes].map(|field| field.expect("each part has a name and bytes"));
-        parts.push(FormPart { name, file, kind, bytes });
+/// Takes the canonical form apart: each field has its length before it, and each part its kind.
+fn decode(canonical: &mut &[u8]) -> Multipart {
+    fn number(canonical: &mut &[u8]) -> usize {
+        let (number, rest) = canonical.split_at(8);
+        *canonical = rest;
+        usize::try_from(u64::from_be_bytes(number.try_into().expect("eight bytes"))).expect("a length")
     }
-    parts
-}
-
-fn boundary(parameters: &[u8]) -> Option<Vec<u8>> {
-    // There may be more to the media type before the first semicolon: spaces.
-    let at = parameters.iter().position(|byte| *byte == b';')?;
-    let text = trim(&parameters[at + 1..]);
-    let (name, value) = text.split_at_checked(b"boundary=".len())?;
-    let value = match value {
-        [b'"', quoted @ .., b'"'] => quoted,
-        value => value,
-    };
-    let is_text = !value.iter().any(|byte| matches!(byte, b'"' | b'\\'));
-    (name.eq_ignore_ascii_case(b"boundary=") && is_text).then(|| value.to_vec())
-}
-
-/// Reads a body by RFC 2046, section 5.1.1, and RFC 7578, section 4. Lines end in CR LF, and a control character stands in none.
-fn read(boundary: &[u8], body: &[u8]) -> Option<Vec<FormPart>> {
-    let delimiter = [b"\r\n--", boundary].concat();
-    let whole = [b"\r\n", body].concat();
-    let mut pieces = split(&whole, &delimiter).into_iter();
-    if !pieces.next()?.is_empty() {
-        return None;
+    fn field(canonical: &mut &[u8]) -> Vec<u8> {
+        let length = number(canonical);
+        let (field, rest) = canonical.split_at(length);
+        *canonical = rest;
+        field.to_vec()
     }
+    let subtype = field(canonical);
+    let parameters = (0..number(canonical)).map(|_| (field(canonical), field(canonical))).collect();
     let mut parts = Vec::new();
     loop {
-        let piece = pieces.next()?;
-        if let Some(end) = piece.strip_prefix(b"--") {
-            return (pieces.next().is_none() && matches!(end, b"" | b"\r\n")).then_some(parts);
-        }
-        parts.push(read_part(piece.strip_prefix(b"\r\n")?)?);
+        let (kind, rest) = canonical.split_first().expect("each list of parts has an end");
+        *canonical = rest;
+        parts.push(match kind {
+            0 => return Multipart { subtype, parameters, parts },
+            1 => MultipartPart::Bytes(field(canonical)),
+            _ => MultipartPart::Nested(field(canonical), field(canonical), decode(canonical)),
+        });
     }
 }
 
-fn read_part(piece: &[u8]) -> Option<FormPart> {
-    let end = piece.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    let (mut disposition, mut kind) = (None, None);
-    for line in split(&piece[..end], b"\r\n") {
-        let has_control = line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t');
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let (name, value) = (line[..colon].to_ascii_lowercase(), trim(&line[colon + 1..]));
-        let slot = match &name[..] {
-            b"content-disposition" => &mut disposition,
-            b"content-type" => &mut kind,
-            _ => return None,
-        };
-        if has_control || slot.replace(value.to_vec()).is_some() {
-            return None;
+/// Reads a body by RFC 2046, section 5.1.1. Lines end in CR LF.
+fn check_parts(multipart: &Multipart, content_type: &[u8], body: &[u8]) {
+    let boundary = boundary(content_type).expect("a strict reader finds the boundary");
+    let whole = [b"\r\n", body].concat();
+    let pieces = split(&whole, &[b"\r\n--", &boundary[..]].concat());
+    let [before, pieces @ .., end] = &pieces[..] else { panic!("a strict reader finds no boundary") };
+    assert!(before.is_empty() && matches!(*end, b"--" | b"--\r\n"), "{}", body.escape_ascii());
+    assert_eq!(pieces.len(), multipart.parts.len(), "{}", body.escape_ascii());
+    let delimiter = [b"--", &boundary[..]].concat();
+    assert_eq!(split(body, &delimiter).len(), pieces.len() + 2, "{}", body.escape_ascii());
+    for (piece, part) in pieces.iter().zip(&multipart.parts) {
+        let piece = piece.strip_prefix(b"\r\n").expect("a part begins a line");
+        match part {
+            MultipartPart::Bytes(bytes) => assert_eq!(bytes, piece),
+            MultipartPart::Nested(before, after, nested) => {
+                let fields = piece.strip_prefix(&before[..]).expect("the fields before it");
+                let end = fields.windows(2).position(|bytes| bytes == b"\r\n").expect("a line ends");
+                let (name, value) = fields[..end].split_at("content-type:".len());
+                assert!(name.eq_ignore_ascii_case(b"content-type:"));
+                let rest = fields[end + 2..].strip_prefix(&after[..]).expect("the fields after it");
+                check_parts(nested, value, rest.strip_prefix(b"\r\n").expect("the empty line"));
+            }
         }
     }
-    let disposition = disposition?;
-    let (mut name, mut file) = (None, None);
-    let mut rest = trim(disposition.strip_prefix(b"form-data")?);
-    while let Some(parameter) = rest.strip_prefix(b";") {
-        let parameter = trim(parameter);
-        let equals = parameter.iter().position(|byte| *byte == b'=')?;
-        let slot = match &parameter[..equals] {
-            b"name" => &mut name,
-            b"filename" => &mut file,
-            _ => return None,
-        };
-        let value = &parameter[equals + 1..];
-        let (value, after) = match value.strip_prefix(b"\"") {
-            Some(quoted) => {
-                let end = quoted.iter().position(|byte| *byte == b'"')?;
-                (&quoted[..end], &quoted[end + 1..])
-            }
-            None => {
-                let end = value.iter().position(|byte| matches!(byte, b';' | b' ')).unwrap_or(value.len());
-                let has_tab = value[..end].contains(&b'\t');
-                Some(value.split_at(end)).filter(|_| !has_tab)?
-            }
-        };
-        // Readers differ about these within a value.
-        if value.iter().any(|byte| matches!(byte, b'"' | b'\\')) || slot.replace(value.to_vec()).is_some() {
-            return None;
-        }
-        rest = trim(after);
-    }
-    rest.is_empty().then_some(FormPart { name: name?, file, kind, bytes: piece[end + 4..].to_vec() })
 }
 
-fn write(boundary: &[u8], parts: &[FormPart]) -> Vec<u8> {
+/// The value of the parameter, which a semicolon within quotes does not end.
+fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
+    let (mut pieces, mut in_quotes) = (vec![Vec::new()], false);
+    for byte in content_type {
+        in_quotes ^= *byte == b'"';
+        match *byte {
+            b';' if !in_quotes => pieces.push(Vec::new()),
+            byte => pieces.last_mut()?.push(byte),
+        }
+    }
+    pieces.iter().skip(1).find_map(|piece| {
+        let (name, value) = trim(piece).split_at_checked(b"boundary=".len())?;
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        name.eq_ignore_ascii_case(b"boundary=").then(|| value.to_vec())
+    })
+}
+
+/// Writes a body with other boundaries, and its media type.
+fn write(multipart: &Multipart, next_boundary: &mut impl FnMut() -> Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+    let boundary = next_boundary();
     let mut body = Vec::new();
-    for FormPart { name, file, kind, bytes } in parts {
-        body.extend([b"--", boundary, b"\r\ncontent-disposition:form-data;name=\"", name, b"\""].concat());
-        if let Some(file) = file {
-            body.extend([b"; filename=\"", &file[..], b"\""].concat());
+    for part in &multipart.parts {
+        body.extend([b"--", &boundary[..], b"\r\n"].concat());
+        match part {
+            MultipartPart::Bytes(bytes) => body.extend(bytes),
+            MultipartPart::Nested(before, after, nested) => {
+                let (content_type, inner) = write(nested, next_boundary);
+                body.extend([&before[..], b"CONTENT-TYPE: ", &content_type, b"\r\n", after, b"\r\n", &inner].concat());
+            }
         }
-        if let Some(kind) = kind {
-            body.extend([b"\r\nCONTENT-TYPE: ", &kind[..]].concat());
-        }
-        body.extend([b"\r\n\r\n", &bytes[..], b"\r\n"].concat());
+        body.extend(b"\r\n");
     }
-    body.extend([b"--", boundary, b"--"].concat());
-    body
+    body.extend([b"--", &boundary[..], b"--"].concat());
+    let mut content_type = [b"multipart/", &multipart.subtype[..], b";boundary=\"", &boundary, b"\""].concat();
+    for (name, value) in multipart.parameters.iter().rev() {
+        content_type.extend([b" ;  ", &name[..], b"=\"", value, b"\""].concat());
+    }
+    (content_type, body)
 }
 
 /// Spaces and tabs alone are white space around a value (RFC 822, section 3.1.4).

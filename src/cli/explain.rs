@@ -121,7 +121,8 @@ fn render_text(explained: &Explained) -> String {
     let Some(route) = &explained.route else {
         return "route           none: the request streams through unguarded\n".into();
     };
-    let body = String::from_utf8_lossy(&explained.body.1);
+    let body = String::from_utf8_lossy(&explained.body.bytes);
+    let decoded = if explained.body.is_decoded { ", decoded" } else { "" };
     let key = match &explained.key {
         Some(key) => key,
         None => "none: the request streams through unguarded",
@@ -134,7 +135,7 @@ fn render_text(explained: &Explained) -> String {
         ("scope", &describe_scope(explained)),
         ("space", &explained.space),
         ("recipe", &explained.recipe),
-        ("body", &format!("as {}: {body}", explained.body.0)),
+        ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
         ("fingerprint", &fingerprint),
     ];
     rows.iter().map(|(label, value)| format!("{label:<16}{value}\n")).collect()
@@ -162,8 +163,9 @@ fn render_json(explained: &Explained) -> String {
         "scope": describe_scope(explained),
         "space": explained.space,
         "recipe": explained.recipe,
-        "canonical_body": String::from_utf8_lossy(&explained.body.1),
-        "body_form": explained.body.0,
+        "canonical_body": String::from_utf8_lossy(&explained.body.bytes),
+        "body_form": explained.body.form,
+        "body_decoded": explained.body.is_decoded,
         "fingerprint": explained.fingerprint.map(|fingerprint| fingerprint.to_string()),
     });
     format!("{document:#}\n")

@@ -4,10 +4,42 @@ use super::dialect::{Dialect, FIRST_SENT};
 use super::reader::{Located, Section};
 use super::route_context::RouteContext;
 use super::value_parsers::{header_name, json_pointer};
-use crate::domain::fingerprint::{BodyRule, FingerprintRules, Recipe};
+use crate::domain::fingerprint::{BodyRule, FingerprintRules, PathForm, Recipe};
 use canonical_json::{Pointer, Selection};
+use http::HeaderName;
 
-pub(super) fn read(section: &Section<'_>, dialect: Option<Dialect>, context: &RouteContext) -> Option<Recipe> {
+/// The fields of a connection or of a message's framing: a retry may have others, as over another version of HTTP.
+const OF_THE_CONNECTION: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Parses the name of a field in which a retry can be expected to be equal.
+fn comparable_field(text: &str) -> Result<HeaderName, String> {
+    let name = header_name(text)?;
+    if OF_THE_CONNECTION.contains(&name.as_str()) {
+        return Err(
+            "names a field of the connection or of how a body is sent, which may be another one in a retry".into()
+        );
+    }
+    Ok(name)
+}
+
+/// Reads the recipe of a route, whose paths count in this form.
+pub(super) fn read(
+    section: &Section<'_>,
+    dialect: Option<Dialect>,
+    path: PathForm,
+    context: &RouteContext,
+) -> Option<Recipe> {
     let body = section.choice("body", |word| match word {
         "auto" => Some(BodyRule::Auto),
         "form" => Some(BodyRule::Form),
@@ -17,7 +49,7 @@ pub(super) fn read(section: &Section<'_>, dialect: Option<Dialect>, context: &Ro
         _ => None,
     });
     let query = section.boolean("query");
-    let headers = section.list("headers", header_name);
+    let headers = section.list("headers", comparable_field);
     let include = section.list("include", json_pointer);
     let exclude = section.list("exclude", json_pointer);
     let (body, include, exclude) = (body?, include?, exclude?);
@@ -35,6 +67,7 @@ pub(super) fn read(section: &Section<'_>, dialect: Option<Dialect>, context: &Ro
     let pointers = |list: Vec<Located<Pointer>>| list.into_iter().map(|found| found.value).collect();
     let rules = FingerprintRules {
         body: body.value,
+        path,
         query: query?.value,
         headers,
         selection: Selection { include: pointers(include.value), exclude: pointers(exclude.value) },

@@ -19,6 +19,7 @@ use super::{
     PassThroughConfig, authorize, cors, delivery, dialect, fingerprint, key, limits, reconcile, scope, statuses, units,
     upstream_tls,
 };
+use crate::domain::fingerprint::PathForm;
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::route_table::Spelling;
@@ -50,15 +51,16 @@ pub(super) fn read<'a>(
     let fallbacks =
         TopTables { cors: top.table("cors").into_defaults(), upstream_tls: top.table("upstream_tls").into_defaults() };
     // Read once without a route, for problems in a field that every route overrides.
-    let pass = read_fields(&defaults, &fallbacks, context).zip(context.upstream.clone()).map(|(fields, upstream)| {
-        PassThroughConfig {
-            upstream,
-            tls: fields.upstream_tls,
-            connect_timeout: fields.connect_timeout,
-            upstream_idle_timeout: fields.upstream_idle_timeout,
-            give_up_after: fields.retry.give_up_after,
-        }
-    });
+    let pass =
+        read_fields(&defaults, None, &fallbacks, context).zip(context.upstream.clone()).map(|(fields, upstream)| {
+            PassThroughConfig {
+                upstream,
+                tls: fields.upstream_tls,
+                connect_timeout: fields.connect_timeout,
+                upstream_idle_timeout: fields.upstream_idle_timeout,
+                give_up_after: fields.retry.give_up_after,
+            }
+        });
     let mut sections = top.tables("routes", &defaults);
     if sections.is_empty() {
         sections.push(defaults.with_built_in(key_docs::ROUTE, "routes[0]", built_in));
@@ -70,7 +72,7 @@ pub(super) fn read<'a>(
     let mut routes = Vec::new();
     for section in &sections {
         let signature = read_signature(section);
-        let fields = read_fields(section, &fallbacks, context);
+        let fields = read_fields(section, signature.path.as_ref(), &fallbacks, context);
         if let (Some(name), Some(_), Some(path), Some(methods), Some(fields)) =
             (&signature.name, &signature.was, &signature.path, &signature.methods, fields)
         {
@@ -167,7 +169,12 @@ impl RouteSignatures {
 }
 
 /// Reads all of a route but its signature, whose fields are left empty.
-fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteContext<'_>) -> Option<Route> {
+fn read_fields<'a>(
+    section: &Section<'a>,
+    path: Option<&Located<PathPattern>>,
+    tops: &TopTables<'a>,
+    context: &RouteContext<'_>,
+) -> Option<Route> {
     let upstream = read_upstream(section, context);
     let dialect = dialect::read(section);
     let key = key::read(&section.table("key"));
@@ -178,7 +185,6 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         "service" => Some(KeySpace::Service),
         _ => None,
     });
-    let recipe = fingerprint::read(&section.table("fingerprint"), dialect, context);
     let host = section.parsed("host", parse_host);
     let spelling = section.choice("spelling", |word| match word {
         "pass" => Some(Spelling::Pass),
@@ -186,6 +192,11 @@ fn read_fields<'a>(section: &Section<'a>, tops: &TopTables<'a>, context: &RouteC
         "same" => Some(Spelling::Same),
         _ => None,
     });
+    let path_form = match (&spelling, path) {
+        (Some(spelling), Some(path)) if spelling.value == Spelling::Same => PathForm::lenient(&path.value),
+        _ => PathForm::Normal,
+    };
+    let recipe = fingerprint::read(&section.table("fingerprint"), dialect, path_form, context);
     let mode = section.choice("mode", |word| match word {
         "enforce" => Some(RouteMode::Enforce),
         "observe" => Some(RouteMode::Observe),

@@ -419,6 +419,14 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
             "[defaults]\nreplay.drop_headers = ['a b']",
             "3:24: defaults.replay.drop_headers[0]: `a b` is no name of a field",
         ),
+        (
+            "[defaults]\nfingerprint.headers = ['host', 'TE']",
+            "3:32: defaults.fingerprint.headers[1]: `TE` names a field of the connection",
+        ),
+        (
+            "[defaults]\nfingerprint.headers = ['content-length']",
+            "3:24: defaults.fingerprint.headers[0]: `content-length` names a field of the connection",
+        ),
         ("[defaults]\nupstream = 'ftp://a'", "3:12: defaults.upstream: has an unknown scheme"),
     ] {
         one_problem(text, begins);

@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use hmac::{Hmac, Mac};
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName};
+use http::header::{CONTENT_TYPE, COOKIE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use canonical_json::{Pointer, Selection, canonicalize_selected};
+pub use path_form::PathForm;
 use secret::KeyId;
 pub use secret::{Secret, Secrets};
 
+mod content_coding;
 pub mod form;
 mod multipart;
+mod path_form;
 mod secret;
 
 /// The hash of the parts of a request that a retry must have unchanged, made by a [`Recipe`].
@@ -53,6 +56,8 @@ pub struct FingerprintInput<'a> {
     pub method: &'a str,
     /// The path as sent, without the query.
     pub path: &'a str,
+    /// The host that the request names, by the authority of its target or by its `Host` field.
+    pub host: Option<&'a [u8]>,
     /// The query as sent, without the question mark.
     pub query: Option<&'a str>,
     /// The header fields as sent.
@@ -62,10 +67,11 @@ pub struct FingerprintInput<'a> {
 }
 
 /// The recipe of a fingerprint: its version and the parts that it includes. Every record has its recipe, so that a retry
-/// is compared by the recipe of its first attempt, however the configuration has changed since.
+/// is compared by the recipe of its first attempt, however the configuration has changed since: nothing enters a fingerprint
+/// but the request, and the secret that the recipe names.
 ///
 /// Its stored form is words with a space in between, the defaults left out: `1` for the default recipe,
-/// `1 body=raw query=no hmac=1f2e3d4c`. Cheap to clone.
+/// `1 body=raw path=lenient:101 query=no hmac=1f2e3d4c`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe(Arc<RecipeParts>);
 
@@ -82,6 +88,8 @@ struct RecipeParts {
 pub struct FingerprintRules {
     /// The form in which the body is included.
     pub body: BodyRule,
+    /// The form in which the path is included.
+    pub path: PathForm,
     /// Whether the query is included.
     pub query: bool,
     /// The fields that are included, with all their values in order.
@@ -92,14 +100,20 @@ pub struct FingerprintRules {
 
 impl Default for FingerprintRules {
     fn default() -> Self {
-        Self { body: BodyRule::Auto, query: true, headers: Vec::new(), selection: Selection::default() }
+        Self {
+            body: BodyRule::Auto,
+            path: PathForm::Normal,
+            query: true,
+            headers: Vec::new(),
+            selection: Selection::default(),
+        }
     }
 }
 
 /// The form in which the body is included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyRule {
-    /// By the media type: JSON by its canonical form, forms by their pairs, multipart forms by their parts, anything
+    /// By the media type: JSON by its canonical form, forms by their pairs, multipart bodies by their parts, anything
     /// else by its bytes.
     Auto,
     /// As a form's pairs, whatever the media type.
@@ -108,8 +122,20 @@ pub enum BodyRule {
     Json,
     /// Not at all: two requests with different bodies are the same.
     None,
-    /// By its bytes.
+    /// By its bytes as sent, encoded or not.
     Raw,
+}
+
+/// A body in the form in which a fingerprint includes it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct IncludedBody<'a> {
+    /// The form's name: `encoded` for an encoded body whose content is not known, `form`, `json`, `multipart`, `none`, or
+    /// `raw` for bytes.
+    pub form: &'static str,
+    /// Whether the body was sent encoded, and its content is included.
+    pub is_decoded: bool,
+    /// The body in that form.
+    pub bytes: Cow<'a, [u8]>,
 }
 
 impl Recipe {
@@ -137,6 +163,7 @@ impl Recipe {
                 }
                 ("hmac", id) => key_id = Some(KeyId::from_hex(id)?),
                 ("include", list) => rules.selection.include = parse_pointers(list)?,
+                ("path", form) => rules.path = PathForm::from_word(form)?,
                 ("query", "no") => rules.query = false,
                 _ => return None,
             }
@@ -159,6 +186,24 @@ impl Recipe {
         self.0.rules.headers.iter().any(|field| *field == *name)
     }
 
+    /// The name of the secret that the fingerprint needs, as of [`Secret::name`].
+    pub fn secret_name(&self) -> Option<String> {
+        self.0.key_id.map(|id| id.to_string())
+    }
+
+    /// The most bytes that a body of this size, in its request's fields, may become before it is included; 0 if it is no part of
+    /// the fingerprint.
+    pub fn body_size_limit(&self, headers: &HeaderMap, size: usize) -> usize {
+        match self.0.rules.body {
+            BodyRule::None => 0,
+            BodyRule::Raw => size,
+            BodyRule::Auto | BodyRule::Form | BodyRule::Json if content_coding::is_encoded(headers) => {
+                size.max(content_coding::content_limit(size))
+            }
+            BodyRule::Auto | BodyRule::Form | BodyRule::Json => size,
+        }
+    }
+
     /// Whether the body is a part of the fingerprint.
     pub fn reads_body(&self) -> bool {
         self.0.rules.body != BodyRule::None
@@ -174,7 +219,7 @@ impl Recipe {
         };
         hash.part(b"oncegate fingerprint 1");
         hash.part(parts.method.as_bytes());
-        hash.part(parts.path.as_bytes());
+        hash.part(rules.path.apply(parts.path).as_bytes());
         match parts.query.filter(|_| rules.query) {
             None => hash.part(b"no query"),
             Some(query) => {
@@ -182,39 +227,90 @@ impl Recipe {
                 hash.part(query.as_bytes());
             }
         }
-        for name in &rules.headers {
-            let values = parts.headers.get_all(name);
-            hash.part(name.as_str().as_bytes());
-            hash.part(&(values.iter().count() as u64).to_be_bytes());
-            values.iter().for_each(|value| hash.part(value.as_bytes()));
+        rules.headers.iter().for_each(|name| include_field(&mut hash, name, parts));
+        let body = self.body(parts);
+        hash.part(body.form.as_bytes());
+        if body.form == ENCODED {
+            // Bytes that are not understood mean something else under another coding.
+            let codings: Vec<_> = content_coding::names(parts.headers).collect();
+            hash.part(&codings.join(&b','));
         }
-        let (kind, body) = self.body(parts);
-        hash.part(kind.as_bytes());
-        hash.part(&body);
+        hash.part(&body.bytes);
         Some(hash.finish())
     }
 
-    /// The name of the form in which the body is included, and the body in that form.
-    pub fn body<'a>(&self, parts: &FingerprintInput<'a>) -> (&'static str, Cow<'a, [u8]>) {
+    /// The body in the form in which it is included. An encoded body counts by its content, as if it were not encoded.
+    pub fn body<'a>(&self, parts: &FingerprintInput<'a>) -> IncludedBody<'a> {
+        let included = |form, bytes| IncludedBody { form, is_decoded: false, bytes };
+        let sent = Cow::Borrowed(parts.body);
+        match self.0.rules.body {
+            BodyRule::None => included("none", Cow::Borrowed(b"")),
+            BodyRule::Raw => included("raw", sent),
+            BodyRule::Auto | BodyRule::Form | BodyRule::Json if content_coding::is_encoded(parts.headers) => {
+                let Some(content) = content_coding::decode(parts.headers, parts.body) else {
+                    return included(ENCODED, sent);
+                };
+                let (form, bytes) = match self.canonical_content(parts.headers, &content) {
+                    Some((form, bytes)) => (form, bytes.into_owned()),
+                    None => ("raw", content),
+                };
+                IncludedBody { form, is_decoded: true, bytes: Cow::Owned(bytes) }
+            }
+            BodyRule::Auto | BodyRule::Form | BodyRule::Json => {
+                let canonical = self.canonical_content(parts.headers, parts.body);
+                canonical.map_or(included("raw", sent), |(form, bytes)| included(form, bytes))
+            }
+        }
+    }
+
+    /// The canonical form of a content, and its name; `None` for one that is compared by its bytes.
+    fn canonical_content<'a>(&self, headers: &HeaderMap, content: &'a [u8]) -> Option<(&'static str, Cow<'a, [u8]>)> {
         let rules = &self.0.rules;
-        let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-        let canonical = match (rules.body, essence(content_type)) {
-            (BodyRule::None, _) => return ("none", Cow::Borrowed(b"")),
-            // Bodies are never decompressed: a small body may hold an enormous one.
-            _ if parts.headers.contains_key(CONTENT_ENCODING) => None,
-            (BodyRule::Raw, _) => None,
+        let content_type = content_type(headers);
+        match (rules.body, essence(content_type)) {
             (BodyRule::Json, _) | (BodyRule::Auto, Essence::Json) => {
-                canonicalize_selected(parts.body, &rules.selection).ok().map(|body| ("json", body))
+                canonicalize_selected(content, &rules.selection).ok().map(|body| ("json", body))
             }
-            (BodyRule::Form, _) | (BodyRule::Auto, Essence::Form) => {
-                Some(("form", Cow::Owned(form::canonical(parts.body))))
-            }
+            (BodyRule::Form, _) | (BodyRule::Auto, Essence::Form) => Some(("form", form::canonical(content).into())),
             (BodyRule::Auto, Essence::Multipart) => {
-                multipart::canonical(content_type, parts.body).map(|body| ("multipart", Cow::Owned(body)))
+                multipart::canonical(content_type, content).map(|body| ("multipart", body.into()))
             }
-            (BodyRule::Auto, Essence::Other) => None,
-        };
-        canonical.unwrap_or(("raw", Cow::Borrowed(parts.body)))
+            (BodyRule::Auto, Essence::Other) | (BodyRule::None | BodyRule::Raw, _) => None,
+        }
+    }
+}
+
+/// The form of an encoded body that is not decoded.
+const ENCODED: &str = "encoded";
+
+/// The `Content-Type`; empty for none. Services differ about which one of several counts.
+fn content_type(headers: &HeaderMap) -> &[u8] {
+    let mut lines = headers.get_all(CONTENT_TYPE).iter();
+    match (lines.next(), lines.next()) {
+        (Some(only), None) => only.as_bytes(),
+        _ => b"",
+    }
+}
+
+/// Includes a field by its name and the number of its values, whatever the protocol version of the request.
+fn include_field(hash: &mut Hasher, name: &HeaderName, parts: &FingerprintInput<'_>) {
+    let values = parts.headers.get_all(name);
+    hash.part(name.as_str().as_bytes());
+    let mut include_one = |value: Option<Vec<u8>>| {
+        hash.part(&u64::from(value.is_some()).to_be_bytes());
+        value.iter().for_each(|value| hash.part(value));
+    };
+    if *name == HOST {
+        // HTTP/2 has `:authority` instead (RFC 9113, section 8.3.1). The case of letters does not count (RFC 3986, section
+        // 3.2.2).
+        include_one(parts.host.map(<[u8]>::to_ascii_lowercase));
+    } else if *name == COOKIE {
+        // HTTP/2 may split it at each `; ` (RFC 9113, section 8.2.3).
+        let crumbs: Vec<&[u8]> = values.iter().map(HeaderValue::as_bytes).collect();
+        include_one((!crumbs.is_empty()).then(|| crumbs.join(&b"; "[..])));
+    } else {
+        hash.part(&(values.iter().count() as u64).to_be_bytes());
+        values.iter().for_each(|value| hash.part(value.as_bytes()));
     }
 }
 
@@ -233,6 +329,9 @@ fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
         BodyRule::None => " body=none",
         BodyRule::Raw => " body=raw",
     });
+    if let Some(form) = rules.path.word() {
+        words.push_str(&format!(" path={form}"));
+    }
     if !rules.query {
         words.push_str(" query=no");
     }
@@ -265,7 +364,7 @@ enum Essence {
     Form,
     /// `application/json` or `*/*+json` (RFC 6839 section 3.1).
     Json,
-    /// `multipart/form-data`.
+    /// `multipart/…`.
     Multipart,
     /// Every other type.
     Other,
@@ -287,7 +386,7 @@ fn essence(content_type: &[u8]) -> Essence {
         Essence::Json
     } else if is(b"application/x-www-form-urlencoded") {
         Essence::Form
-    } else if is(b"multipart/form-data") {
+    } else if multipart::is_multipart(essence) {
         Essence::Multipart
     } else {
         Essence::Other
@@ -320,7 +419,9 @@ impl Hasher {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use std::io::Write;
+
+    use flate2::{Compression, GzBuilder};
 
     use super::*;
 
@@ -341,6 +442,7 @@ mod tests {
         FingerprintInput {
             method: "POST",
             path: "/pay",
+            host: None,
             query: None,
             headers: typed("application/json"),
             body: body.as_bytes(),
@@ -398,6 +500,7 @@ mod tests {
             typed("+json"),
             typed("application/jsonl"),
             fields(&[("content-type", "application/json"), ("content-encoding", "gzip")]),
+            fields(&[("content-type", "application/json"), ("content-type", "application/json")]),
         ] {
             assert_ne!(
                 of(&FingerprintInput { headers: other, ..spaced }),
@@ -432,6 +535,100 @@ mod tests {
         };
         assert_eq!(with("one", "1"), with("two", "1"));
         assert_ne!(with("one", "1"), with("one", "2"));
+    }
+
+    fn gzip(content: &[u8], mtime: u32) -> &'static [u8] {
+        let mut encoder = GzBuilder::new().mtime(mtime).write(Vec::new(), Compression::default());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap().leak()
+    }
+
+    #[test]
+    fn an_encoded_body_counts_as_its_content() {
+        let mixed = "multipart/mixed; boundary=b";
+        for (content_type, content, same, other) in [
+            ("application/json", r#"{"a":1,"b":2}"#, r#"{ "b": 2, "a": 1 }"#, r#"{"a":1,"b":3}"#),
+            ("application/json", "no JSON", "no JSON", "no  JSON"),
+            ("application/x-www-form-urlencoded", "a=x+y", "a=x%20y", "a=xy"),
+            (mixed, "--b\r\n\r\n1\r\n--b--", "--b\r\n\r\n1\r\n--b--\r\n", "--b\r\n\r\n2\r\n--b--"),
+            ("text/plain", "text", "text", "Text"),
+        ] {
+            let encoded = fields(&[("content-type", content_type), ("content-encoding", "gzip")]);
+            let plain = typed(content_type);
+            let fingerprint = |rule, headers, body| {
+                by(
+                    FingerprintRules { body: rule, ..FingerprintRules::default() },
+                    &FingerprintInput { headers, body, ..parts("") },
+                )
+            };
+            let auto = |headers, body| fingerprint(BodyRule::Auto, headers, body);
+            let first = auto(encoded, gzip(content.as_bytes(), 1));
+            for (headers, body) in [
+                (encoded, gzip(content.as_bytes(), 2)),
+                (encoded, gzip(same.as_bytes(), 1)),
+                (plain, content.as_bytes()),
+                (plain, same.as_bytes()),
+            ] {
+                assert_eq!(first, auto(headers, body), "{content_type} {content}");
+            }
+            for (headers, body) in [
+                (encoded, gzip(other.as_bytes(), 1)),
+                (plain, other.as_bytes()),
+                (plain, gzip(content.as_bytes(), 1)),
+                (encoded, content.as_bytes()),
+            ] {
+                assert_ne!(first, auto(headers, body), "{content_type} {content}");
+            }
+            let raw = |mtime| fingerprint(BodyRule::Raw, encoded, gzip(content.as_bytes(), mtime));
+            assert_ne!(raw(1), raw(2), "as sent");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_decoded_are_another_body_under_another_coding() {
+        let with = |coding: &'static str| {
+            let headers = fields(&[("content-type", "application/json"), ("content-encoding", coding)]);
+            of(&FingerprintInput { headers, ..parts("{}") })
+        };
+        assert_eq!(with("br"), with("identity, BR"));
+        assert_eq!(with("identity"), of(&parts("{}")));
+        let all = [with("br"), with("zstd"), with("br, zstd"), with("gzip"), with("identity")];
+        for (i, one) in all.iter().enumerate() {
+            all[i + 1..].iter().for_each(|other| assert_ne!(one, other));
+        }
+    }
+
+    #[test]
+    fn a_field_counts_whatever_the_protocol_version() {
+        let with = |name: &'static str, host: Option<&'static str>, list: &[(&'static str, &'static str)]| {
+            let rules =
+                FingerprintRules { headers: vec![HeaderName::from_static(name)], ..FingerprintRules::default() };
+            let host = host.map(str::as_bytes);
+            by(rules, &FingerprintInput { host, headers: fields(list), ..parts("") })
+        };
+        let host = |host, list| with("host", host, list);
+        assert_eq!(host(Some("a.example"), &[("host", "a.example")]), host(Some("A.example"), &[]));
+        assert_ne!(host(Some("a.example"), &[]), host(Some("b.example"), &[]));
+        assert_ne!(host(Some(""), &[]), host(None, &[]));
+        let cookie = |list| with("cookie", None, list);
+        assert_eq!(cookie(&[("cookie", "a=1; b=2")]), cookie(&[("cookie", "a=1"), ("cookie", "b=2")]));
+        assert_ne!(cookie(&[("cookie", "a=1; b=2")]), cookie(&[("cookie", "b=2"), ("cookie", "a=1")]));
+        assert_ne!(cookie(&[("cookie", "")]), cookie(&[]));
+    }
+
+    #[test]
+    fn a_path_is_compared_in_the_recipes_form() {
+        let with = |path: PathForm, sent| {
+            by(
+                FingerprintRules { path, ..FingerprintRules::default() },
+                &FingerprintInput { path: sent, ..parts("{}") },
+            )
+        };
+        let lenient = || PathForm::from_word("lenient:1").unwrap();
+        assert_eq!(with(PathForm::Normal, "/p%61y"), with(PathForm::Normal, "/pay"));
+        assert_ne!(with(PathForm::Normal, "/Pay/"), with(PathForm::Normal, "/pay"));
+        assert_eq!(with(lenient(), "/Pay/"), with(lenient(), "/pay"));
+        assert_ne!(with(lenient(), "/pay/A"), with(lenient(), "/pay/a"));
     }
 
     #[test]
@@ -476,18 +673,30 @@ mod tests {
             Selection { include: pointer_list(&["/a b,c%", "/*/d"]), exclude: pointer_list(&["", "/~1"]) },
         ];
         for body in [BodyRule::Auto, BodyRule::Form, BodyRule::Json, BodyRule::None, BodyRule::Raw] {
-            for (query, key) in [(true, None), (false, Some(&secret))] {
+            for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
+            {
                 for selection in &selections {
                     for headers in [vec![], vec![CONTENT_TYPE, HeaderName::from_static("x-a")]] {
-                        let recipe =
-                            Recipe::new(FingerprintRules { body, query, headers, selection: selection.clone() }, key);
+                        let (path, selection) = (PathForm::from_word(path).unwrap_or_default(), selection.clone());
+                        let recipe = Recipe::new(FingerprintRules { body, path, query, headers, selection }, key);
                         assert_eq!(Recipe::from_stored(&recipe.to_string()), Some(recipe));
                     }
                 }
             }
         }
         assert_eq!(Recipe::new(FingerprintRules::default(), None).to_string(), "1");
-        for unknown in ["", "2", "1 body=auto2", "1 hmac=12", "1 x=y", "1 ", "1 headers=", "1 include=a"] {
+        for unknown in [
+            "",
+            "2",
+            "1 body=auto2",
+            "1 hmac=12",
+            "1 x=y",
+            "1 ",
+            "1 headers=",
+            "1 include=a",
+            "1 path=normal",
+            "1 path=lenient:0",
+        ] {
             assert_eq!(Recipe::from_stored(unknown), None, "{unknown:?}");
         }
     }

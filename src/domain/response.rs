@@ -22,7 +22,7 @@ pub struct CorruptRow(pub &'static str);
 
 impl std::fmt::Display for CorruptRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the stored response does not decode: {}", self.0)
+        write!(f, "the stored record does not decode: {}", self.0)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Admits a request: finds its route, key, scope, body and fingerprint. This is all that the store needs for a reservation.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -17,13 +16,12 @@ use crate::body::request_body::RequestBody;
 use crate::body::{Body, ConnectionGuard};
 use crate::config::{BODY_BYTES_MAX, Config, Route, RouteMode};
 use crate::domain::attempt::ReserveRequest;
-use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
+use crate::domain::fingerprint::{Fingerprint, Secrets};
 use crate::domain::ids::Token;
 use crate::domain::kept_path;
 use crate::domain::key::{Key, KeyLimits};
-use crate::domain::normal_path::{has_unsafe_character, normal_form};
-use crate::domain::record::Record;
-use crate::domain::route_table::{RouteMatch, Spelling};
+use crate::domain::normal_path::has_unsafe_character;
+use crate::domain::route_table::RouteMatch;
 use crate::instance::Instance;
 use crate::instance::metrics::MethodLabel;
 use crate::instance::token_verifier::TokenVerifier;
@@ -33,6 +31,7 @@ use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::Refusal;
 use crate::upstream::UpstreamClient;
 
+use fingerprinting::FingerprintSource;
 use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
 use origin::{client_address, request_origin};
 use read_body::BodyReader;
@@ -184,7 +183,7 @@ impl Gate {
             (IdentitySearch::Found(identity), Body::Whole { data: body, .. }) => {
                 let secrets = live.config.secrets.clone();
                 let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
-                let fingerprint = self.fingerprinting.fingerprint(&head, &body, route, &secrets).await;
+                let fingerprint = self.fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
                 let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
                 context.with_trace(|trace| trace.note_record(reserve_request.id));
                 let limits_keys = route.limits_new_keys();
@@ -332,39 +331,15 @@ async fn identify(input: IdentityInput<'_>, verifier: Option<&TokenVerifier>) ->
 #[derive(Clone, Copy)]
 pub(super) struct RequestView<'a> {
     pub(super) head: &'a request::Parts,
-    pub(super) body: &'a [u8],
+    pub(super) body: &'a Bytes,
     pub(super) route: &'a Route,
     pub(super) secrets: &'a Secrets,
 }
 
-impl RequestView<'_> {
-    /// The fingerprint by the route's recipe.
-    fn fingerprint(&self) -> Fingerprint {
-        let path = fingerprint_path(self.route, self.head);
-        fingerprinting::fingerprint(self.route, &fingerprint_input(self.head, &path, self.body), self.secrets)
+impl<'a> RequestView<'a> {
+    pub(super) fn fingerprint_source(&self) -> FingerprintSource<'a> {
+        FingerprintSource { head: self.head, body: self.body, secrets: self.secrets }
     }
-
-    /// Whether the record was made for this request.
-    pub(super) fn is_same_request(&self, reserve_request: &ReserveRequest, record: &Record) -> bool {
-        let path = fingerprint_path(self.route, self.head);
-        let input = fingerprint_input(self.head, &path, self.body);
-        is_same_request(reserve_request, &input, self.secrets, record)
-    }
-}
-
-/// Compares by the record's own recipe. If that recipe's secret is gone, the requests count as different: no client may get a
-/// response that may belong to another request.
-fn is_same_request(
-    reserve_request: &ReserveRequest,
-    parts: &FingerprintInput<'_>,
-    secrets: &Secrets,
-    record: &Record,
-) -> bool {
-    if record.recipe == reserve_request.recipe {
-        return record.fingerprint == reserve_request.fingerprint;
-    }
-    let fingerprint = record.recipe.fingerprint(parts, secrets);
-    fingerprint.is_some_and(|fingerprint| fingerprint == record.fingerprint)
 }
 
 /// A request that nothing guards, with the fields for the service.
@@ -445,19 +420,6 @@ fn kept_path(route: &Route, head: &request::Parts) -> Option<Bytes> {
         (RouteMode::Enforce, _) => Some(kept_path::keep_path(head.uri.path())),
         (RouteMode::Observe | RouteMode::Off, _) => None,
     }
-}
-
-/// The path as it enters the fingerprint: paths that are the same by RFC 3986 or, if the route says so, by its `spelling`
-/// have the same one.
-fn fingerprint_path<'a>(route: &Route, head: &'a request::Parts) -> Cow<'a, str> {
-    match route.spelling {
-        Spelling::Same => route.path.canonical_path(head.uri.path()),
-        Spelling::Pass | Spelling::Refuse => normal_form(head.uri.path()),
-    }
-}
-
-fn fingerprint_input<'a>(head: &'a request::Parts, path: &'a str, body: &'a [u8]) -> FingerprintInput<'a> {
-    FingerprintInput { method: head.method.as_str(), path, query: head.uri.query(), headers: &head.headers, body }
 }
 
 /// A token: 128 bits from the operating system's generator.

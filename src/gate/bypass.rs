@@ -66,7 +66,7 @@ impl GuardedRequest {
 
 impl Gate {
     /// Decides by the record that this instance has last seen, if that forbids an attempt and no attempt of the key has run here since.
-    fn decide_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Decision> {
+    async fn decide_by_last_seen(&self, guarded: &GuardedRequest) -> Option<Decision> {
         let id = &guarded.reserve_request.id;
         let mut record = self.instance.last_seen.find(id).filter(|_| self.instance.in_flight.find(id).is_none())?;
         let until_quiet = RecordSummary::from(&record).until_quiet(guarded.rules().quiet_after);
@@ -74,7 +74,7 @@ impl Gate {
             // It has ended since, and nobody here knows how.
             record.state = KeyState::Unknown;
         }
-        match guarded.decide(record) {
+        match self.decide(guarded, record).await {
             Decision::TakeOver(_) => None,
             // The store has the response.
             Decision::Refuse(Refusal::ResponseNotKept) => Some(Decision::Refuse(Refusal::StoreUnavailable)),
@@ -114,14 +114,20 @@ impl Gate {
             None => Box::pin(self.instance.possibly_purged_shared_record(&lease.reserve_request.id)).await,
             known => known,
         };
-        let decision = match known {
-            Some(record) => Err(guarded.decide(record)),
-            None if let Some(decision) = self.decide_by_last_seen(&guarded) => Err(decision),
-            None => self.start_attempt(&guarded, &lease, &mut entry).and_then(|()| {
+        let decided = match known {
+            Some(record) => Some(self.decide(&guarded, record).await),
+            None => self.decide_by_last_seen(&guarded).await,
+        };
+        let decision = match decided {
+            Some(decision) => Err(decision),
+            None => match self.start_attempt(&guarded, &lease, &mut entry).await {
                 // Another attempt may have ended meanwhile: its record is in memory before it leaves the registry.
-                let ended = self.instance.possibly_purged_record(&lease.reserve_request.id);
-                ended.map_or(Ok(()), |record| Err(guarded.decide(record)))
-            }),
+                Ok(()) => match self.instance.possibly_purged_record(&lease.reserve_request.id) {
+                    Some(ended) => Err(self.decide(&guarded, ended).await),
+                    None => Ok(()),
+                },
+                Err(decision) => Err(decision),
+            },
         };
         if let Err(decision) = decision {
             return self.answer(guarded, decision);

@@ -56,6 +56,17 @@ impl AcceptedProgress {
     }
 }
 
+/// The result of comparing a request with the one that its key's record was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestComparison {
+    /// It is the same request.
+    Same,
+    /// It is another request.
+    Different,
+    /// The secret of the record's fingerprint is gone: it may be the same request.
+    Impossible,
+}
+
 /// The route's part in a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRules {
@@ -84,8 +95,8 @@ impl DecisionRules {
 /// The `Retry-After` of an outcome that only a reconciliation or an operator can bring.
 pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Decides about a request. `is_same` says whether it has the fingerprint that the record was made with.
-pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision {
+/// Decides about a request, which was compared with the record's.
+pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> Decision {
     let expected = ExpectedRecord::from(&record);
     let may_be_executed = rules.may_be_executed(&RecordSummary::from(&record));
     // A record past its TTL counts as none, and so does what it was used for.
@@ -97,8 +108,15 @@ pub fn decide(record: Record, is_same: bool, rules: &DecisionRules) -> Decision 
     }
     // This comes before the state: a reused key is a client's bug in every state.
     let joins = SeededBug::MismatchJoins.is_active() && matches!(record.state, KeyState::InFlight);
-    if !is_same && !joins {
-        return Decision::Refuse(Refusal::KeyReused);
+    match comparison {
+        RequestComparison::Same => {}
+        RequestComparison::Different if joins => {}
+        RequestComparison::Different => return Decision::Refuse(Refusal::KeyReused),
+        // No client may get a response that may belong to another request, and none may be told to take a new key for what may
+        // be a retry.
+        RequestComparison::Impossible => {
+            return Decision::Refuse(Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)));
+        }
     }
     if record.accepted_at.is_some() && !matches!(record.state, KeyState::Completed(_) | KeyState::Expired) {
         return Decision::Accepted(accepted_progress(&record, rules.average_latency));
@@ -175,6 +193,7 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderMap, StatusCode};
 
+    use super::RequestComparison::{Different, Impossible, Same};
     use super::*;
     use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use crate::domain::ids::{RecordId, Token};
@@ -221,8 +240,8 @@ mod tests {
     }
 
     /// The decision in one word.
-    fn word(record: Record, same: bool, rules: &DecisionRules) -> &'static str {
-        match decide(record, same, rules) {
+    fn word(record: Record, comparison: RequestComparison, rules: &DecisionRules) -> &'static str {
+        match decide(record, comparison, rules) {
             Decision::Accepted(_) => "accepted",
             Decision::Join(_) => "join",
             Decision::Refuse(refusal) => refusal.slug(),
@@ -241,7 +260,7 @@ mod tests {
             (OnUnknown::RetryWhenQuiet, -70_000, "take over"),
         ] {
             let rules = DecisionRules { on_unknown, ..RULES };
-            let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, true, &rules));
+            let decided = states().map(|state| word(Record { deadline_in_ms, ..record(state) }, Same, &rules));
             assert_eq!(
                 decided,
                 ["replay", "response-not-kept", "outcome-unknown", "key-expired", "join", "take over", unknown],
@@ -261,42 +280,47 @@ mod tests {
             (KeyState::Dead, OncegateStatus::Unknown, None, ReservationResult::Unknown),
         ] {
             let name = state.name();
-            let decision = decide(accepted(state), true, &RULES);
+            let decision = decide(accepted(state), Same, &RULES);
             assert_eq!(decision.counted_as(), Some(counted), "{name}");
             let Decision::Accepted(progress) = decision else { panic!("{name}: {decision:?}") };
             let wait = progress.retry_after().map(RetryAfter::seconds);
             assert_eq!((progress.oncegate_status(), wait), (status, seconds), "{name}");
         }
         let words = [completed(Some(b"paid")), completed(None), KeyState::Expired];
-        let words = words.map(|state| word(accepted(state), true, &RULES));
+        let words = words.map(|state| word(accepted(state), Same, &RULES));
         assert_eq!(words, ["replay", "response-not-kept", "key-expired"]);
     }
 
     #[test]
-    fn another_request_is_refused_in_every_state_under_every_policy() {
+    fn a_request_that_is_not_known_to_be_the_same_is_refused_in_every_state_under_every_policy() {
         for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::RetryWhenQuiet] {
             for state in states() {
                 let quiet = Record { deadline_in_ms: -1_000_000, ..record(state) };
-                assert_eq!(word(quiet, false, &DecisionRules { on_unknown, ..RULES }), "key-reused");
+                let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..quiet.clone() };
+                for record in [quiet, accepted] {
+                    let rules = DecisionRules { on_unknown, ..RULES };
+                    assert_eq!(word(record.clone(), Different, &rules), "key-reused");
+                    assert_eq!(word(record, Impossible, &rules), "outcome-unknown");
+                }
             }
         }
     }
 
     #[test]
     fn a_late_retry_is_refused_whatever_it_asks() {
-        for same in [true, false] {
+        for comparison in [Same, Different, Impossible] {
             for state in [completed(Some(b"paid")), KeyState::Expired] {
-                assert_eq!(word(Record { late: true, ..record(state) }, same, &RULES), "key-expired");
+                assert_eq!(word(Record { late: true, ..record(state) }, comparison, &RULES), "key-expired");
             }
         }
     }
 
     #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
-        for same in [true, false] {
+        for comparison in [Same, Different, Impossible] {
             for state in [completed(Some(b"paid")), completed(None), KeyState::Expired, KeyState::Retryable] {
                 let past = Record { past_ttl: true, late: true, ..record(state) };
-                assert_eq!(word(past, same, &RULES), "take over");
+                assert_eq!(word(past, comparison, &RULES), "take over");
             }
         }
     }
@@ -312,7 +336,7 @@ mod tests {
                 deadline_in_ms,
                 ..record(KeyState::InFlight)
             };
-            match decide(running, true, &rules) {
+            match decide(running, Same, &rules) {
                 Decision::Join(wait) => assert_eq!(wait.seconds(), seconds),
                 other => panic!("{other:?}"),
             }

@@ -105,7 +105,7 @@ impl Gate {
             broken_rule: None,
             store_clock: Arc::clone(&self.instance.store_clock),
         });
-        if self.start_attempt(&guarded, &lease, &mut entry).is_err() {
+        if self.start_attempt(&guarded, &lease, &mut entry).await.is_err() {
             // An attempt of this key runs here, although the store says that it is over.
             persist(&self.instance, not_sent(&self.instance, lease, &route.retry, route.ttl), entry).await;
             return DeliveryProgress::Open;

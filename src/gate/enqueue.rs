@@ -127,7 +127,7 @@ impl Gate {
                 permit.give_back();
             }
             self.instance.remember(&record, epoch);
-            match guarded.decide(record) {
+            match self.decide(&guarded, record).await {
                 Decision::TakeOver(_) if let Some(refusal) = hindrance => return WorkResult::refused(refusal),
                 Decision::TakeOver(found) => replaces = Some(found),
                 decision => return self.answer(guarded, decision),

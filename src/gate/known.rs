@@ -1,7 +1,7 @@
 //! Decides by the record that this instance has of a key, and asks the store where another instance may have a later one.
 
 use super::admit::GuardedRequest;
-use super::decide::Decision;
+use super::decide::{Decision, RequestComparison, decide};
 use super::{Gate, log_and_refuse};
 use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
@@ -18,10 +18,23 @@ impl Gate {
             Some(own) => Some(self.decide_by_newest(own, guarded).await),
             None if instance.shared_cache.is_some() => {
                 let shared = Box::pin(instance.shared_record(id)).await;
-                shared.map(|record| guarded.decide(record))
+                match shared {
+                    Some(record) => Some(self.decide(guarded, record).await),
+                    None => None,
+                }
             }
             None => None,
         }
+    }
+
+    /// Decides what a request does, given its key's record.
+    pub(super) async fn decide(&self, guarded: &GuardedRequest, record: Record) -> Decision {
+        let request = &guarded.reserve_request;
+        let comparison = self.fingerprinting.compare(request, guarded.fingerprint_source(), &record).await;
+        if comparison == RequestComparison::Impossible {
+            self.instance.observability.log_incomparable(&record.recipe);
+        }
+        decide(guarded.store_clock.certain(record, request.time_limit), comparison, &guarded.rules())
     }
 
     /// Decides by a record that this instance has, or by the store's if another instance has made a later attempt. Only where that
@@ -29,7 +42,7 @@ impl Gate {
     /// to none.
     pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
         if !self.may_be_superseded(&own, guarded) {
-            return guarded.decide(own);
+            return self.decide(guarded, own).await;
         }
         // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one.
         let own_suffices = guarded.may_bypass() || !matches!(own.state, KeyState::Completed(_));
@@ -46,10 +59,10 @@ impl Gate {
                     // After a failover it may be from before the own attempt.
                     _ => false,
                 };
-                guarded.decide(if is_later { stored } else { own })
+                self.decide(guarded, if is_later { stored } else { own }).await
             }
-            Ok(None) => guarded.decide(own),
-            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if own_suffices => guarded.decide(own),
+            Ok(None) => self.decide(guarded, own).await,
+            Err(StoreError::TimedOut | StoreError::Unavailable(_)) if own_suffices => self.decide(guarded, own).await,
             Err(error) => Decision::Refuse(log_and_refuse(error)),
         }
     }

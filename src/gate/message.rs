@@ -62,7 +62,7 @@ impl Gate {
     /// [`MessageOutcome::Refused`] nothing is left to be stored. The work runs to its end, even if its caller goes away.
     pub async fn execute_message(self: &Arc<Self>, message: Message) -> MessageOutcome {
         let live = self.live();
-        let guarded = match self.admit_message(message, &live) {
+        let guarded = match self.admit_message(message, &live).await {
             Ok(guarded) => guarded,
             Err(AdmitError::Refused(refusal)) => return refusal.into(),
             Err(AdmitError::NoRoute) => {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use tokio::sync::oneshot;
 
+use super::admit::ObservedRequest;
+use super::admit::fingerprinting::{FingerprintSource, Fingerprinting};
 use super::admit::observed::{ForetoldResult, ObservedHead, RequestClues};
 use super::admit::origin::client_address;
-use super::admit::{ObservedRequest, RequestView};
 use super::decide::{Decision, DecisionRules, decide};
 use super::new_key::NewKey;
 use super::pass::{self, PassThroughRequest};
@@ -52,11 +54,13 @@ impl Gate {
         *request.headers_mut() = headers;
         *request.extensions_mut() = head.extensions.clone();
         let (instance, policy) = (Arc::clone(&self.instance), Arc::clone(&route));
+        let fingerprinting = self.fingerprinting.clone();
         if !is_foretold {
             // Not tracked: a drain does not wait for a comparison.
             tokio::spawn(async move {
                 let observation = Observation {
                     instance: &instance,
+                    fingerprinting: &fingerprinting,
                     head,
                     origin,
                     route: &route,
@@ -93,11 +97,13 @@ impl Gate {
         refusal: Refusal,
     ) {
         let (instance, config, active) = (Arc::clone(&self.instance), Arc::clone(&live.config), observing.clone());
-        let (head, origin) = (head.clone(), origin.clone());
+        let (head, origin, fingerprinting) = (head.clone(), origin.clone(), self.fingerprinting.clone());
         // The token that names the caller may take time to verify.
         tokio::spawn(async move {
             let ActiveRoute { route, token_verifier, metrics, .. } = &active;
-            let observation = Observation { instance: &instance, head, origin, route, config: &config, metrics };
+            let (instance, config) = (&instance, &config);
+            let observation =
+                Observation { instance, fingerprinting: &fingerprinting, head, origin, route, config, metrics };
             observation.log_refusal(token_verifier.as_deref(), refusal).await;
         });
     }
@@ -106,6 +112,7 @@ impl Gate {
 /// An observed request that passes on its way, and all that its comparison needs.
 struct Observation<'a> {
     instance: &'a Arc<Instance>,
+    fingerprinting: &'a Fingerprinting,
     head: request::Parts,
     origin: RequestOrigin,
     route: &'a Route,
@@ -145,8 +152,8 @@ impl Observation<'_> {
     }
 
     fn observed_head<'a>(&'a self, verifier: Option<&'a TokenVerifier>, service: &'a Arc<str>) -> ObservedHead<'a> {
-        let Self { head, origin, route, config, .. } = self;
-        ObservedHead { head, origin, route, verifier, service, secrets: &config.secrets }
+        let Self { head, origin, route, config, fingerprinting, .. } = self;
+        ObservedHead { head, origin, route, verifier, service, secrets: &config.secrets, fingerprinting }
     }
 
     fn log(&self, foretold: &ForetoldResult, clues: &RequestClues) {
@@ -175,7 +182,7 @@ impl Observation<'_> {
     async fn compare(
         &self,
         request: ReserveRequest,
-        body: &[u8],
+        body: &Bytes,
         verdict: oneshot::Receiver<ObservedVerdict>,
     ) -> ForetoldResult {
         if !self.instance.instance_lease.may_start() {
@@ -201,11 +208,11 @@ impl Observation<'_> {
     async fn reserve(
         &self,
         request: ReserveRequest,
-        body: &[u8],
+        body: &Bytes,
         verdict: oneshot::Receiver<ObservedVerdict>,
     ) -> Result<ForetoldResult, StoreError> {
-        let Self { instance, head, origin, route, config, metrics } = self;
-        let view = RequestView { head, body, route, secrets: &config.secrets };
+        let Self { instance, fingerprinting, head, origin, route, config, metrics } = self;
+        let source = FingerprintSource { head, body, secrets: &config.secrets };
         let rules = DecisionRules {
             on_unknown: route.on_unknown,
             quiet_after: route.quiet_after,
@@ -247,9 +254,9 @@ impl Observation<'_> {
                 }
                 ReserveResult::Taken(record) => record,
             };
-            let is_same = view.is_same_request(&request, &record);
+            let comparison = fingerprinting.compare(&request, source, &record).await;
             let record = instance.store_clock.certain(record, request.time_limit);
-            let decision = decide(record, is_same, &rules);
+            let decision = decide(record, comparison, &rules);
             if let Some(result) = decision.counted_as() {
                 instance.observability.count_reservation(metrics, &request.scope, result);
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::metrics::{MethodLabel, Metrics, ReservationResult, RouteMetrics};
+use crate::domain::fingerprint::Recipe;
 use crate::domain::scope::Scope;
 use crate::telemetry::log_limiter::LogLimiter;
 use crate::telemetry::metrics::Label;
@@ -23,6 +24,10 @@ const PATHS_MAX: usize = 200;
 
 /// The period with one line about unguarded keys of a pair of method and path.
 const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// The number of secrets that are missed with a line of their own, and the period with one line for each.
+const LOST_SECRETS_MAX: usize = 16;
+const LOST_SECRET_LINE_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// The longest path in segments, and the longest segment in characters, that is kept. Templates of real APIs are shorter.
 const SEGMENTS_MAX: usize = 8;
@@ -46,6 +51,7 @@ pub struct Observability {
     /// Keyed by method and path with a space between.
     unguarded: TopK<String, 2>,
     unguarded_key_lines: LogLimiter,
+    lost_secret_lines: LogLimiter,
 }
 
 /// A caller with many duplicates or mismatches.
@@ -79,7 +85,8 @@ impl Observability {
     pub fn new(metrics: Metrics, tracer: Option<Tracer>) -> Self {
         let (callers, unguarded) = (TopK::with_half_life(CALLERS_MAX, HALF_LIFE), TopK::new(PATHS_MAX));
         let unguarded_key_lines = LogLimiter::new(PATHS_MAX, LINE_EVERY);
-        Self { metrics, tracer, callers, unguarded, unguarded_key_lines }
+        let lost_secret_lines = LogLimiter::new(LOST_SECRETS_MAX, LOST_SECRET_LINE_EVERY);
+        Self { metrics, tracer, callers, unguarded, unguarded_key_lines, lost_secret_lines }
     }
 
     /// Counts the result of a keyed request's reservation, for the route and for the caller.
@@ -116,6 +123,16 @@ impl Observability {
                     "nothing guards a request that carries a key: a retry of it is executed again");
             }
         });
+    }
+
+    /// Logs that a request could not be compared with its key's first one, because this recipe's secret is gone.
+    pub fn log_incomparable(&self, recipe: &Recipe) {
+        let Some(secret) = recipe.secret_name() else { return };
+        if let Some(requests) = self.lost_secret_lines.count(&secret) {
+            tracing::error!(%secret, requests,
+                "requests cannot be compared with the first ones of their keys, and get 409 outcome-unknown: the secret of the \
+                 fingerprints is not configured any more. Put the earlier `secret` back, into `previous_secrets`");
+        }
     }
 
     /// The callers with the most recent duplicates and mismatches, in descending order.

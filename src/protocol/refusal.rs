@@ -35,7 +35,7 @@ pub enum Refusal {
     KeyReused,
     /// The request has been through this instance before.
     LoopDetected,
-    /// The attempt may have executed; its outcome is unknown.
+    /// The attempt may have executed; its outcome is unknown, or cannot be told to this request.
     OutcomeUnknown(RetryAfter),
     /// A limit of this instance is reached.
     Overloaded(ReachedLimit),
@@ -50,7 +50,7 @@ pub enum Refusal {
     RequestTooOld,
     /// The body is larger than this limit of the route, in bytes.
     RequestTooLarge(usize),
-    /// The stored response cannot be decoded.
+    /// The key's record or its stored response cannot be decoded.
     ResponseCorrupt,
     /// The operation was executed, but its response was too large to store.
     ResponseNotKept,
@@ -222,7 +222,7 @@ impl Refusal {
             Self::RequestTooLarge(bytes) => (413, "request-too-large", Fix, OncegateStatus::Rejected,
                 "The request is too large", format!("The request\'s body is larger than the {bytes} bytes that this route allows. This request was not executed.").into()),
             Self::ResponseCorrupt => (500, "response-corrupt", Fix, OncegateStatus::Rejected,
-                "The stored response is damaged", "The operation was executed, but its stored response cannot be read. It will not be executed again; an operator must look at it.".into()),
+                "The record of the key cannot be read", "An earlier request with this key may have been executed, and the record of it cannot be read. It is not executed again. Ask the service what happened before you do anything else; an operator must look at the record.".into()),
             Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
                 "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result.".into()),
             Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,

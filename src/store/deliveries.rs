@@ -80,7 +80,7 @@ impl RawDeliveryJob<'_> {
             key: Key::from_stored(self.key).ok_or(CorruptRow("key"))?,
             path: self.path.map(Bytes::copy_from_slice),
             route: Arc::clone(&route.route),
-            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow("recipe"))?,
+            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow(row::UNKNOWN_RECIPE))?,
             fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(CorruptRow("fingerprint"))?,
             instance: order.instance,
             token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,

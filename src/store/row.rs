@@ -65,6 +65,9 @@ pub struct FoundRecord {
     pub expires_at: Option<SystemTime>,
 }
 
+/// The part of a row that does not decode where a later version has made its fingerprint in a new way.
+pub const UNKNOWN_RECIPE: &str = "a recipe that this version does not know";
+
 impl RawRecord<'_> {
     /// Decodes the row.
     ///
@@ -94,7 +97,7 @@ impl RawRecord<'_> {
             id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
             attempt: attempts(self.attempt)?,
             token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
-            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow("recipe"))?,
+            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow(UNKNOWN_RECIPE))?,
             fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(CorruptRow("fingerprint"))?,
             running_for: Duration::from_millis(self.running_ms.max(0).cast_unsigned()),
             deadline_in_ms: self.deadline_in_ms,
@@ -350,7 +353,7 @@ mod tests {
             (RawRecord { attempt: -1, ..completed() }, "attempt"),
             (RawRecord { attempt: 1 << 32, ..completed() }, "attempt"),
             (RawRecord { token: &[], ..completed() }, "token"),
-            (RawRecord { recipe: "2", ..completed() }, "recipe"),
+            (RawRecord { recipe: "2", ..completed() }, UNKNOWN_RECIPE),
             (RawRecord { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
             (RawRecord { state: "done", ..completed() }, "state"),
             (RawRecord { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),

@@ -172,8 +172,18 @@ fn log_change(before: Option<&StoredSalt>, now: &StoredSalt) {
             "encrypted the salt of the scopes under `secret`; from now on Oncegate does not start without this secret. Backups that \
              were made before have the salt in clear"
         ),
-        Some(StoredSalt::Sealed(_)) => {
+        Some(before @ StoredSalt::Sealed(_)) => {
             tracing::info!(%secrets, "the salt of the scopes is now encrypted under these secrets, the latest last");
+            let kept = now.names();
+            let dropped: Vec<_> = before.names().into_iter().filter(|name| !kept.contains(name)).collect();
+            if !dropped.is_empty() {
+                let dropped = dropped.join(", ");
+                tracing::warn!(
+                    %dropped,
+                    "these secrets are not configured any more. If keys that were made under them still live, their retries cannot \
+                     be compared and get 409 outcome-unknown: put the secrets back into `previous_secrets` until a ttl has passed"
+                );
+            }
         }
     }
 }

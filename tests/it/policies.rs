@@ -1,6 +1,7 @@
 //! The effect of every route setting.
 
 mod authorize;
+mod changed_fingerprints;
 mod changed_routes;
 mod cors;
 mod dialects;

@@ -1,189 +1,390 @@
-//! `multipart/form-data` (RFC 7578): the parts, without their boundaries.
+//! Multipart bodies (RFC 2046, section 5.1): the parts, without the boundaries between them.
+//!
+//! Clients draw new boundaries for each try. Two bodies with one canonical form are the same but for their boundaries: each
+//! part counts with its header fields, byte by byte. A boundary stands between parts and nowhere else, so that no service
+//! finds other parts in one body than in the other.
 
 use memchr::memmem;
 
-/// More parts than a form of this size has, and few enough to scan.
+/// More parts than a body of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
 
-/// The canonical form: the parts, each as name, file name, type and bytes, length-prefixed. `None` for a form that is
-/// not plainly written: it is then compared by its bytes, which at worst refuses a retry and never takes one form for
-/// another.
+/// A batch has changesets, and they have requests. Each level is scanned again.
+const DEPTH_MAX: usize = 4;
+
+/// The canonical form. `None` for a body that is not plainly written: it is then compared by its bytes, which at worst
+/// refuses a retry and never takes one body for another.
 pub(super) fn canonical(content_type: &[u8], body: &[u8]) -> Option<Vec<u8>> {
-    let boundary = boundary(content_type)?;
-    let delimiter = [b"\r\n--", boundary].concat();
+    let mut canonical = Vec::with_capacity(body.len());
+    write_body(&mut canonical, &MultipartType::parse(content_type)?, body, 1)?;
+    Some(canonical)
+}
+
+/// Whether a media type is `multipart/…`.
+pub(super) fn is_multipart(content_type: &[u8]) -> bool {
+    content_type.get(..TYPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(TYPE))
+}
+
+const TYPE: &[u8] = b"multipart/";
+
+/// The `Content-Type` of a multipart body.
+struct MultipartType<'a> {
+    /// In lower case.
+    subtype: Vec<u8>,
+    boundary: &'a [u8],
+    /// The other parameters, such as `type` and `start` of `multipart/related` (RFC 2387), by their names in lower case.
+    parameters: Vec<(Vec<u8>, &'a [u8])>,
+}
+
+impl<'a> MultipartType<'a> {
+    /// `None` for a type that services may read in different ways.
+    fn parse(content_type: &'a [u8]) -> Option<Self> {
+        if !is_multipart(content_type) {
+            return None;
+        }
+        let inner = &content_type[TYPE.len()..];
+        let (subtype, mut rest) = inner.split_at(memchr::memchr(b';', inner).unwrap_or(inner.len()));
+        let subtype = lower_token(trim(subtype))?;
+        let mut parameters: Vec<(Vec<u8>, &[u8])> = Vec::new();
+        while !rest.is_empty() {
+            let (name, value, after) = read_parameter(trim(rest.strip_prefix(b";")?))?;
+            // RFC 2231 has more spellings of a name.
+            if name.contains(&b'*') || parameters.iter().any(|(other, _)| *other == name) {
+                return None;
+            }
+            parameters.push((name, value));
+            rest = trim(after);
+        }
+        parameters.sort();
+        let boundary = parameters.remove(parameters.iter().position(|(name, _)| name == b"boundary")?).1;
+        let is_plain = (1..=70).contains(&boundary.len()) && boundary.iter().all(|byte| is_boundary_character(*byte));
+        is_plain.then_some(Self { subtype, boundary, parameters })
+    }
+
+    fn write(&self, canonical: &mut Vec<u8>) {
+        write_field(canonical, &self.subtype);
+        canonical.extend_from_slice(&(self.parameters.len() as u64).to_be_bytes());
+        for (name, value) in &self.parameters {
+            write_field(canonical, name);
+            write_field(canonical, value);
+        }
+    }
+}
+
+/// RFC 2046, section 5.1.1, but for the space.
+fn is_boundary_character(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte)
+}
+
+/// A token (RFC 9110, section 5.6.2) in lower case.
+fn lower_token(text: &[u8]) -> Option<Vec<u8>> {
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    (!text.is_empty() && text.iter().all(is_token)).then(|| text.to_ascii_lowercase())
+}
+
+/// Parses `name=value` or `name="value"` at the beginning of a text. A quoted value with a backslash has more than one
+/// spelling, and is not accepted. Neither is a bare value with a quote, a backslash or a tab, which services end at different
+/// places.
+fn read_parameter(text: &[u8]) -> Option<(Vec<u8>, &[u8], &[u8])> {
+    let equals = memchr::memchr(b'=', text)?;
+    let (name, value) = (lower_token(&text[..equals])?, &text[equals + 1..]);
+    let (value, rest, is_plain) = match value.strip_prefix(b"\"") {
+        Some(quoted) => {
+            let end = memchr::memchr(b'"', quoted)?;
+            (&quoted[..end], &quoted[end + 1..], !quoted[..end].contains(&b'\\'))
+        }
+        None => {
+            let (bare, rest) = value.split_at(memchr::memchr2(b';', b' ', value).unwrap_or(value.len()));
+            (bare, rest, memchr::memchr3(b'"', b'\\', b'\t', bare).is_none())
+        }
+    };
+    is_plain.then_some((name, value, rest))
+}
+
+/// Writes the media type without its boundary, each part behind a 1 or a 2, and a 0.
+fn write_body(canonical: &mut Vec<u8>, kind: &MultipartType<'_>, body: &[u8], depth: usize) -> Option<()> {
+    kind.write(canonical);
+    let delimiter = [b"\r\n--", kind.boundary].concat();
+    let finder = memmem::Finder::new(&delimiter[2..]);
     // The first delimiter has no line end before it.
     let mut rest = body.strip_prefix(&delimiter[2..])?;
-    let finder = memmem::Finder::new(&delimiter);
-    let mut canonical = Vec::with_capacity(body.len());
     for _ in 0..PARTS_MAX {
         if let Some(epilogue) = rest.strip_prefix(b"--") {
-            return matches!(epilogue, b"" | b"\r\n").then_some(canonical);
+            canonical.push(0);
+            return matches!(epilogue, b"" | b"\r\n").then_some(());
         }
         let part = rest.strip_prefix(b"\r\n")?;
+        // Some services find a boundary without a line end before it, or behind a bare LF.
         let end = finder.find(part)?;
-        write_part(&mut canonical, &part[..end])?;
-        rest = &part[end + delimiter.len()..];
+        let inner = part[..end].strip_suffix(b"\r\n")?;
+        write_part(canonical, inner, depth);
+        rest = &part[end + delimiter.len() - 2..];
     }
     None
 }
 
-fn boundary(content_type: &[u8]) -> Option<&[u8]> {
-    let at = content_type.iter().position(|byte| *byte == b';')?;
-    let (name, value) = parameter(content_type[at + 1..].trim_ascii())?;
-    // RFC 2046, section 5.1.1: 1 to 70 characters.
-    (name.eq_ignore_ascii_case(b"boundary") && (1..=70).contains(&value.len())).then_some(value)
-}
-
-fn write_part(canonical: &mut Vec<u8>, part: &[u8]) -> Option<()> {
-    // A part without fields would begin with the empty line; every part has a name, and so a field.
-    let end = memmem::find(part, b"\r\n\r\n")?;
-    let (mut disposition, mut kind) = (None, None);
-    let mut lines = &part[..end];
-    while !lines.is_empty() {
-        let line_end = memmem::find(lines, b"\r\n").unwrap_or(lines.len());
-        let (line, rest) = lines.split_at(line_end);
-        lines = rest.get(2..).unwrap_or_default();
-        // Services differ about control characters: a bare LF is a part of the line for one, and its end for another.
-        if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
-            return None;
+/// Writes a part: one that is multipart itself by its parts, if it is plainly written; any other by its bytes.
+fn write_part(canonical: &mut Vec<u8>, part: &[u8], depth: usize) {
+    let start = canonical.len();
+    if depth < DEPTH_MAX
+        && let Some(nested) = NestedPart::find(part)
+    {
+        canonical.push(2);
+        write_field(canonical, nested.fields_before);
+        write_field(canonical, nested.fields_after);
+        if write_body(canonical, &nested.kind, nested.body, depth + 1).is_some() {
+            return;
         }
-        let colon = memchr::memchr(b':', line)?;
-        let slot = match line[..colon].to_ascii_lowercase().as_slice() {
-            b"content-disposition" => &mut disposition,
-            b"content-type" => &mut kind,
-            // It may change the meaning of the bytes.
-            _ => return None,
-        };
-        if slot.replace(line[colon + 1..].trim_ascii()).is_some() {
-            return None;
+        canonical.truncate(start);
+    }
+    canonical.push(1);
+    write_field(canonical, part);
+}
+
+/// A part that is multipart itself.
+struct NestedPart<'a> {
+    /// The header fields before and after `Content-Type`, as lines.
+    fields_before: &'a [u8],
+    fields_after: &'a [u8],
+    kind: MultipartType<'a>,
+    body: &'a [u8],
+}
+
+impl<'a> NestedPart<'a> {
+    /// `None` for any other part, and for one whose fields services may read in different ways.
+    fn find(part: &'a [u8]) -> Option<Self> {
+        let end = memmem::find(part, b"\r\n\r\n")?;
+        let fields = &part[..end + 2];
+        let (mut at, mut found) = (0, None);
+        while at < fields.len() {
+            let line_end = at + memmem::find(&fields[at..], b"\r\n")?;
+            let line = &fields[at..line_end];
+            if line.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+                return None;
+            }
+            let colon = memchr::memchr(b':', line)?;
+            // A folded line begins with a space, which is in no name.
+            let (name, value) = (lower_token(&line[..colon])?, trim(&line[colon + 1..]));
+            match name.as_slice() {
+                b"content-type" if found.is_some() => return None,
+                b"content-type" => found = Some((at, line_end + 2, value)),
+                // Another encoding hides the parts (RFC 2045, section 6.4).
+                b"content-transfer-encoding" => match &*value.to_ascii_lowercase() {
+                    b"7bit" | b"8bit" | b"binary" => {}
+                    _ => return None,
+                },
+                b"content-encoding" => return None,
+                _ => {}
+            }
+            at = line_end + 2;
         }
+        let (start, after, content_type) = found?;
+        let kind = MultipartType::parse(content_type)?;
+        Some(Self { fields_before: &fields[..start], fields_after: &fields[after..], kind, body: &part[end + 4..] })
     }
-    let (name, file) = names(disposition?)?;
-    for field in [Some(name), file, kind, Some(&part[end + 4..])] {
-        canonical.push(u8::from(field.is_some()));
-        let field = field.unwrap_or_default();
-        canonical.extend_from_slice(&(field.len() as u64).to_be_bytes());
-        canonical.extend_from_slice(field);
-    }
-    Some(())
 }
 
-/// The name and the file's name of `form-data; name="a"; filename="b"`.
-fn names(disposition: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
-    let mut rest = disposition.strip_prefix(b"form-data")?;
-    let (mut name, mut file) = (None, None);
-    while !rest.is_empty() {
-        rest = rest.trim_ascii().strip_prefix(b";")?.trim_ascii();
-        let (key, value) = parameter_prefix(rest)?;
-        let slot = match key {
-            b"name" => &mut name,
-            b"filename" => &mut file,
-            _ => return None,
-        };
-        if slot.replace(value.0).is_some() {
-            return None;
-        }
-        rest = value.1.trim_ascii();
-    }
-    Some((name?, file))
+/// Writes bytes behind their length, so that no field can end in the next.
+fn write_field(canonical: &mut Vec<u8>, bytes: &[u8]) {
+    canonical.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+    canonical.extend_from_slice(bytes);
 }
 
-/// Parses `key=value` or `key="value"`, with nothing behind it.
-fn parameter(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (key, (value, rest)) = parameter_prefix(text)?;
-    rest.is_empty().then_some((key, value))
-}
-
-type ValueAndRest<'a> = (&'a [u8], &'a [u8]);
-
-/// Parses a parameter at the beginning of a text. A quoted value with a backslash has more than one spelling, and is
-/// not accepted. Neither is a bare value with a quote, a backslash or a tab, which services end at different places.
-fn parameter_prefix(text: &[u8]) -> Option<(&[u8], ValueAndRest<'_>)> {
-    let equals = memchr::memchr(b'=', text)?;
-    let (key, value) = (&text[..equals], &text[equals + 1..]);
-    if let Some(quoted) = value.strip_prefix(b"\"") {
-        let end = memchr::memchr(b'"', quoted)?;
-        let plain = !quoted[..end].contains(&b'\\');
-        return plain.then_some((key, (&quoted[..end], &quoted[end + 1..])));
-    }
-    let (bare, rest) = value.split_at(memchr::memchr2(b';', b' ', value).unwrap_or(value.len()));
-    memchr::memchr3(b'"', b'\\', b'\t', bare).is_none().then_some((key, (bare, rest)))
+/// Spaces and tabs alone are white space around a value.
+fn trim(text: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b' ' | b'\t');
+    let start = text.iter().position(is_text).unwrap_or(text.len());
+    let end = text.iter().rposition(is_text).map_or(start, |last| last + 1);
+    &text[start..end]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TYPE: &[u8] = b"multipart/form-data; boundary=\"b\"";
-
-    fn body(parts: &[&str]) -> String {
-        let parts: String = parts.iter().map(|part| format!("--b\r\n{part}\r\n")).collect();
-        parts + "--b--\r\n"
+    fn body(boundary: &str, parts: &[&str]) -> String {
+        let parts: String = parts.iter().map(|part| format!("--{boundary}\r\n{part}\r\n")).collect();
+        format!("{parts}--{boundary}--\r\n")
     }
 
-    fn of(parts: &[&str]) -> Option<Vec<u8>> {
-        canonical(TYPE, body(parts).as_bytes())
+    fn of(content_type: &str, body: &str) -> Option<Vec<u8>> {
+        canonical(content_type.as_bytes(), body.as_bytes())
     }
 
+    /// A batch as OData has it: a changeset with a request, and a request.
+    fn batch(outer: &str, inner: &str, [amount, kind, fields, query]: [&str; 4]) -> String {
+        let request = format!(
+            "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n\r\nPOST /pay HTTP/1.1\r\n\r\n{amount}"
+        );
+        let changeset = body(inner, &[&request]);
+        let changeset = format!("Content-Type: {kind};boundary={inner}\r\n{fields}\r\n{changeset}");
+        body(outer, &[&changeset, &format!("Content-Type: application/http\r\n\r\nGET /{query} HTTP/1.1\r\n\r\n")])
+    }
+
+    const BATCH: [&str; 4] = ["1", "multipart/mixed", "", "a"];
     const A: &str = "Content-Disposition: form-data; name=\"a\"\r\n\r\n1";
 
     #[test]
-    fn parts_that_differ_in_name_file_type_bytes_or_order_differ() {
-        let forms = [
-            vec![A],
-            vec!["Content-Disposition: form-data; name=\"a\"\r\n\r\n2"],
-            vec!["Content-Disposition: form-data; name=\"b\"\r\n\r\n1"],
-            vec!["Content-Disposition: form-data; name=\"a\"; filename=\"f\"\r\n\r\n1"],
-            vec!["Content-Disposition: form-data; name=\"a\"\r\nContent-Type: text/plain\r\n\r\n1"],
-            vec!["Content-Disposition: form-data; name=\"a\"\r\n\r\n"],
-            vec!["Content-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n\r\n"],
-            vec![A, A],
-            vec![A, "Content-Disposition: form-data; name=\"b\"\r\n\r\n1"],
-            vec!["Content-Disposition: form-data; name=\"b\"\r\n\r\n1", A],
-            vec![],
+    fn a_body_is_the_same_whatever_its_boundaries() {
+        for (one, other) in [
+            (
+                ("multipart/form-data; boundary=one", body("one", &[A])),
+                ("Multipart/Form-Data;boundary=\"another\"", body("another", &[A])),
+            ),
+            (
+                ("multipart/mixed; boundary=batch_1", batch("batch_1", "changeset_1", BATCH)),
+                ("multipart/mixed; boundary=batch_22", batch("batch_22", "changeset_22", BATCH)),
+            ),
+            (
+                (
+                    "multipart/related; boundary=b; type=\"application/xop+xml\"; start=\"<a>\"",
+                    body("b", &["Content-ID: <a>\r\n\r\n<x/>"]),
+                ),
+                (
+                    "multipart/related; start=\"<a>\"; TYPE=application/xop+xml; boundary=cc",
+                    body("cc", &["Content-ID: <a>\r\n\r\n<x/>"]),
+                ),
+            ),
+            (
+                ("multipart/mixed; boundary=b", body("b", &["\r\nno fields", "\r\n"])),
+                ("multipart/mixed; boundary=c", body("c", &["\r\nno fields", "\r\n"])),
+            ),
+            (
+                ("multipart/mixed; boundary=b", body("b", &["X: \u{1}\0\n\r\n\r\n\n--x"])),
+                ("multipart/mixed; boundary=c", body("c", &["X: \u{1}\0\n\r\n\r\n\n--x"])),
+            ),
+        ] {
+            let (first, second) = (of(one.0, &one.1), of(other.0, &other.1));
+            assert!(first.is_some(), "{}", one.1);
+            assert_eq!(first, second, "{}", one.1);
+        }
+    }
+
+    #[test]
+    fn bodies_that_differ_in_more_than_boundaries_differ() {
+        let form = |parts: &[&str]| of("multipart/form-data; boundary=b", &body("b", parts));
+        let mixed = |parts: &[&str]| of("multipart/mixed; boundary=b", &body("b", parts));
+        let related = |parameters: &str| of(&format!("multipart/related; boundary=b{parameters}"), &body("b", &[A]));
+        let batch = |parts| of("multipart/mixed; boundary=o", &batch("o", "i", parts));
+        let nested = body("i", &[A]);
+        let nested =
+            |inner: &str| mixed(&[&format!("Content-Type: multipart/mixed; boundary={inner}\r\n\r\n{nested}")]);
+        let all = [
+            form(&[A]),
+            form(&["Content-Disposition: form-data; name=\"a\"\r\n\r\n2"]),
+            form(&["Content-Disposition: form-data; name=\"b\"\r\n\r\n1"]),
+            form(&["Content-Disposition: form-data; name=\"a\"; filename=\"f\"\r\n\r\n1"]),
+            form(&["Content-Disposition: form-data; name=\"a\"\r\nContent-Type: text/plain\r\n\r\n1"]),
+            form(&["Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64\r\n\r\n1"]),
+            form(&["Content-Disposition: form-data; name=\"a\"\r\n\r\n"]),
+            form(&["Content-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n\r\n"]),
+            form(&[A, A]),
+            form(&[A, "Content-Disposition: form-data; name=\"b\"\r\n\r\n1"]),
+            form(&["Content-Disposition: form-data; name=\"b\"\r\n\r\n1", A]),
+            mixed(&[A]),
+            mixed(&[&[A, "\r\n"].concat()]),
+            related(""),
+            related("; type=a"),
+            related("; type=b"),
+            related("; start=a"),
+            related("; type=a; start=a"),
+            related("; type=\"a; start=a\""),
+            batch(BATCH),
+            batch(["2", BATCH[1], BATCH[2], BATCH[3]]),
+            batch([BATCH[0], "multipart/related", BATCH[2], BATCH[3]]),
+            batch([BATCH[0], "multipart/mixed; x=1", BATCH[2], BATCH[3]]),
+            batch([BATCH[0], BATCH[1], "X: 1\r\n", BATCH[3]]),
+            batch([BATCH[0], BATCH[1], BATCH[2], "b"]),
+            // The second one's parts are not found, so that its boundary counts.
+            nested("i"),
+            nested("j"),
         ];
-        let made: Vec<_> = forms.iter().map(|form| of(form).unwrap_or_default()).collect();
-        for (i, one) in made.iter().enumerate() {
-            for (j, other) in made.iter().enumerate().skip(i + 1) {
-                assert_ne!(one, other, "{:?} {:?}", forms[i], forms[j]);
+        for (i, one) in all.iter().enumerate() {
+            assert!(one.is_some(), "{i}");
+            for (j, other) in all.iter().enumerate().skip(i + 1) {
+                assert_ne!(one, other, "{i} {j}");
             }
         }
     }
 
     #[test]
-    fn a_form_that_is_not_plainly_written_has_no_canonical_form() {
-        for part in [
-            "Content-Disposition: form-data\r\n\r\n1",
-            "Content-Disposition: attachment; name=\"a\"\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\\\"b\"\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\"; filename*=UTF-8''x\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\"; name=\"b\"\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: base64\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\"\r\n1",
-            "no field\r\n\r\n1",
-            "Content-Disposition: form-data; filename=x\"; name=\"a\"\r\n\r\n1",
-            "Content-Disposition: form-data; name=a\\b\r\n\r\n1",
-            "Content-Disposition: form-data; name=a\tb\r\n\r\n1",
-            // Services differ about where such a line ends, and about what stands in it.
-            "Content-Disposition: form-data; name=a\nContent-Type: text/plain\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\"\r; filename=\"f\"\r\n\r\n1",
-            "Content-Disposition: form-data; name=\"a\0\"\r\n\r\n1",
-            "\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1",
+    fn a_nested_body_that_is_not_plainly_written_counts_by_its_bytes() {
+        let with = |fields: &str, outer: &str, inner: &str| {
+            let nested = body(inner, &[A]);
+            let part = format!("{fields}Content-Type: multipart/mixed; boundary={inner}\r\n\r\n{nested}");
+            of(&format!("multipart/mixed; boundary={outer}"), &body(outer, &[&part]))
+        };
+        assert_eq!(with("X: 1\r\n", "o", "i"), with("X: 1\r\n", "p", "j"));
+        for fields in [
+            "Content-Transfer-Encoding: base64\r\n",
+            "Content-Encoding: gzip\r\n",
+            "Content-Type: text/plain\r\n",
+            "X: 1\n\r\n",
+            " folded\r\n",
+            "no field\r\n",
         ] {
-            assert_eq!(of(&[part]), None, "{part}");
+            assert_eq!(with(fields, "o", "i"), with(fields, "p", "i"), "{fields}");
+            assert_ne!(with(fields, "o", "i"), with(fields, "o", "j"), "{fields}");
         }
-        let whole = body(&[A]);
+    }
+
+    #[test]
+    fn boundaries_below_the_deepest_level_count() {
+        let nest = |innermost: &str, levels: usize| {
+            let (mut kind, mut whole) = (format!("multipart/mixed; boundary={innermost}"), body(innermost, &[A]));
+            for level in 1..levels {
+                whole = body(&format!("l{level}"), &[&format!("Content-Type: {kind}\r\n\r\n{whole}")]);
+                kind = format!("multipart/mixed; boundary=l{level}");
+            }
+            of(&kind, &whole)
+        };
+        assert_eq!(nest("x", DEPTH_MAX), nest("y", DEPTH_MAX));
+        assert_ne!(nest("x", DEPTH_MAX + 1), nest("y", DEPTH_MAX + 1));
+        assert!(nest("x", 100).is_some());
+    }
+
+    #[test]
+    fn a_body_that_is_not_plainly_written_has_no_canonical_form() {
+        const TYPE: &str = "multipart/form-data; boundary=\"b\"";
+        let whole = body("b", &[A]);
+        assert!(of(TYPE, &whole).is_some());
         for (content_type, body) in [
-            (&b"multipart/form-data"[..], &*whole),
-            (b"multipart/form-data; boundary=", &whole),
-            (b"multipart/form-data; boundary=c", &whole),
-            (b"multipart/form-data; charset=x; boundary=b", &whole),
-            (b"multipart/form-data; charset=\"b\"", &whole),
+            ("multipart/form-data", &*whole),
+            ("multipart/; boundary=b", &whole),
+            ("multipart/form data; boundary=b", &whole),
+            ("multipart/form-data; boundary=", &whole),
+            ("multipart/form-data; boundary=c", &whole),
+            ("multipart/form-data; boundary=b;", &whole),
+            ("multipart/form-data; boundary=b x", &whole),
+            ("multipart/form-data; boundary=b; boundary=b", &whole),
+            ("multipart/form-data; boundary=b; Boundary=c", &whole),
+            ("multipart/form-data; boundary*=b", &whole),
+            ("multipart/form-data; boundary*0=b", &whole),
+            ("multipart/form-data; boundary=b; boundary*=utf-8''c", &whole),
+            ("multipart/form-data; boundary=\"b\\\"", &whole),
+            ("multipart/form-data; boundary=\"\\b\"", &whole),
+            ("multipart/form-data; x=a\"; boundary=b", &whole),
+            ("multipart/form-data; x; boundary=b", &whole),
+            ("multipart/form-data; charset=\"b\"", &whole),
+            ("multipart/form-data; boundary=\"b b\"", &body("b b", &[A])),
+            (TYPE, ""),
+            (TYPE, "--b"),
             (TYPE, whole.strip_suffix("--\r\n").unwrap()),
             (TYPE, &format!("preamble\r\n{whole}")),
+            (TYPE, &format!("\r\n{whole}")),
             (TYPE, &format!("{whole}epilogue")),
+            (TYPE, &whole.replace("\r\n--b", "\r\n--b ")),
+            (TYPE, &whole.replace("\r\n", "\n")),
+            (TYPE, "--b\r\n--b--\r\n"),
+            // Some services find a boundary there.
+            (TYPE, &body("b", &["X: y\r\n\r\n1\n--b\n2"])),
+            (TYPE, &body("b", &["X: --b\r\n\r\n1"])),
+            (TYPE, &body("b", &["X: y\r\n\r\n--b"])),
+            (TYPE, &body("b", &["X: y\r\n\r\n\r\n--bc"])),
+            (TYPE, &body("b", &vec![A; PARTS_MAX])),
         ] {
-            assert_eq!(canonical(content_type, body.as_bytes()), None, "{body}");
+            assert_eq!(of(content_type, body), None, "{content_type} {body}");
         }
+        assert!(of(TYPE, &body("b", &vec![A; PARTS_MAX - 1])).is_some());
     }
 }

@@ -1,18 +1,19 @@
 //! Explains how the gate would treat a request: `oncegate explain`.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::request;
 use sha2::{Digest, Sha256};
 
+use super::fingerprinting::fingerprint_input;
 use super::identity::{self, IdentityInput, IdentitySearch, KeySearch};
 use super::scope::CallerProofs;
 use super::token::CallerToken;
-use super::{check_nominated, fingerprint_input, fingerprint_path, key_location, method_override, scope};
+use super::{check_nominated, key_location, method_override, scope};
 use crate::config::{Config, Route, RouteMode};
-use crate::domain::fingerprint::Fingerprint;
+use crate::domain::fingerprint::{Fingerprint, IncludedBody};
 use crate::domain::key::Key;
 use crate::domain::route_table::RouteMatch;
 use crate::domain::scope::Salt;
@@ -41,8 +42,8 @@ pub struct Explained {
     pub space: String,
     /// The recipe of the fingerprint.
     pub recipe: String,
-    /// The name of the body's form, and the body as it enters the fingerprint.
-    pub body: (&'static str, Bytes),
+    /// The body as it enters the fingerprint.
+    pub body: IncludedBody<'static>,
     /// The fingerprint, which a retry must have too.
     pub fingerprint: Option<Fingerprint>,
 }
@@ -122,7 +123,7 @@ pub fn explain(
             scope: Vec::new(),
             space: String::new(),
             recipe: String::new(),
-            body: ("raw", Bytes::copy_from_slice(body)),
+            body: IncludedBody { form: "raw", is_decoded: false, bytes: Cow::Owned(body.to_vec()) },
             fingerprint: None,
         });
     };
@@ -133,9 +134,8 @@ pub fn explain(
         RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };
-    let path = fingerprint_path(route, head);
-    let input = fingerprint_input(head, &path, body);
-    let (kind, canonical) = route.recipe.body(&input);
+    let input = fingerprint_input(head, body);
+    let IncludedBody { form, is_decoded, bytes } = route.recipe.body(&input);
     Ok(Explained {
         route: Some(route.name.to_string()),
         mode: route.mode.name(),
@@ -146,7 +146,7 @@ pub fn explain(
             .collect(),
         space: identity::key_space_text(route, &head.method, head.uri.path()),
         recipe: route.recipe.to_string(),
-        body: (kind, Bytes::copy_from_slice(&canonical)),
+        body: IncludedBody { form, is_decoded, bytes: Cow::Owned(bytes.into_owned()) },
         fingerprint: route.recipe.fingerprint(&input, &config.secrets),
     })
 }

@@ -1,4 +1,5 @@
-//! Computes a request's fingerprint: that of a large body on another thread, so that no other request of the worker waits for it.
+//! Computes and compares the fingerprints of requests: that of a large body on another thread, so that no other request of the
+//! worker waits for it.
 
 use std::panic;
 use std::sync::Arc;
@@ -8,15 +9,19 @@ use http::request;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::{fingerprint_input, fingerprint_path};
+use super::origin::named_host;
 use crate::config::Route;
-use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Secrets};
+use crate::domain::attempt::ReserveRequest;
+use crate::domain::fingerprint::{Fingerprint, FingerprintInput, Recipe, Secrets};
+use crate::domain::record::Record;
+use crate::gate::decide::RequestComparison;
 
-/// The size from which a body is large. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON take 0.22 ms.
+/// The size from which a body is large, by what it may have decoded. At the 300 MB/s that BENCHMARKS.md aims at, 64 KiB of JSON
+/// take 0.22 ms.
 const LARGE_BODY: usize = 64 * 1024;
 
 /// Computes fingerprints for one worker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fingerprinting {
     /// One large body at a time: more threads would take the processors from the workers.
     large: Arc<Semaphore>,
@@ -28,39 +33,71 @@ impl Default for Fingerprinting {
     }
 }
 
+/// The parts of a request that its fingerprint depends on.
+#[derive(Clone, Copy)]
+pub(in crate::gate) struct FingerprintSource<'a> {
+    pub(in crate::gate) head: &'a request::Parts,
+    pub(in crate::gate) body: &'a Bytes,
+    pub(in crate::gate) secrets: &'a Secrets,
+}
+
 impl Fingerprinting {
     /// Computes a request's fingerprint by its route's recipe.
-    pub(super) async fn fingerprint(
+    pub(super) async fn route_fingerprint(&self, route: &Route, source: FingerprintSource<'_>) -> Fingerprint {
+        let fingerprint = self.fingerprint(&route.recipe, source).await;
+        fingerprint.expect("a route's own recipe uses the current secret")
+    }
+
+    /// Compares a request with the one that a record was made for, by the record's own recipe.
+    pub(in crate::gate) async fn compare(
         &self,
-        head: &request::Parts,
-        body: &Bytes,
-        route: &Route,
-        secrets: &Secrets,
-    ) -> Fingerprint {
-        let path = fingerprint_path(route, head);
-        if body.len() < LARGE_BODY || !route.recipe.reads_body() {
-            return fingerprint(route, &fingerprint_input(head, &path, body), secrets);
+        reserve_request: &ReserveRequest,
+        source: FingerprintSource<'_>,
+        record: &Record,
+    ) -> RequestComparison {
+        let fingerprint = if record.recipe == reserve_request.recipe {
+            Some(reserve_request.fingerprint)
+        } else {
+            // Only after a change of the configuration.
+            Box::pin(self.fingerprint(&record.recipe, source)).await
+        };
+        match fingerprint {
+            None => RequestComparison::Impossible,
+            Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
+            Some(_) => RequestComparison::Different,
+        }
+    }
+
+    /// `None` if the recipe's secret is gone.
+    async fn fingerprint(&self, recipe: &Recipe, source: FingerprintSource<'_>) -> Option<Fingerprint> {
+        let FingerprintSource { head, body, secrets } = source;
+        if recipe.body_size_limit(&head.headers, body.len()) < LARGE_BODY {
+            return recipe.fingerprint(&fingerprint_input(head, body), secrets);
         }
         // The thread keeps it, also for a client that leaves.
         let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
-        let (recipe, secrets, path, body) = (route.recipe.clone(), secrets.clone(), path.into_owned(), body.clone());
-        let (method, uri, headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
+        let (recipe, secrets, body) = (recipe.clone(), secrets.clone(), body.clone());
+        let (mut owned, ()) = request::Request::new(()).into_parts();
+        (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
         let hashing = spawn_blocking(move || {
             let _permit = permit;
-            let (method, query) = (method.as_str(), uri.query());
-            recipe
-                .fingerprint(&FingerprintInput { method, path: &path, query, headers: &headers, body: &body }, &secrets)
+            recipe.fingerprint(&fingerprint_input(&owned, &body), &secrets)
         });
         match hashing.await {
-            Ok(fingerprint) => fingerprint.expect(OWN_SECRET),
+            Ok(fingerprint) => fingerprint,
             Err(stopped) => panic::resume_unwind(stopped.into_panic()),
         }
     }
 }
 
-/// Computes a request's fingerprint by its route's recipe, on this thread.
-pub(super) fn fingerprint(route: &Route, input: &FingerprintInput<'_>, secrets: &Secrets) -> Fingerprint {
-    route.recipe.fingerprint(input, secrets).expect(OWN_SECRET)
+/// The parts of a request that a fingerprint may include.
+pub(super) fn fingerprint_input<'a>(head: &'a request::Parts, body: &'a [u8]) -> FingerprintInput<'a> {
+    FingerprintInput {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        host: named_host(head),
+        query: head.uri.query(),
+        headers: &head.headers,
+        body,
+    }
 }
-
-const OWN_SECRET: &str = "a route's own recipe uses the current secret";

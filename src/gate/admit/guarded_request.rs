@@ -7,15 +7,14 @@ use bytes::Bytes;
 use http::request;
 
 use super::super::authorize::{Authorizer, ReplayQuestion};
-use super::super::decide::{Decision, DecisionRules, decide};
+use super::super::decide::DecisionRules;
 use super::super::response_context::ResponseContext;
 use super::super::routing::ActiveRoute;
-use super::{fingerprint_input, fingerprint_path, is_same_request};
+use super::fingerprinting::FingerprintSource;
 use crate::body::body_budget::BudgetShare;
 use crate::config::Route;
 use crate::domain::attempt::ReserveRequest;
 use crate::domain::fingerprint::Secrets;
-use crate::domain::record::Record;
 use crate::instance::Instance;
 use crate::instance::metrics::ReservationResult;
 use crate::instance::observability::Observability;
@@ -59,12 +58,8 @@ impl GuardedRequest {
         DecisionRules { on_unknown: route.on_unknown, quiet_after: route.quiet_after, average_latency }
     }
 
-    /// Decides what this request does, given its key's record.
-    pub fn decide(&self, record: Record) -> Decision {
-        let path = fingerprint_path(&self.active.route, &self.head);
-        let input = fingerprint_input(&self.head, &path, &self.body);
-        let is_same = is_same_request(&self.reserve_request, &input, &self.secrets, &record);
-        decide(self.store_clock.certain(record, self.reserve_request.time_limit), is_same, &self.rules())
+    pub(in crate::gate) fn fingerprint_source(&self) -> FingerprintSource<'_> {
+        FingerprintSource { head: &self.head, body: &self.body, secrets: &self.secrets }
     }
 
     /// The question whether this request's caller may read a stored response, where the route has it asked.

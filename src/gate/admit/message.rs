@@ -56,7 +56,7 @@ const PATH_NOT_GUARDED: Refusal = Refusal::BadRequest(
 
 impl Gate {
     /// The guarded request of a message. The key and the scope are the consumer's; the rest of the policy is the route's.
-    pub(in crate::gate) fn admit_message(
+    pub(in crate::gate) async fn admit_message(
         &self,
         message: Message,
         live: &LiveConfig,
@@ -112,7 +112,11 @@ impl Gate {
                 HeaderValue::from_bytes(&key).map_err(|_| Refusal::KeyInvalid("The key is no field's value."))?;
             head.headers.insert(name, value);
         }
-        head.headers.insert(HOST, host(route));
+        // The upstream's host is no part of the message: it may be another one when the message comes again.
+        match &route.host {
+            Some(_) => drop(head.headers.insert(HOST, host(route))),
+            None => drop(head.headers.remove(HOST)),
+        }
         let secrets = live.config.secrets.clone();
         let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
         let identity = RequestIdentity {
@@ -121,7 +125,8 @@ impl Gate {
             space: identity::key_space(route, &Method::POST, head.uri.path()),
             key: key_parsed,
         };
-        let reserve_request = self.instance.reserve_request(&view, identity, view.fingerprint());
+        let fingerprint = self.fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
+        let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
         // The broker holds back more messages than `prefetch`, so that their bodies are bounded.
         let share = self.instance.bodies.share_of(body.len());
         let store_clock = Arc::clone(&self.instance.store_clock);

@@ -7,6 +7,7 @@ use http::header::CONTENT_LENGTH;
 use http::request;
 use tokio::sync::oneshot;
 
+use super::fingerprinting::Fingerprinting;
 use super::identity::{IdentityInput, IdentitySearch, RequestIdentity};
 use super::scope::{self, CallerProofs};
 use super::token::{CallerToken, verify_token};
@@ -53,6 +54,7 @@ pub(in crate::gate) struct ObservedHead<'a> {
     /// The service whose keys the request's key would be one of.
     pub(in crate::gate) service: &'a Arc<str>,
     pub(in crate::gate) secrets: &'a Secrets,
+    pub(in crate::gate) fingerprinting: &'a Fingerprinting,
 }
 
 /// The parts by which an operator finds an observed request's client, as far as the request has them.
@@ -84,7 +86,7 @@ impl Instance {
         observed: &ObservedHead<'_>,
         copy: oneshot::Receiver<CopyResult>,
     ) -> Result<ObservedReservation, ForetoldResult> {
-        let ObservedHead { head, route, secrets, .. } = *observed;
+        let ObservedHead { head, route, secrets, fingerprinting, .. } = *observed;
         check_nominated(&head.headers, route)?;
         let in_head = self.identify_observed(observed, None).await?;
         self.check_observed(&in_head, observed)?;
@@ -107,7 +109,8 @@ impl Instance {
         self.check_observed(&found, observed)?;
         let IdentitySearch::Found(identity) = found else { return Err(key_location::missing(&route.key).into()) };
         let view = RequestView { head, body: &body, route, secrets };
-        let reserve_request = self.reserve_request(&view, identity, view.fingerprint());
+        let fingerprint = fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
+        let reserve_request = self.reserve_request(&view, identity, fingerprint);
         Ok((reserve_request, body, share))
     }
 

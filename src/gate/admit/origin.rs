@@ -20,7 +20,7 @@ pub(in crate::gate) fn request_origin(
     RequestOrigin {
         peer,
         trusted: is_trusted(&peer, config),
-        host: effective_host(head),
+        host: named_host(head).and_then(|host| HeaderValue::from_bytes(host).ok()),
         version: head.version,
         secure: client.secure,
         certificate: client.certificate.clone(),
@@ -38,10 +38,10 @@ pub(in crate::gate) fn client_address(head: &request::Parts, origin: &RequestOri
 
 /// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else `Host`.
 /// A user before the host is not part of it (RFC 9110 section 4.2.4), and would lead past the host's own routes.
-fn effective_host(head: &request::Parts) -> Option<HeaderValue> {
+pub(super) fn named_host(head: &request::Parts) -> Option<&[u8]> {
     let named = match head.uri.authority() {
         Some(authority) => authority.as_str().as_bytes(),
         None => head.headers.get(HOST)?.as_bytes(),
     };
-    HeaderValue::from_bytes(named.rsplit(|byte| *byte == b'@').next()?).ok()
+    named.rsplit(|byte| *byte == b'@').next()
 }

@@ -120,7 +120,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
                  default: the request gets the response once it is known.",
         operator: "The log has a line for the attempt whose outcome is unknown. A late answer of the service still \
                    settles the key. If the service itself can safely be asked twice, `on_unknown` can make the retry \
-                   the next attempt.",
+                   the next attempt. If the log says that a secret of fingerprints is gone, the retry cannot be compared with \
+                   its first attempt: put the secret back into `previous_secrets`.",
     },
     ProblemPage {
         slug: "overloaded",
@@ -180,11 +181,13 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     },
     ProblemPage {
         slug: "response-corrupt",
-        means: "There is a stored response for this key, and it can no longer be read.",
-        executed: "Yes. Its response was stored, and was damaged later.",
+        means: "There is a record of this key, perhaps with a response, and it cannot be read.",
+        executed: "Perhaps. An earlier request with this key may have been; this one was not.",
         client: "Do not send the operation with a new key. Ask the service for the result.",
-        operator: "The log names the record. Something else than the proxy has written into the store: check the \
-                   database, its disks, and who may write there. Requests with the key are refused until then.",
+        operator: "The log says what cannot be read. A later version of the proxy may have written it: upgrade this one. A \
+                   secret may be gone: put it back into `previous_secrets`. Else something else than the proxy has written \
+                   into the store: check the database, its disks, and who may write there. Requests with the key are refused \
+                   until then.",
     },
     ProblemPage {
         slug: "response-not-kept",

@@ -116,6 +116,34 @@ fn explain_prints_the_same_as_text() {
 }
 
 #[test]
+fn explain_shows_the_form_in_which_a_body_counts() {
+    // As `printf '{"a":1}' | gzip` has it, with a time in its header.
+    let mut gzip = flate2::GzBuilder::new().mtime(7).write(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut gzip, br#"{ "a": 1 }"#).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("body.gz");
+    std::fs::write(&file, gzip.finish().unwrap()).unwrap();
+    let file = format!("@{}", file.display());
+    let with = |coding: &'static str, data: &str| {
+        let coding = ["-H", coding];
+        let arguments = [&["POST", "/pay", "-d", data], &coding[..], &ASKED[..]].concat();
+        (explain(&setup(), &arguments), json(&setup(), &arguments))
+    };
+    let [(words, decoded), (_, plain), (_, unknown)] = [
+        with("content-encoding: gzip", &file),
+        with("content-encoding: identity", r#"{"a":1}"#),
+        with("content-encoding: br", r#"{"a":1}"#),
+    ];
+    assert!(words.contains("as json, decoded: {\"a\":1}"), "{words}");
+    let form = |one: &Value| (one["body_form"].as_str().unwrap().to_owned(), one["body_decoded"].as_bool().unwrap());
+    assert_eq!(form(&decoded), ("json".to_owned(), true));
+    assert_eq!(form(&plain), ("json".to_owned(), false));
+    assert_eq!(form(&unknown), ("encoded".to_owned(), false));
+    assert_eq!(decoded["fingerprint"], plain["fingerprint"]);
+    assert_ne!(decoded["fingerprint"], unknown["fingerprint"]);
+}
+
+#[test]
 fn explain_reads_a_body_from_a_file() {
     let arguments = |data: &'static str| [&["POST", "/pay", "-d", data], &ASKED[..]].concat();
     assert_eq!(json(&setup(), &arguments(BODY)), json(&setup(), &arguments("@body")));

@@ -1,0 +1,147 @@
+//! The form in which a path is included: which spellings of it are the same.
+
+use std::borrow::Cow;
+
+use crate::domain::normal_path::{LenientForm, lenient_form, normal_form};
+use crate::domain::path_pattern::{PathPattern, PatternSegment};
+
+/// The form in which a path is included. It is a part of the recipe: a route may be given another pattern or another
+/// `spelling`, and a retry must still be compared by the form of its first attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PathForm {
+    /// The normal form of RFC 3986, section 6.2.2.
+    #[default]
+    Normal,
+    /// The path that lenient services take the path for.
+    Lenient(FixedSegments),
+}
+
+/// The leading segments of which the case of letters does not count, each as `true`; all others count as they were sent.
+/// The last one is `true`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FixedSegments(Box<[bool]>);
+
+impl PathForm {
+    /// The lenient form for the paths of a pattern: services that are lenient take its fixed segments in any case.
+    pub fn lenient(pattern: &PathPattern) -> Self {
+        let segments = pattern.segments().iter();
+        // The lenient form has no empty segment.
+        let segments = segments.filter(|segment| !matches!(segment, PatternSegment::Literal(text) if text.is_empty()));
+        let before_rest = segments.take_while(|segment| **segment != PatternSegment::Rest);
+        let mut fixed: Vec<_> = before_rest.map(|segment| matches!(segment, PatternSegment::Literal(_))).collect();
+        fixed.truncate(fixed.iter().rposition(|is_fixed| *is_fixed).map_or(0, |last| last + 1));
+        Self::Lenient(FixedSegments(fixed.into()))
+    }
+
+    /// Reads [`Self::word`]; `None` for any other text.
+    pub(super) fn from_word(word: &str) -> Option<Self> {
+        let fixed = match word.strip_prefix("lenient")? {
+            "" => Box::default(),
+            digits => {
+                let digits = digits.strip_prefix(':')?;
+                let read = |digit| match digit {
+                    b'0' => Some(false),
+                    b'1' => Some(true),
+                    _ => None,
+                };
+                let fixed: Box<[bool]> = digits.bytes().map(read).collect::<Option<_>>()?;
+                fixed.last().is_some_and(|last| *last).then_some(fixed)?
+            }
+        };
+        Some(Self::Lenient(FixedSegments(fixed)))
+    }
+
+    /// The form's word in a recipe, such as `lenient:101` for the paths of `/orders/{id}/pay`; `None` for the default.
+    pub(super) fn word(&self) -> Option<String> {
+        let Self::Lenient(FixedSegments(fixed)) = self else { return None };
+        let digits = fixed.iter().map(|is_fixed| if *is_fixed { '1' } else { '0' });
+        let colon = (!fixed.is_empty()).then_some(':');
+        Some("lenient".chars().chain(colon).chain(digits).collect())
+    }
+
+    /// A path in this form.
+    pub(super) fn apply<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        let Self::Lenient(FixedSegments(fixed)) = self else { return normal_form(path) };
+        let LenientForm::One(form) = lenient_form(path) else { return normal_form(path) };
+        let segments = || form.split('/').skip(1).zip(fixed.iter().copied().chain(std::iter::repeat(false)));
+        let is_capital = |byte: u8| byte.is_ascii_uppercase();
+        if !segments().any(|(segment, is_fixed)| is_fixed && segment.bytes().any(is_capital)) {
+            return form;
+        }
+        let mut lower = String::with_capacity(form.len());
+        for (segment, is_fixed) in segments() {
+            let start = lower.len() + 1;
+            lower.extend(["/", segment]);
+            if is_fixed {
+                lower[start..].make_ascii_lowercase();
+            }
+        }
+        Cow::Owned(lower)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lenient(pattern: &str) -> PathForm {
+        PathForm::lenient(&PathPattern::parse(pattern).expect(pattern))
+    }
+
+    #[test]
+    fn the_lenient_form_is_one_for_all_spellings_of_a_path() {
+        for (pattern, paths, form) in [
+            ("/v1/pay", &["/v1/pay", "/V1//p%61y/", "/v1/PAY;x"][..], "/v1/pay"),
+            ("/V1/Pay/", &["/V1/Pay/", "/v1/pay"], "/v1/pay"),
+            ("/v1/{id}/pay", &["/v1/aB;x/PAY", "/V1/aB/pay"], "/v1/aB/pay"),
+            ("/v1/{id}/pay", &["/v1/ab/pay"], "/v1/ab/pay"),
+            ("/v1/{id}", &["/v1/a%2fb"], "/v1/a/b"),
+            ("/v1/{*rest}", &["/V1/Orders/7/"], "/v1/Orders/7"),
+            ("/v1/{*rest}", &["/v1/", "/v1"], "/v1"),
+            ("/caf%C3%A9/{id}", &["/CAF%c3%a9/B"], "/caf%c3%a9/B"),
+            ("/{*rest}", &["/", "//"], "/"),
+            ("/{*rest}", &["//Posts;x/"], "/Posts"),
+            ("/", &["/"], "/"),
+        ] {
+            for path in paths {
+                assert_eq!(lenient(pattern).apply(path), form, "{pattern} {path}");
+            }
+        }
+        // Services differ about this one.
+        assert_eq!(lenient("/{*rest}").apply("/v1/a%2Fb/../pay"), "/v1/pay");
+    }
+
+    #[test]
+    fn the_normal_form_tells_spellings_apart_that_a_strict_service_does() {
+        for (path, form) in [("/v1/p%61y", "/v1/pay"), ("/v1//Pay/", "/v1//Pay/"), ("/v1/a%2fb", "/v1/a%2Fb")] {
+            assert_eq!(PathForm::Normal.apply(path), form);
+        }
+    }
+
+    #[test]
+    fn a_path_without_capitals_in_its_fixed_segments_is_not_copied() {
+        assert!(matches!(lenient("/v1/{id}/pay").apply("/v1/aB/pay"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_form_reads_back_from_its_word() {
+        for (pattern, word) in [
+            ("/{*rest}", "lenient"),
+            ("/", "lenient"),
+            ("/{a}/{b}", "lenient"),
+            ("/v1/pay", "lenient:11"),
+            ("/v1/{id}/pay", "lenient:101"),
+            ("/v1/{id}/pay/", "lenient:101"),
+            ("/v1/{id}", "lenient:1"),
+            ("/v1/pay/{*rest}", "lenient:11"),
+        ] {
+            let form = lenient(pattern);
+            assert_eq!(form.word().as_deref(), Some(word), "{pattern}");
+            assert_eq!(PathForm::from_word(word), Some(form));
+        }
+        assert_eq!(PathForm::Normal.word(), None);
+        for unknown in ["", "normal", "lenient:", "lenient:10", "lenient:12", "lenient1", "lenient:1 "] {
+            assert_eq!(PathForm::from_word(unknown), None, "{unknown}");
+        }
+    }
+}
