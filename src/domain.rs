@@ -5,6 +5,7 @@
 //! `delivery → attempt → record → state, ids` and `execution_risk → record`.
 
 pub mod attempt;
+pub mod auth_scheme;
 pub mod delivery;
 pub mod execution_risk;
 pub mod fingerprint;

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use oncegate::domain::auth_scheme::{BETRAYING_ENDS, BETRAYING_NAMES, CredentialLife, SCHEMES};
 use regex::Regex;
 use tempfile::TempDir;
 
@@ -401,4 +402,29 @@ fn the_systemd_unit_keeps_trying_until_its_store_is_there_and_stops_at_a_wrong_c
     }
     // Its failure would not prevent a restart.
     assert!(!service.contains("ExecStartPre"));
+}
+
+#[test]
+fn the_table_of_schemes_is_that_of_the_code() {
+    let text = fs::read_to_string(root().join("docs/choosing.md")).unwrap();
+    let (_, section) = text.split_once("### Credentials that differ with each try").unwrap();
+    let section = section.split("\n### ").next().unwrap();
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected: Vec<_> = SCHEMES
+        .iter()
+        .map(|row| {
+            let names: Vec<_> = row.names.iter().map(|name| format!("`{name}`")).collect();
+            let life = match row.life {
+                CredentialLife::Same => "yes",
+                CredentialLife::SameUnlessSigned => "without a signature",
+                CredentialLife::Differs => "**no: refused**",
+            };
+            format!("| {} | {life} | {} |", names.join(", "), row.reason)
+        })
+        .collect();
+    assert_eq!(rows, expected);
+    let section = section.replace('\n', " ");
+    for name in BETRAYING_NAMES.iter().chain(&BETRAYING_ENDS) {
+        assert!(section.contains(&format!("`{name}`")), "{name}");
+    }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::exposure;
 use super::route_settings::scope;
 use super::units::show_size;
-use super::{Config, Consumer, Route, TlsConfig, ValueOrigin};
+use super::{Config, Consumer, Route, RouteMode, TlsConfig, ValueOrigin};
+use crate::domain::auth_scheme::{BETRAYING_ENDS, CredentialLife, SCHEMES};
 use crate::domain::fingerprint::Secrets;
 use crate::tls::ClientCertificates;
 
@@ -41,6 +42,9 @@ pub fn describe(config: &Config) -> String {
         let (audience, algorithms) = (rules.audience.join(", "), algorithms.join(", "));
         lines.row("tokens", &format!("of {} for {audience}, keys at {}, {algorithms}", rules.issuer, jwt.keys));
     }
+    if config.routes.iter().any(|route| route.mode != RouteMode::Off && route.scope.reads_authorization()) {
+        lines.row("credentials", &changing_schemes());
+    }
     for route in &config.routes {
         describe_route(&mut lines, route);
     }
@@ -48,6 +52,17 @@ pub fn describe(config: &Config) -> String {
         describe_consumer(&mut lines, consumer);
     }
     lines.text
+}
+
+/// The schemes that a scope which reads `Authorization` refuses.
+fn changing_schemes() -> String {
+    let rows = SCHEMES.iter().filter(|row| row.life == CredentialLife::Differs);
+    let names: Vec<_> = rows.flat_map(|row| row.names).copied().collect();
+    format!(
+        "400 scope-missing for those that differ with each try: {}, and any with a parameter like {}",
+        names.join(", "),
+        BETRAYING_ENDS.join(", ")
+    )
 }
 
 /// The secrets by their names, which reveal nothing of them.

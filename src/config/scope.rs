@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::reader::{Located, Section};
+use crate::domain::auth_scheme::is_betraying;
 
 /// The parts of a request that tell callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,11 @@ impl ScopeRule {
     /// Whether a part is a claim of a token.
     pub fn reads_token(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.source, ScopeSource::Jwt { .. }))
+    }
+
+    /// Whether a part is the credentials of `Authorization`, unread.
+    pub fn reads_authorization(&self) -> bool {
+        self.parts.iter().any(|part| part.source == ScopeSource::Authorization)
     }
 
     /// The names of the fields that its parts are in.
@@ -102,6 +108,15 @@ pub(super) fn read(section: &Section<'_>, proofs: Option<&ProofSources>) -> Opti
     Some(ScopeRule { parts, is_default })
 }
 
+const CHANGES: &str = "names a value that differs with each try or each token: a retry would be another caller, and would be \
+                       executed again";
+
+/// Fields whose value differs with each try, besides those whose names say so.
+const CHANGING_FIELDS: [&str; 5] = ["dpop", "signature-input", "traceparent", "x-request-id", "x-wsse"];
+
+/// Claims whose value differs with each token (RFC 7519 section 4.1, OpenID Connect Core sections 2 and 3.3.2.11).
+const CHANGING_CLAIMS: [&str; 7] = ["at_hash", "c_hash", "exp", "iat", "jti", "nbf", "nonce"];
+
 const NOT_IN_MESSAGES: &str = "has a part that a message does not have: write `header:NAME` or `none`";
 
 /// The parts of the default that `key_docs` declares, to recognize them where they are written.
@@ -131,12 +146,16 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
         ("header" | "cookie" | "jwt" | "query", "") => return Err(format!("lacks the name: {right}")),
         ("header", name) => match name.parse() {
             Ok(http::header::AUTHORIZATION) => return Err("must be written as `authorization`".into()),
+            Ok(name) if is_betraying(name.as_str()) || CHANGING_FIELDS.contains(&name.as_str()) => {
+                return Err(CHANGES.into());
+            }
             Ok(name) => ScopeSource::Header(name),
             Err(_) => return Err("names a field that HTTP does not allow".into()),
         },
         // A cookie's name is a token (RFC 6265), as a field's name is.
         ("cookie", name) if name.parse::<HeaderName>().is_ok() => ScopeSource::Cookie(name.into()),
         ("cookie", _) => return Err("names a cookie that HTTP does not allow".into()),
+        ("jwt", claim) if CHANGING_CLAIMS.contains(&claim) => return Err(CHANGES.into()),
         ("jwt", claim) => match proofs {
             None => return Err(NOT_IN_MESSAGES.into()),
             Some(ProofSources { issuer: Some(issuer), .. }) => {
@@ -146,6 +165,7 @@ fn parse(text: &str, proofs: Option<&ProofSources>) -> Result<ScopeEntry, String
                 return Err("needs the issuer of the tokens: add `[jwt]` with `issuer`, `audience` and `jwks`".into());
             }
         },
+        ("query", name) if is_betraying(name) => return Err(CHANGES.into()),
         ("query", name) => ScopeSource::Query(name.into()),
         _ => {
             return Err(format!(
@@ -210,6 +230,19 @@ mod tests {
             "ip",
         ] {
             assert!(parse(text, Some(&proofs())).is_err(), "{text:?}");
+        }
+        for text in [
+            "header:x-timestamp",
+            "header:Date",
+            "header:DPoP",
+            "header:x-request-id?",
+            "query:signature",
+            "query:X-Amz-Signature",
+            "jwt:jti",
+            "jwt:exp",
+            "jwt:nonce",
+        ] {
+            assert!(parse(text, Some(&proofs())).unwrap_err().contains("each try"), "{text}");
         }
         let none = ProofSources { issuer: None, has_client_certificates: false };
         assert!(parse("jwt:sub", Some(&none)).unwrap_err().contains("`[jwt]`"));

@@ -268,6 +268,15 @@ route           create-payment
 }
 
 #[test]
+fn check_lists_the_schemes_that_a_scope_refuses() {
+    for (lines, listed) in [("", true), ("scope = ['cookie:sid']", false), ("mode = 'off'", false)] {
+        let described = describe(&config(&route(lines)));
+        assert_eq!(described.contains("\ncredentials     400 scope-missing for those"), listed, "{described}");
+        assert_eq!(described.contains(" Digest, DPoP, "), listed, "{described}");
+    }
+}
+
+#[test]
 fn a_general_and_a_specific_path_may_stand_beside_each_other() {
     for (first, second) in [("/v1/{*rest}", "/v1/{id}"), ("/v1/{id}/pay", "/v1/{*rest}"), ("/{a}/pay", "/{*rest}")] {
         config(&format!("[[routes]]\nname = 'a'\npath = '{first}'\n[[routes]]\nname = 'b'\npath = '{second}'"));

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, COOKIE};
-use http::{HeaderMap, HeaderValue, Uri, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, request};
 
 use super::single_field::{AMBIGUOUS, single};
 use super::token::CallerToken;
 use crate::config::{ScopeRule, ScopeSource};
+use crate::domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
 use crate::domain::fingerprint::form;
 use crate::domain::scope::{Salt, Scope};
 use crate::protocol::fields::RequestOrigin;
@@ -33,10 +34,6 @@ impl<'a> CallerProofs<'a> {
         Self { untrusted_peer: origin.untrusted_peer(), token, certificate: origin.certificate.as_deref() }
     }
 }
-
-/// The names of `Authorization` schemes that are sent without credentials by mistake, as `Bearer` by a client whose token
-/// is empty. All such clients would be one caller.
-const LONE_SCHEMES: [&[u8]; 6] = [b"basic", b"bearer", b"digest", b"dpop", b"negotiate", b"token"];
 
 /// The scope of a keyed request.
 ///
@@ -88,11 +85,20 @@ pub(super) fn read_parts<'a>(
     let mut parts = Vec::with_capacity(rule.parts.len());
     for part in &rule.parts {
         let value = match &part.source {
-            ScopeSource::Authorization => single(&head.headers, &AUTHORIZATION)?.and_then(credentials),
+            ScopeSource::Authorization => match single(&head.headers, &AUTHORIZATION)? {
+                Some(value) => credentials(rule, value)?,
+                None => None,
+            },
             ScopeSource::ClientCertificate => proofs.certificate.map(|name| name.as_bytes().to_vec()),
             // HTTP/2 keeps blanks around a value, and the service gets it over HTTP/1.1, which does not (RFC 9112 section 5.1).
             ScopeSource::Header(name) => {
-                single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii().to_vec())
+                let value = single(&head.headers, name)?.map(|value| value.as_bytes().trim_ascii());
+                if let Some(value) = value
+                    && carries_credentials(name)
+                {
+                    refuse_changing(rule, value)?;
+                }
+                value.map(<[u8]>::to_vec)
             }
             ScopeSource::Cookie(name) => cookie(&head.headers, name)?,
             ScopeSource::Jwt { claim, issuer } => proofs.token.identify(issuer, claim)?,
@@ -118,8 +124,7 @@ pub(super) fn hash(salt: &Salt, parts: &ScopeParts<'_>) -> Scope {
 
 /// The refusal of a request whose caller is not identified. It says where the caller was looked for.
 fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Refusal {
-    let places: Vec<_> = rule.parts.iter().map(|part| format!("`{}`", part.name)).collect();
-    let mut detail = format!("This route identifies callers by {}, and {cause}.", places.join(" and "));
+    let mut detail = format!("This route identifies callers by {}, and {cause}.", places(rule));
     let reads_header = rule.parts.iter().any(|part| matches!(part.source, ScopeSource::Header(_)));
     if let (true, Some(peer)) = (reads_header, untrusted_peer) {
         detail.push_str(&format!(
@@ -130,16 +135,53 @@ fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Ref
 }
 
 /// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC
-/// 9110, sections 11.1 and 11.4). A value without a space is a token that some services take without a scheme.
-fn credentials(value: &HeaderValue) -> Option<Vec<u8>> {
+/// 9110, sections 11.1 and 11.4). A value without a space is a token that some services take without a scheme. The name of
+/// a scheme alone is none: all clients whose token is empty would be one caller.
+///
+/// # Errors
+/// The refusal of credentials that differ with each try.
+fn credentials(rule: &ScopeRule, value: &HeaderValue) -> Result<Option<Vec<u8>>, Refusal> {
     let value = value.as_bytes().trim_ascii();
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let Some(end) = value.iter().position(is_blank) else {
-        let is_lone_scheme = LONE_SCHEMES.iter().any(|scheme| value.eq_ignore_ascii_case(scheme));
-        return (!is_lone_scheme).then(|| value.to_vec());
-    };
+    if is_lone_scheme(value) {
+        return Ok(None);
+    }
+    refuse_changing(rule, value)?;
+    let Some(end) = value.iter().position(is_blank) else { return Ok(Some(value.to_vec())) };
     let (scheme, rest) = value.split_at(end);
-    Some([&*scheme.to_ascii_lowercase(), b" ", rest.trim_ascii_start()].concat())
+    Ok(Some([&*scheme.to_ascii_lowercase(), b" ", rest.trim_ascii_start()].concat()))
+}
+
+/// Whether a field has credentials as `Authorization` has them: some gateways pass the client's on in such a field.
+fn carries_credentials(name: &HeaderName) -> bool {
+    name.as_str().ends_with("authorization")
+}
+
+/// Refuses credentials that differ with each try, also where another part of the scope has a value: that part alone may be
+/// many callers.
+fn refuse_changing(rule: &ScopeRule, value: &[u8]) -> Result<(), Refusal> {
+    let Some(changing) = find_changing(value) else { return Ok(()) };
+    let credentials = match changing {
+        ChangingCredentials::Scheme(scheme) => format!("credentials of the scheme `{scheme}`"),
+        ChangingCredentials::Parameter(Some(scheme), name) => {
+            format!("credentials of the scheme `{scheme}` with the parameter `{name}`")
+        }
+        ChangingCredentials::Parameter(None, name) => format!("credentials with the parameter `{name}`"),
+        ChangingCredentials::WithoutScheme => "a signature as credentials".to_owned(),
+    };
+    let detail = format!(
+        "This route identifies callers by {}, and the request has {credentials}. They differ with each try, so that a \
+         retry would be another caller and would be executed again. This request was not executed. Send credentials that stay \
+         the same, or let the operator name another part of the request in `scope`: `jwt:CLAIM`, `client-cert`, or \
+         `header:NAME` from a gateway that has verified the caller.",
+        places(rule)
+    );
+    Err(Refusal::ScopeMissing(detail.into()))
+}
+
+/// The parts of a scope, as people read them.
+fn places(rule: &ScopeRule) -> String {
+    rule.parts.iter().map(|part| format!("`{}`", part.name)).collect::<Vec<_>>().join(" and ")
 }
 
 fn cookie(headers: &HeaderMap, name: &str) -> Result<Option<Vec<u8>>, Refusal> {

@@ -199,7 +199,8 @@ pub(super) const PAGES: [ProblemPage; 27] = [
     ProblemPage {
         slug: "scope-missing",
         means: "One key of two callers is two keys, so Oncegate must know who calls. Nothing in this request says so: \
-                it has none of the fields, cookies or parameters that this route reads.",
+                it has none of the fields, cookies or parameters that this route reads. Or its credentials differ with each \
+                try, as those of `Digest` do, and a retry would be another caller.",
         executed: "No. The request was not forwarded.",
         client: "Send what `detail` names, as the API documents it: mostly an `Authorization` field.",
         operator: "If callers identify themselves in another way, name it in the route's `scope`. A `header:` part \

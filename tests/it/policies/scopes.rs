@@ -104,6 +104,40 @@ async fn one_credential_in_several_spellings_is_one_caller() {
 }
 
 #[tokio::test]
+async fn credentials_that_differ_with_each_try_never_execute() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.route(&route("pay", "")).route(&route("by-cookie", "scope = [\"cookie:sid\"]"))
+    })
+    .await;
+    // A try and its retry, as clients send them.
+    for [first, retry] in [
+        ["Digest username=\"a\", nonce=\"n\", nc=00000001", "Digest username=\"a\", nonce=\"n\", nc=00000002"],
+        ["OAuth oauth_nonce=\"1\", oauth_signature=\"a\"", "OAuth oauth_nonce=\"2\", oauth_signature=\"b\""],
+        ["AWS4-HMAC-SHA256 Credential=a, Signature=a", "AWS4-HMAC-SHA256 Credential=a, Signature=b"],
+        ["DPoP eyJ.a.b", "DPoP eyJ.a.b"],
+        ["Acme id=\"a\", ts=\"1\"", "Acme id=\"a\", ts=\"2\""],
+    ] {
+        for credentials in [first, retry] {
+            is_refused(world.pay("k-1").field("Authorization", credentials)).await;
+            is_refused(world.pay("k-1").field("Authorization", credentials).field("X-Api-Key", "a")).await;
+            let scheme = credentials.split(' ').next().unwrap();
+            let refusal = world.pay("k-1").field("Authorization", credentials).send().await;
+            let detail = refusal.problem()["detail"].as_str().unwrap().to_owned();
+            assert!(detail.contains(&format!("`{scheme}`")), "{detail}");
+        }
+    }
+    assert_eq!(world.upstream.calls(), 0);
+    let by_cookie = |count: u32| {
+        let credentials = format!("Digest username=\"a\", nonce=\"n\", nc={count:08}");
+        let request = world.post("/by-cookie").key("k-1").field("Cookie", "sid=a").body("x");
+        oncegate_status(request.field("Authorization", &credentials))
+    };
+    assert_eq!(by_cookie(1).await, "executed");
+    assert_eq!(by_cookie(2).await, "replayed");
+    assert_eq!(world.upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn an_untrusted_peers_api_key_names_no_caller() {
     let world = World::with(Store::sqlite(), |setup| setup.top("trusted_proxies = []")).await;
     is_refused(world.pay("k-1").anonymous().field("X-Api-Key", "a")).await;

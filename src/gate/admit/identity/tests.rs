@@ -138,6 +138,30 @@ fn a_caller_who_is_not_identified_is_refused() {
 }
 
 #[test]
+fn credentials_that_differ_with_each_try_are_refused_whatever_else_the_scope_has() {
+    let digest = "Digest username=\"a\", nonce=\"n\", nc=00000001, response=\"x\"";
+    let oauth = "OAuth oauth_token=\"t\", oauth_nonce=\"n\", oauth_signature=\"s\"";
+    for (lines, fields, scheme) in [
+        ("", &[("authorization", digest)][..], "`Digest`"),
+        ("", &[("authorization", oauth)], "`oauth_nonce`"),
+        ("", &[("authorization", "DPoP a.b.c")], "`DPoP`"),
+        ("", &[("authorization", digest), ("x-api-key", "a")], "`Digest`"),
+        ("scope = ['authorization?', 'cookie:sid?']", &[("authorization", digest), ("cookie", "sid=a")], "`Digest`"),
+        ("scope = ['authorization?', 'query:tenant?']", &[("authorization", "Acme ts=1")], "`ts`"),
+        ("scope = ['header:x-forwarded-authorization']", &[("x-forwarded-authorization", digest)], "`Digest`"),
+    ] {
+        let refusal = search(&config(lines), &with(&[&[KEY], fields].concat())).expect_err("it is refused");
+        assert_eq!(refusal.slug(), "scope-missing", "{lines} {fields:?}");
+        for word in [scheme, "`jwt:CLAIM`", "`client-cert`", "`header:NAME`"] {
+            assert!(refusal.detail().contains(word), "{word}: {}", refusal.detail());
+        }
+    }
+    // A scope that does not read the field does not mind it.
+    found(&config("scope = ['cookie:sid']"), &with(&[KEY, ("authorization", digest), ("cookie", "sid=a")]));
+    found(&config("scope = ['none']"), &with(&[KEY, ("authorization", digest)]));
+}
+
+#[test]
 fn callers_share_a_scope_only_where_the_route_says_so() {
     let config = config("scope = ['none']");
     let one = found(&config, &with(&[KEY, ("authorization", "Bearer a")]));
