@@ -5,6 +5,7 @@ pub mod cors;
 pub mod directives;
 pub mod early_hints;
 pub mod fields;
+pub mod forwarded_for;
 pub mod grpc;
 pub mod prefer;
 pub mod problem_pages;

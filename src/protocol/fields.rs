@@ -11,6 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, Version};
 
+use super::forwarded_for::{self, X_FORWARDED_FOR};
 use super::via;
 use crate::domain::sealed_response::SEALED;
 use crate::tls::CertificateName;
@@ -34,7 +35,6 @@ pub const ATTEMPT: HeaderName = HeaderName::from_static("oncegate-attempt");
 /// The recovery point that an earlier attempt has reached, for the service behind.
 pub const RECOVERY_POINT: HeaderName = HeaderName::from_static("oncegate-recovery-point");
 
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The host that the client has sent its request to.
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -320,21 +320,9 @@ impl RequestOrigin {
         (!self.trusted).then_some(self.peer)
     }
 
-    /// The address that the request comes from: what the trusted gateways before Oncegate say (`X-Forwarded-For`, read from the
-    /// right), else the peer's.
+    /// The address that the request comes from: what the trusted gateways before Oncegate say, else the peer's.
     pub fn client_address(&self, headers: &HeaderMap, is_trusted: impl Fn(&IpAddr) -> bool) -> IpAddr {
-        if !self.trusted {
-            return self.peer;
-        }
-        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
-        let mut members = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        // A member that is no address was written by a stranger, and so was everything left of it.
-        let address = |member: &[u8]| std::str::from_utf8(member.trim_ascii()).ok()?.parse().ok();
-        let first_untrusted = members.find_map(|member| match address(member) {
-            Some(address) if is_trusted(&address) => None,
-            found => Some(found),
-        });
-        first_untrusted.flatten().unwrap_or(self.peer)
+        if self.trusted { forwarded_for::client_address(self.peer, headers, is_trusted) } else { self.peer }
     }
 
     fn scheme(&self) -> &'static str {

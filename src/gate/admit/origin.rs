@@ -33,7 +33,7 @@ fn is_trusted(address: &IpAddr, config: &Config) -> bool {
 
 /// The address, or the IPv6 /64 network, that a request counts under in the limits for each address.
 pub(in crate::gate) fn client_address(head: &request::Parts, origin: &RequestOrigin, config: &Config) -> IpAddr {
-    peer_network(origin.client_address(&head.headers, |address| is_trusted(&address.to_canonical(), config)))
+    peer_network(origin.client_address(&head.headers, |address| is_trusted(address, config)))
 }
 
 /// The host that the request is addressed to: the target's authority if it has one (RFC 9112 section 3.2.2), else `Host`.
