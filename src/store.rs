@@ -16,6 +16,7 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
+use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
 
 pub use crate::config::StoreLocation;
@@ -49,7 +50,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// The future of [`Store::relocate`].
 pub type RelocateFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RelocateError>> + Send + 'a>>;
 
-/// The time limit of [`Store::count_live_keys`].
+/// The time limit of [`Store::count_live_keys`] and [`Store::move_live_keys`].
 const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
 
 /// The operations that Oncegate needs of a store.
@@ -82,6 +83,11 @@ pub trait Store: Send + Sync + 'static {
     /// Counts a holder's live keys, those past their TTL that are not deleted yet included, up to `limit`. Ends within 250 ms: a
     /// limit of keys is not worth more of a request's time.
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32>;
+
+    /// Lets a key count for `holder`, with all other live keys of its caller that count for the same holder as it. Leaves out keys
+    /// that another transaction has locked. Returns the number of keys that count for another holder than before. Ends within
+    /// 250 ms.
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32>;
 
     /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the time
     /// until which the ends of TTLs are held.

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::admit::GuardedRequest;
 use super::incoming_response::IncomingBody;
+use super::new_key::accept_caller;
 use super::outcome::Outcome;
 use super::oversize::OversizeResponse;
 use super::response_context::ResponseContext;
@@ -163,14 +164,12 @@ impl Gate {
         if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
             verdict = ResponseVerdict::Release;
         }
-        if route.limits_new_keys() && status.is_success() {
-            self.instance.key_limits.note_accepted(&reserve_request.scope);
-        }
         // Anything that may panic comes before the lease leaves the attempt's care.
         let storable = (verdict == ResponseVerdict::Store).then(|| stored_response::to_storable(&response, route));
         // The client's copy counts, and not the one that is stored and cached.
         response.body = response.body.map(|body| if body.len() > UNWATCHED_MAX { share.attach_to(body) } else { body });
         let (lease, entry) = attempt.into_parts();
+        let accepted = (route.limits_new_keys() && status.is_success()).then(|| Arc::clone(&lease.reserve_request));
         let settlement = match (verdict, storable) {
             (ResponseVerdict::Store, Some(storable)) => lease.complete(storable, ttl).with_remember(route.remember),
             (ResponseVerdict::Release, _) => deliver::release(lease, route, ttl, Some((status, &response.headers))),
@@ -188,6 +187,9 @@ impl Gate {
             return Outcome::Executed { response, expires_at: None };
         }
         let settled = context.timed(TraceStage::Settle, pin!(persist(&self.instance, settlement, entry))).await;
+        if let Some(request) = accepted {
+            Box::pin(accept_caller(&self.instance, route, &request, settled.is_stored())).await;
+        }
         let expires_at = match settled {
             SettleOutcome::Done { expires_at } => expires_at,
             SettleOutcome::Bypassed => None,

@@ -101,6 +101,26 @@ impl NewKey<'_> {
     }
 }
 
+/// Notes that a service has answered a caller's attempt with a 2xx. Until now the caller's keys have counted for the address that
+/// they came from, and from now on they count for the caller, who would otherwise have room for as many again. `is_stored`: the
+/// store has the attempt's outcome.
+pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &ReserveRequest, is_stored: bool) {
+    if route.live_keys.is_some() && is_stored {
+        let caller = KeyHolder::of_caller(&instance.salt, &request.service, route.space_name(), &request.scope);
+        // A later attempt of a key does not know for whom the key counts.
+        if request.holder != Some(caller) {
+            match instance.store.move_live_keys(request.id, request.scope, caller).await {
+                Ok(moved) => instance.live_keys.note_moved(caller, moved),
+                Err(error) => {
+                    tracing::warn!(%error, "an accepted caller's first keys count for their address until they are deleted");
+                }
+            }
+        }
+    }
+    // Only now: a new key that counts for the caller must find those.
+    instance.key_limits.note_accepted(&request.scope);
+}
+
 /// Whether a service has accepted a caller: here, or on another instance or before a start. Only accepted callers have keys that
 /// count for themselves.
 async fn is_accepted(instance: &Instance, caller: KeyHolder, scope: &Scope) -> bool {

@@ -12,7 +12,7 @@ use super::admit::fingerprinting::{FingerprintSource, Fingerprinting};
 use super::admit::observed::{ForetoldResult, ObservedHead, RequestClues};
 use super::admit::origin::client_address;
 use super::decide::{Decision, DecisionRules, decide};
-use super::new_key::NewKey;
+use super::new_key::{NewKey, accept_caller};
 use super::pass::{self, PassThroughRequest};
 use super::routing::ActiveRoute;
 use super::{Gate, LiveConfig, TAKE_OVERS_MAX, deliver, enqueue, settle};
@@ -245,10 +245,12 @@ impl Observation<'_> {
                     let result = if is_first { ReservationResult::Created } else { ReservationResult::FailedRetry };
                     instance.observability.count_reservation(metrics, &request.scope, result);
                     let verdict = verdict.await.ok();
-                    if route.limits_new_keys() && verdict.is_some_and(|(_, _, status)| status.is_success()) {
-                        instance.key_limits.note_accepted(&request.scope);
+                    let is_success = verdict.is_some_and(|(_, _, status)| status.is_success());
+                    let accepted = (route.limits_new_keys() && is_success).then(|| Arc::clone(&lease.reserve_request));
+                    let settled = settle::persist(instance, settlement(lease, verdict, route), entry).await;
+                    if let Some(request) = accepted {
+                        accept_caller(instance, route, &request, settled.is_stored()).await;
                     }
-                    settle::persist(instance, settlement(lease, verdict, route), entry).await;
                     let status = if is_for_later { OncegateStatus::Queued } else { OncegateStatus::Executed };
                     return Ok(ForetoldResult::Status(status));
                 }

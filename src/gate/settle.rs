@@ -31,6 +31,13 @@ pub enum SettleOutcome {
     Unstored,
 }
 
+impl SettleOutcome {
+    /// Whether the store has the attempt's outcome.
+    pub(super) fn is_stored(&self) -> bool {
+        matches!(self, Self::Done { .. })
+    }
+}
+
 /// The pauses between two tries of a settlement. The first is short, for a hiccup; the longest is rare enough for an
 /// outage. No pause is longer than half a lease, so that one lease after the store's return every key is settled.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);

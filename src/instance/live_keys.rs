@@ -108,6 +108,14 @@ impl HeldKeys {
         CountStart { pending: self.pending, allowed: self.allowed }
     }
 
+    /// Notes keys that have come from another holder. The last count has missed them, and a count that has begun may miss them.
+    fn note_moved(&mut self, keys: u32) {
+        self.allowed += u64::from(keys);
+        if let Some((counted, _)) = &mut self.counted {
+            *counted = counted.saturating_add(keys);
+        }
+    }
+
     /// Notes a count. Keys that were allowed and not stored when it began, and those that were allowed since, may be missing.
     fn note_count(&mut self, begun: CountStart, counted: u32, now: u64) {
         let allowed_since = u32::try_from(self.allowed - begun.allowed).unwrap_or(u32::MAX);
@@ -135,6 +143,13 @@ impl LiveKeyLimits {
             Some(true) => KeyRoom::Free(LiveKeyAllowance { held }),
             Some(false) => KeyRoom::Full,
             None => KeyRoom::Unknown(CountRequest { held, limit, begun }),
+        }
+    }
+
+    /// Notes that keys of another holder count for this one now.
+    pub fn note_moved(&self, holder: KeyHolder, keys: u32) {
+        if let Some(held) = self.0.get(&holder) {
+            lock(&held).note_moved(keys);
         }
     }
 }

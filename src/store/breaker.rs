@@ -24,6 +24,7 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::record::Record;
+use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
 use crate::telemetry::logs::error_causes;
 
@@ -131,6 +132,19 @@ impl Breaker {
                 None => self.record_answer(0),
                 Some(error) => self.record_failure(error, Some(period)),
             }
+            answer
+        })
+    }
+
+    /// Calls the store while the breaker is closed. The call's failure does not count.
+    fn call_unjudged<'a, T: 'a>(&'a self, op: Op, call: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
+        if self.lock().is_open {
+            return Box::pin(async { Err(StoreError::Unavailable(Box::new(BreakerOpen))) });
+        }
+        Box::pin(async move {
+            let started = Instant::now();
+            let answer = call.await;
+            self.metrics.count(op, started, &answer);
             answer
         })
     }
@@ -250,15 +264,12 @@ impl Store for Breaker {
 
     /// Its failures do not count: without the count the request goes on, and a limit must not open the breaker.
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
-        if self.lock().is_open {
-            return Box::pin(async { Err(StoreError::Unavailable(Box::new(BreakerOpen))) });
-        }
-        Box::pin(async move {
-            let started = Instant::now();
-            let counted = self.store.count_live_keys(holder, limit).await;
-            self.metrics.count(Op::CountLiveKeys, started, &counted);
-            counted
-        })
+        self.call_unjudged(Op::CountLiveKeys, self.store.count_live_keys(holder, limit))
+    }
+
+    /// Its failures do not count either.
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+        self.call_unjudged(Op::MoveLiveKeys, self.store.move_live_keys(id, scope, holder))
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -15,6 +15,7 @@ use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::response::{CorruptRow, StoredResponse};
+use crate::domain::scope::Scope;
 use crate::domain::sealed_response;
 use crate::domain::state::{KeyState, StateKind};
 use crate::machine::fill_random;
@@ -123,6 +124,10 @@ impl Store for EncryptedStore {
 
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
         self.store.count_live_keys(holder, limit)
+    }
+
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+        self.store.move_live_keys(id, scope, holder)
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -20,6 +20,8 @@ label!(
         Find => "find",
         /// [`super::Store::list_settled_keys`]
         ListSettledKeys => "list_settled_keys",
+        /// [`super::Store::move_live_keys`]
+        MoveLiveKeys => "move_live_keys",
         /// [`super::Store::pick_up`]
         PickUp => "pick_up",
         /// [`super::Store::ping`]

@@ -29,6 +29,7 @@ use crate::domain::ids::{InstanceId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
+use crate::domain::scope::Scope;
 use crate::domain::state::{KeyState, StateKind};
 use batcher::Batcher;
 use connect::PgPool;
@@ -40,7 +41,7 @@ use retry::{RetryBudget, RetryPauses, retry_until_known};
 use server::PgServer;
 use service_reports::ReportBatchers;
 use statements::{
-    ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement,
+    ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement, may_be_taken,
 };
 
 pub(super) use schema::{migrate, newest_step, pending};
@@ -173,6 +174,11 @@ impl Store for Postgres {
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
         let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
         Box::pin(async move { Ok(lookups::count_live_keys(&self.begin, holder, limit, deadline).await?) })
+    }
+
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+        let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
+        Box::pin(async move { Ok(lookups::move_live_keys(&self.begin, id, scope, holder, deadline).await?) })
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
@@ -479,21 +485,4 @@ fn taken(reserve_request: &Arc<ReserveRequest>, record: Record, in_doubt: bool) 
         return fresh(reserve_request, record.attempt, record.recovery_point);
     }
     ReserveResult::Taken(record)
-}
-
-/// Whether a row may be taken over: the condition of `take_over.sql`.
-fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
-    let by_state = match record.state {
-        KeyState::Completed(_) | KeyState::Expired => from.past_ttl_at.is_some(),
-        KeyState::Dead | KeyState::InFlight | KeyState::Queued => false,
-        KeyState::Retryable | KeyState::Unknown => true,
-    };
-    // A record that was settled after it was seen has another TTL.
-    let is_settled_before = |at: SystemTime| {
-        record.reading.is_some_and(|reading| reading.at.checked_sub(reading.settled_for).is_some_and(|then| then <= at))
-    };
-    by_state
-        && record.token == from.token
-        && record.state.kind() == from.state
-        && from.past_ttl_at.is_none_or(|at| record.past_ttl && is_settled_before(at))
 }

@@ -29,6 +29,7 @@ use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, Pick
 use crate::domain::ids::{InstanceId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
 use writer::{SqliteFailure, WriterInbox};
 
@@ -167,6 +168,11 @@ impl Store for Sqlite {
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
         let counting = self.call(Urgency::Ordinary, 0, move |db, _| statements::count_live_keys(db, holder, limit));
         Box::pin(async move { timeout(COUNT_TIME_MAX, counting).await.unwrap_or(Err(StoreError::TimedOut)) })
+    }
+
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+        let moving = self.call(Urgency::Ordinary, 0, move |db, _| statements::move_live_keys(db, id, &scope, holder));
+        Box::pin(async move { timeout(COUNT_TIME_MAX, moving).await.unwrap_or(Err(StoreError::TimedOut)) })
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -61,6 +61,7 @@ on_both! {
     }
     live_keys {
         live_keys_of_a_holder_are_counted_up_to_a_limit,
+        a_key_and_its_caller_s_other_keys_of_one_holder_count_for_another,
         a_key_counts_for_its_first_holder_until_it_is_deleted,
         accepted_keys_and_restored_rows_count_for_their_holder,
     }

@@ -16,6 +16,7 @@ use oncegate::domain::ids::{InstanceId, RecordId, Token};
 use oncegate::domain::key_holder::KeyHolder;
 use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use oncegate::domain::record::Record;
+use oncegate::domain::scope::Scope;
 use oncegate::domain::service_report::{ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport};
 use oncegate::domain::state::StateKind;
 use oncegate::store::admin::{
@@ -324,6 +325,10 @@ impl Store for StoreLink {
 
     fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
         forward!(self, count_live_keys(holder, limit))
+    }
+
+    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+        forward!(self, move_live_keys(id, scope, holder))
     }
 
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {

@@ -56,6 +56,10 @@ impl Store for FakeStore {
         self.answer(self.only_pings.load(Ordering::SeqCst), 0)
     }
 
+    fn move_live_keys(&self, _: RecordId, _: Scope, _: KeyHolder) -> StoreFuture<'_, u32> {
+        self.answer(self.only_pings.load(Ordering::SeqCst), 0)
+    }
+
     fn renew_lease(&self, _: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         self.answer(
             false,

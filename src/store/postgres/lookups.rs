@@ -20,11 +20,13 @@ use super::statements::{OVERHEAD_BYTES, column};
 use crate::domain::ids::RecordId;
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
+use crate::domain::scope::Scope;
 use crate::store::batch::{BYTES_MAX, ByteSize, JOBS_MAX};
 use crate::store::row::{self, FoundRecord};
 
 pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
 const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
+const MOVE_LIVE_KEYS: &str = include_str!("sql/move_live_keys.sql");
 const FIND: &str = include_str!("sql/find.sql");
 
 /// The largest response, with its fields, that the first statement returns: then a full batch has at most [`BYTES_MAX`].
@@ -146,6 +148,22 @@ pub(super) async fn count_live_keys(
     let rows = bounded::query(pool, deadline, COUNT_LIVE_KEYS, &parameters).await?;
     let counted: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
     Ok(u32::try_from(counted).unwrap_or(limit))
+}
+
+/// Lets a key, and its caller's other keys with the same holder, count for another holder.
+pub(super) async fn move_live_keys(
+    pool: &PgPool,
+    id: RecordId,
+    scope: Scope,
+    holder: KeyHolder,
+    deadline: Instant,
+) -> Result<u32, PgFailure> {
+    let (id, scope, holder) = (id.as_bytes().as_slice(), scope.as_bytes().as_slice(), holder.as_bytes().as_slice());
+    let parameters: [Parameter<'_>; 3] =
+        [(/* id */ &id, Type::BYTEA), (/* scope */ &scope, Type::BYTEA), (/* holder */ &holder, Type::BYTEA)];
+    let rows = bounded::query(pool, deadline, MOVE_LIVE_KEYS, &parameters).await?;
+    let moved: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    Ok(u32::try_from(moved).unwrap_or(u32::MAX))
 }
 
 /// Reads the rows of these ids, which are sorted; leaves out responses of more than `bytes_max`.

@@ -16,8 +16,10 @@ use super::batcher::BatchStatement;
 use super::client::{Parameter, PgClient};
 use crate::domain::attempt::{ReserveRequest, Settlement};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::record::Record;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
+use crate::domain::state::KeyState;
 use crate::store::ExpectedRecord;
 use crate::store::batch::ByteSize;
 use crate::store::row::{self, OutcomeColumns, accepted_ms, body_bytes, millis, since_1970_ms, state_after};
@@ -434,6 +436,23 @@ fn expiries(rows: &[Row], ids: impl Iterator<Item = RecordId>) -> Result<Vec<Set
     }
     let expiry = |id: RecordId| Some(written.get(id.as_bytes().as_slice())?.map(row::time).transpose());
     Ok(ids.map(|id| expiry(id).transpose()).collect())
+}
+
+/// Whether a row may be taken over: the condition of `take_over.sql`.
+pub(super) fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
+    let by_state = match record.state {
+        KeyState::Completed(_) | KeyState::Expired => from.past_ttl_at.is_some(),
+        KeyState::Dead | KeyState::InFlight | KeyState::Queued => false,
+        KeyState::Retryable | KeyState::Unknown => true,
+    };
+    // A record that was settled after it was seen has another TTL.
+    let is_settled_before = |at: SystemTime| {
+        record.reading.is_some_and(|reading| reading.at.checked_sub(reading.settled_for).is_some_and(|then| then <= at))
+    };
+    by_state
+        && record.token == from.token
+        && record.state.kind() == from.state
+        && from.past_ttl_at.is_none_or(|at| record.past_ttl && is_settled_before(at))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
+use crate::domain::scope::Scope;
 use crate::seeded_bug::SeededBug;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
 use crate::store::{
@@ -25,6 +26,7 @@ const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
 const FIND: &str = include_str!("sql/find.sql");
 const HOLD_TTLS: &str = include_str!("sql/hold_ttls.sql");
 const MARK_INTERRUPTED_UNKNOWN: &str = include_str!("sql/mark_interrupted_unknown.sql");
+const MOVE_LIVE_KEYS: &str = include_str!("sql/move_live_keys.sql");
 const REAP: &str = include_str!("sql/reap.sql");
 const RENEW_LEASE: &str = include_str!("sql/renew_lease.sql");
 const RESERVE: &str = include_str!("sql/reserve.sql");
@@ -178,6 +180,17 @@ fn restore(
 pub(super) fn count_live_keys(db: &Connection, holder: KeyHolder, limit: u32) -> Result<u32, SqliteFailure> {
     let parameters = named_params! { ":holder": holder.as_bytes(), ":limit": limit };
     Ok(db.prepare_cached(COUNT_LIVE_KEYS)?.query_row(parameters, |row| row.get(0))?)
+}
+
+pub(super) fn move_live_keys(
+    db: &Connection,
+    id: RecordId,
+    scope: &Scope,
+    holder: KeyHolder,
+) -> Result<u32, SqliteFailure> {
+    let parameters = named_params! { ":id": id.as_bytes(), ":scope": scope.as_bytes(), ":holder": holder.as_bytes() };
+    let moved = db.prepare_cached(MOVE_LIVE_KEYS)?.execute(parameters)?;
+    Ok(u32::try_from(moved).unwrap_or(u32::MAX))
 }
 
 pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<FoundRecord>, SqliteFailure> {

@@ -7,8 +7,8 @@ use oncegate::domain::key_holder::KeyHolder;
 use oncegate::store::ExpectedRecord;
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, completion, new_enqueue_request, new_reserve_request, next_attempt_request,
-    response, settlement, unwrap_lease,
+    DAY, StoreFixture, all_records, completion, new_enqueue_request, new_reserve_request, new_reserve_request_in,
+    next_attempt_request, response, settlement, unwrap_lease,
 };
 
 const HOLDER: KeyHolder = KeyHolder::from_bytes([1; 16]);
@@ -63,4 +63,23 @@ pub async fn accepted_keys_and_restored_rows_count_for_their_holder(mut world: S
     assert_eq!(count(&world, 10).await, 0);
     world.settle(lease.complete(response(b""), DAY)).await;
     assert_eq!(count(&world, 10).await, 1);
+}
+
+pub async fn a_key_and_its_caller_s_other_keys_of_one_holder_count_for_another(world: StoreFixture) {
+    let [first, second, elsewhere] = ["first", "second", "elsewhere"].map(held);
+    let elsewhere = ReserveRequest { holder: Some(KeyHolder::from_bytes([3; 16])), ..elsewhere };
+    let stranger = new_reserve_request_in("shop", [8; 32], "POST /pay", "first");
+    let stranger = ReserveRequest { holder: Some(HOLDER), ..stranger };
+    for reserve_request in [&first, &second, &elsewhere, &stranger, &new_reserve_request("none")] {
+        world.reserve(reserve_request).await;
+    }
+    let caller = KeyHolder::from_bytes([2; 16]);
+    let move_by = async |key: &ReserveRequest| world.store().move_live_keys(key.id, key.scope, caller).await.unwrap();
+    assert_eq!(move_by(&new_reserve_request("none")).await, 0, "it counts for nobody");
+    assert_eq!(move_by(&second).await, 2);
+    assert_eq!((count(&world, 10).await, world.store().count_live_keys(caller, 10).await.unwrap()), (1, 2));
+    assert_eq!(move_by(&first).await, 0, "it counts for the caller already");
+    // They are as before in all else.
+    world.settle(completion(&first, b"")).await;
+    world.reserve_taken(&next_attempt_request(&second)).await;
 }

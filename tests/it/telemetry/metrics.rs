@@ -366,6 +366,7 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
             &[
                 "claim_probes",
                 "count_live_keys",
+                "move_live_keys",
                 "enqueue",
                 "extend_deadline",
                 "find",
