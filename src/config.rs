@@ -53,6 +53,7 @@ mod admin;
 mod admin_token;
 mod authorize;
 mod broker;
+mod challenge;
 mod consumers;
 mod cors;
 mod delivery;

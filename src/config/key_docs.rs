@@ -247,6 +247,12 @@ pub const ROUTE: &[KeyDoc] = &[
         r#"["authorization?", "header:x-api-key?"]"#,
         "the parts of a request that identify its caller: authorization, jwt:CLAIM, client-cert, header:NAME, cookie:NAME, query:NAME or none; `?` marks optional ones",
     ),
+    KeyDoc::new(
+        "challenge",
+        Text,
+        r#""""#,
+        "the `WWW-Authenticate` of a 401 to a keyed request without credentials; empty for 400",
+    ),
     KeyDoc::new("space", Choice(&["path", "route", "service"]), r#""path""#, "the space in which a key is unique"),
     KeyDoc::new("fingerprint", Table(FINGERPRINT), "{}", "what makes two requests the same"),
     KeyDoc::new(

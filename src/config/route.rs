@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 
 use super::authorize::AuthorizeConfig;
 use super::cors::CorsPolicy;
@@ -53,6 +53,8 @@ pub struct Route {
     pub key: KeyRule,
     /// The parts of a request that tell callers apart.
     pub scope: ScopeRule,
+    /// The `WWW-Authenticate` of the 401 to a keyed request without credentials; `None` to answer it with 400.
+    pub challenge: Option<Arc<HeaderValue>>,
     /// The space in which a key is unique.
     pub space: KeySpace,
     /// The recipe of a request's fingerprint.

@@ -15,7 +15,7 @@ use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, 
 use crate::domain::retry::RetryPolicy;
 
 /// The labels of the settings, in order, each with the keys that its value is made of. A table's name stands for all its keys.
-const KEYS: [(&str, &[&str]); 28] = [
+const KEYS: [(&str, &[&str]); 29] = [
     ("was", &["was"]),
     ("matches", &["methods", "host", "path"]),
     ("spelling", &["spelling"]),
@@ -26,6 +26,7 @@ const KEYS: [(&str, &[&str]); 28] = [
     ("key", &["key"]),
     ("forwarded as", &["forward_key"]),
     ("scope", &["scope"]),
+    ("challenge", &["challenge"]),
     ("space", &["space"]),
     ("fingerprint", &["fingerprint"]),
     ("ttl", &["ttl", "after_ttl", "remember", "max_age"]),
@@ -85,6 +86,7 @@ fn describe(route: &Route, label: &str) -> Option<String> {
         "key" => key(&route.key),
         "forwarded as" => forwarded(&route.forward_key),
         "scope" => scope(&route.scope),
+        "challenge" => format!("401 with {}", route.challenge.as_ref()?.to_str().unwrap_or_default()),
         "space" => format!("{:?}", route.space).to_lowercase(),
         "fingerprint" => format!("recipe {}", route.recipe),
         "ttl" => ttl(route),

@@ -16,8 +16,8 @@ use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{header_name, upstream_target};
 use super::{
-    PassThroughConfig, authorize, cors, delivery, dialect, fingerprint, key, limits, reconcile, scope, statuses, units,
-    upstream_tls,
+    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, reconcile, scope,
+    statuses, units, upstream_tls,
 };
 use crate::domain::fingerprint::PathForm;
 use crate::domain::path_pattern::PathPattern;
@@ -179,6 +179,7 @@ fn read_fields<'a>(
     let dialect = dialect::read(section);
     let key = key::read(&section.table("key"));
     let scope = scope::read(section, Some(&context.proofs));
+    let challenge = challenge::read(section, scope.as_ref());
     let space = section.choice("space", |word| match word {
         "path" => Some(KeySpace::Path),
         "route" => Some(KeySpace::Route),
@@ -281,6 +282,7 @@ fn read_fields<'a>(
         dialect: dialect?,
         key: key?,
         scope: scope?,
+        challenge: challenge?,
         space: space?.value,
         recipe: recipe?,
         in_flight: in_flight?.value,

@@ -46,9 +46,12 @@ const DROPPED_PREFIXES: [&str; 5] = ["oncegate-", "x-first-death-", "x-forwarded
 /// The last second, in Unix time, that an HTTP date can express: its year has four digits.
 const LAST_HTTP_DATE: u64 = 253_402_300_799;
 
-const SCOPE_NOT_TEXT: Refusal = Refusal::ScopeMissing(Cow::Borrowed(
-    "A header that identifies this message's caller has a value that is no text or cannot stand in a header field.",
-));
+const SCOPE_NOT_TEXT: Refusal = Refusal::ScopeMissing(
+    Cow::Borrowed(
+        "A header that identifies this message's caller has a value that is no text or cannot stand in a header field.",
+    ),
+    None,
+);
 const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
     StatusCode::BAD_REQUEST,
     "A header that the message's path needs is missing, present twice, or has a value that cannot stand in a path.",

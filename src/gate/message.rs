@@ -190,7 +190,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::RequestTooLarge(_)
             | Refusal::RequestTooOld
             | Refusal::ResponseCorrupt
-            | Refusal::ScopeMissing(_)
+            | Refusal::ScopeMissing(..)
             | Refusal::TokenInvalid(_)
             | Refusal::Unguarded => Self::Refused(reason),
         }

@@ -119,7 +119,7 @@ pub fn status_of_refusal(refusal: &Refusal) -> GrpcStatus {
         | Refusal::PathAmbiguous(_)
         | Refusal::RequestFromFuture
         | Refusal::RequestTooOld
-        | Refusal::ScopeMissing(_) => GrpcStatus::InvalidArgument,
+        | Refusal::ScopeMissing(..) => GrpcStatus::InvalidArgument,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Their documents are built in [`answer_shape`](super::answer_shape), in the form of the route's dialect.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -54,8 +55,9 @@ pub enum Refusal {
     ResponseCorrupt,
     /// The operation was executed, but its response was too large to store.
     ResponseNotKept,
-    /// Nothing in the request identifies its caller. The text says what was looked for.
-    ScopeMissing(Cow<'static, str>),
+    /// Nothing in the request identifies its caller. The text says what was looked for. With a value for `WWW-Authenticate`, the
+    /// answer asks for credentials.
+    ScopeMissing(Cow<'static, str>, Option<Arc<HeaderValue>>),
     /// The store cannot reserve the key.
     StoreUnavailable,
     /// The token that identifies the caller does not verify.
@@ -172,7 +174,7 @@ impl Refusal {
         Self::RequestTooOld,
         Self::ResponseCorrupt,
         Self::ResponseNotKept,
-        Self::ScopeMissing(Cow::Borrowed("")),
+        Self::ScopeMissing(Cow::Borrowed(""), None),
         Self::StoreUnavailable,
         Self::TokenInvalid(TokenFault::Malformed),
         Self::TooManyKeys(RetryAfter(1)),
@@ -225,7 +227,7 @@ impl Refusal {
                 "The record of the key cannot be read", "An earlier request with this key may have been executed, and the record of it cannot be read. It is not executed again. Ask the service what happened before you do anything else; an operator must look at the record.".into()),
             Self::ResponseNotKept => (409, "response-not-kept", Reconcile, OncegateStatus::Replayed,
                 "Executed, but the response was not stored", "The operation was executed. Its response was too large to store and went to the first caller only. Ask the service for the result.".into()),
-            Self::ScopeMissing(detail) => (400, "scope-missing", Fix, OncegateStatus::Rejected,
+            Self::ScopeMissing(detail, challenge) => (if challenge.is_some() { 401 } else { 400 }, "scope-missing", Fix, OncegateStatus::Rejected,
                 "The caller cannot be identified", (&**detail).into()),
             Self::StoreUnavailable => (503, "store-unavailable", SameKey, OncegateStatus::Rejected,
                 "The key cannot be reserved at the moment", "This request was not forwarded; an earlier one with this key may have been executed. A route that delivers later may have accepted this one. Send the same request with the same key again after Retry-After.".into()),
@@ -303,7 +305,7 @@ impl Refusal {
             | Self::RequestTooOld
             | Self::ResponseCorrupt
             | Self::ResponseNotKept
-            | Self::ScopeMissing(_)
+            | Self::ScopeMissing(..)
             | Self::TokenInvalid(_)
             | Self::Unguarded
             | Self::UpstreamBroken
@@ -326,6 +328,9 @@ impl Refusal {
         if matches!(self, Self::TokenInvalid(_)) {
             // RFC 6750 section 3.
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+        }
+        if let Self::ScopeMissing(_, Some(challenge)) = self {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::clone(challenge));
         }
         if self.closes() {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -378,7 +383,7 @@ mod tests {
             Refusal::RequestTooOld => 16,
             Refusal::ResponseCorrupt => 17,
             Refusal::ResponseNotKept => 18,
-            Refusal::ScopeMissing(_) => 19,
+            Refusal::ScopeMissing(..) => 19,
             Refusal::StoreUnavailable => 20,
             Refusal::TokenInvalid(_) => 21,
             Refusal::TooManyKeys(_) => 22,

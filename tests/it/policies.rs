@@ -2,6 +2,7 @@
 
 mod authorize;
 mod changed_fingerprints;
+mod challenges;
 mod changed_routes;
 mod cors;
 mod dialects;

@@ -63,7 +63,8 @@ pub(super) fn identify(input: &IdentityInput<'_>) -> Result<IdentitySearch, Refu
     let space = key_space(route, &head.method, head.uri.path());
     Ok(IdentitySearch::Found(RequestIdentity {
         service: Arc::clone(service),
-        scope: scope::compute_scope(salt, &route.scope, head, proofs)?,
+        scope: scope::compute_scope(salt, &route.scope, head, proofs)
+            .map_err(|refusal| scope::with_challenge(refusal, route, &head.headers))?,
         space,
         key,
     }))

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, request};
 
 use super::single_field::{AMBIGUOUS, single};
 use super::token::CallerToken;
-use crate::config::{ScopeRule, ScopeSource};
+use crate::config::{Route, ScopeRule, ScopeSource};
 use crate::domain::auth_scheme::{ChangingCredentials, find_changing, is_lone_scheme};
 use crate::domain::fingerprint::form;
 use crate::domain::scope::{Salt, Scope};
@@ -46,6 +46,21 @@ pub(in crate::gate) fn compute_scope(
     proofs: CallerProofs<'_>,
 ) -> Result<Scope, Refusal> {
     identify_caller(rule, head, proofs).map(|caller| hash(salt, &caller))
+}
+
+/// Lets a refusal ask for credentials, where the request has none in `Authorization` and its route has a challenge. Oncegate asks
+/// itself and does not pass the request on for the service's own 401: a service that does not ask would execute it unguarded.
+pub(super) fn with_challenge(refusal: Refusal, route: &Route, headers: &HeaderMap) -> Refusal {
+    let has_credentials = headers.get_all(AUTHORIZATION).iter().any(|value| {
+        let value = value.as_bytes().trim_ascii();
+        !value.is_empty() && !is_lone_scheme(value)
+    });
+    match refusal {
+        Refusal::ScopeMissing(detail, None) if !has_credentials => {
+            Refusal::ScopeMissing(detail, route.challenge.clone())
+        }
+        other => other,
+    }
 }
 
 /// Identifies the caller of a keyed request.
@@ -131,7 +146,7 @@ fn missing(rule: &ScopeRule, cause: &str, untrusted_peer: Option<IpAddr>) -> Ref
             " A `header:` part counts only from a peer in `trusted_proxies`, and this one, {peer}, is not in it."
         ));
     }
-    Refusal::ScopeMissing(detail.into())
+    Refusal::ScopeMissing(detail.into(), None)
 }
 
 /// The credentials of an `Authorization` field in one spelling: the scheme in lower case, and one space behind it (RFC
@@ -176,7 +191,7 @@ fn refuse_changing(rule: &ScopeRule, value: &[u8]) -> Result<(), Refusal> {
          `header:NAME` from a gateway that has verified the caller.",
         places(rule)
     );
-    Err(Refusal::ScopeMissing(detail.into()))
+    Err(Refusal::ScopeMissing(detail.into(), None))
 }
 
 /// The parts of a scope, as people read them.

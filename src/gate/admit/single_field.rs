@@ -7,9 +7,10 @@ use http::{HeaderMap, HeaderValue};
 use crate::protocol::refusal::Refusal;
 
 /// With two values, nobody can tell which one the service would believe.
-pub(super) const AMBIGUOUS: Refusal = Refusal::ScopeMissing(Cow::Borrowed(
-    "A field, cookie or parameter that identifies the caller was sent more than once.",
-));
+pub(super) const AMBIGUOUS: Refusal = Refusal::ScopeMissing(
+    Cow::Borrowed("A field, cookie or parameter that identifies the caller was sent more than once."),
+    None,
+);
 
 /// The one value of a field that names the caller.
 pub(super) fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Result<Option<&'a HeaderValue>, Refusal> {

@@ -202,10 +202,12 @@ pub(super) const PAGES: [ProblemPage; 27] = [
                 it has none of the fields, cookies or parameters that this route reads. Or its credentials differ with each \
                 try, as those of `Digest` do, and a retry would be another caller.",
         executed: "No. The request was not forwarded.",
-        client: "Send what `detail` names, as the API documents it: mostly an `Authorization` field.",
+        client: "Send what `detail` names, as the API documents it: mostly an `Authorization` field. A 401 asks for it in \
+                 `WWW-Authenticate`.",
         operator: "If callers identify themselves in another way, name it in the route's `scope`. A `header:` part \
                    counts only from a peer in `trusted_proxies`. If there really is one caller only, \
-                   `scope = [\"none\"]` says so.",
+                   `scope = [\"none\"]` says so. For clients that send credentials only when a 401 asks for them, write the \
+                   route's `challenge`.",
     },
     ProblemPage {
         slug: "store-unavailable",
