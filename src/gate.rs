@@ -64,6 +64,7 @@ pub mod outcome;
 mod oversize;
 pub mod pass;
 mod render;
+pub mod renewed_scope;
 mod reserve;
 mod response_context;
 pub mod routing;
@@ -244,7 +245,14 @@ impl Gate {
                     self.instance.observability.count_unguarded(method, passing.request.uri().path(), key_field);
                 }
                 context.continue_trace(passing.request.headers_mut());
-                let mut response = context.timed(TraceStage::Upstream, pin!(pass::pass(passing))).await?;
+                let (uri, headers) = (passing.request.uri(), passing.request.headers());
+                let sent = live.router.renewable().and_then(|parts| parts.keep(uri, headers));
+                let passed = pass::pass(passing, |_, response| {
+                    if let Some(sent) = sent {
+                        sent.note_renewals(response);
+                    }
+                });
+                let mut response = context.timed(TraceStage::Upstream, pin!(passed)).await?;
                 context.mark_observed(response.headers_mut());
                 Ok(response)
             }

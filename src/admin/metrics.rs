@@ -91,6 +91,7 @@ impl AdminListener {
             instance: self.instance.instance_lease.id(),
             callers: observability.callers(CALLERS_MAX),
             unguarded: observability.unguarded(usize::MAX),
+            renewed: observability.metrics.scope_renewals.list(),
         }
     }
 }

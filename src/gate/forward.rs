@@ -55,6 +55,17 @@ enum UpstreamOutcome {
     Oversize(OversizeResponse),
 }
 
+impl UpstreamOutcome {
+    /// The fields of the response, if there is one.
+    fn response_fields(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::Answered(answer) => Some(&answer.response.headers),
+            Self::Oversize(oversize) => Some(&oversize.head.headers),
+            Self::NeverSent(_) | Self::NoResponse(..) | Self::NotSent(_) => None,
+        }
+    }
+}
+
 /// A whole response of the service.
 struct ServiceAnswer {
     response: StoredResponse,
@@ -98,7 +109,8 @@ impl Gate {
         may_send: SendCheck<'_>,
     ) -> Outcome {
         let GuardedRequest { reserve_request, head, body, share: _share, origin, active, .. } = *guarded;
-        let ActiveRoute { route, upstream, latency, .. } = active;
+        let ActiveRoute { route, upstream, latency, renewable, .. } = active;
+        let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
         let (record, number) = (reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
         let is_call = fields::is_grpc(&head.headers);
@@ -110,16 +122,19 @@ impl Gate {
         context.continue_trace(request.headers_mut());
         context.with_trace(|trace| trace.note_attempt(number));
         let attempt = RunningAttempt::new(&self.instance, lease, entry);
-        let sent = Instant::now();
+        let began = Instant::now();
         // A reload since the reservation may have given the route more time than the store waits for the attempt.
         let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
-        let deadline = sent + route.upstream_timeout.min(reserved_time);
+        let deadline = began + route.upstream_timeout.min(reserved_time);
         let outcome =
             call(&upstream, (&mut request, is_call), deadline, &route, may_send, &self.instance.response_bodies).await;
-        let took = sent.elapsed();
+        let took = began.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
-        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, sent, took));
+        context.with_trace(|trace| trace.note_stage(TraceStage::Upstream, began, took));
+        if let (Some(sent), Some(response)) = (sent, outcome.response_fields()) {
+            sent.note_renewals(response);
+        }
         let (refusal, settlement, entry) = match outcome {
             UpstreamOutcome::Answered(answer) => {
                 return self.settle_answer(answer, attempt, &route, &reserve_request, context).await;

@@ -40,7 +40,8 @@ impl Gate {
     /// Streams the request to the service, and compares a copy of it in the background.
     pub(super) async fn observe(self: &Arc<Self>, observed: ObservedRequest) -> Result<Response<Body>, Refusal> {
         let ObservedRequest { head, mut body, origin, active, config, tie, is_foretold } = observed;
-        let ActiveRoute { route, upstream, token_verifier, metrics, .. } = active;
+        let ActiveRoute { route, upstream, token_verifier, metrics, renewable, .. } = active;
+        let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
         let mut headers = head.headers.clone();
         pass::prepare_streaming(&mut headers, &mut body, &origin, Some(&route));
         let (body, copy) = Body::teed(body, route.max_request_body, self.instance.bodies.share());
@@ -73,11 +74,14 @@ impl Gate {
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
         let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
-        let passed = pass::pass_and_inspect(passing, |status, headers| {
+        let passed = pass::pass(passing, |status, headers| {
             // The trailers of a call pass on without being read.
             let status = grpc::status_in_head(is_call, status, headers);
             let (verdict, ttl) = ServiceDirectives::parse(headers).apply(&policy, status, headers);
             send_verdict((verdict, ttl, status));
+            if let Some(sent) = &sent {
+                sent.note_renewals(headers);
+            }
         });
         passed.await.inspect_err(|refusal| {
             if matches!(refusal, Refusal::Overloaded(_) | Refusal::UpstreamUnreachable(_)) {

@@ -79,14 +79,9 @@ fn closes_connection(response: &Response<PooledBody>) -> bool {
     lists(b"close") || (response.version() == Version::HTTP_10 && !lists(b"keep-alive"))
 }
 
-/// Streams a request to the service and the response back. The work ends with its client: the connection drops this future
-/// when the client is gone.
-pub async fn pass(passing: Box<PassThroughRequest>) -> Result<Response<Body>, Refusal> {
-    pass_and_inspect(passing, |_, _| ()).await
-}
-
-/// Passes the request like [`pass`], and calls `inspect` with the status and all fields of the response.
-pub async fn pass_and_inspect(
+/// Streams a request to the service and the response back, and calls `inspect` with the status and all fields of the response. The
+/// work ends with its client: the connection drops this future when the client is gone.
+pub async fn pass(
     passing: Box<PassThroughRequest>,
     inspect: impl FnOnce(StatusCode, &HeaderMap),
 ) -> Result<Response<Body>, Refusal> {

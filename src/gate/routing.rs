@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::Method;
 
 use super::authorize::Authorizer;
+use super::renewed_scope::RenewableParts;
 use crate::config::{Config, Route};
 use crate::domain::route_table::{RouteMatch, RouteTable};
 use crate::instance::latency::{LatencyEwma, RouteLatencies};
@@ -30,6 +31,8 @@ pub struct ActiveRoute {
     pub latency: Arc<LatencyEwma>,
     /// The route's metrics.
     pub metrics: Arc<RouteMetrics>,
+    /// The parts of scopes that its service can renew; `None` where there are none.
+    pub renewable: Option<Arc<RenewableParts>>,
 }
 
 /// The routes by method and path; the most specific path wins.
@@ -38,6 +41,7 @@ pub struct Router {
     /// The same if each observed route enforced.
     foretold: RouteTable<ActiveRoute>,
     names: HashMap<Arc<str>, ActiveRoute>,
+    renewable: Option<Arc<RenewableParts>>,
 }
 
 impl Router {
@@ -50,6 +54,7 @@ impl Router {
         permissions: &Arc<ReplayPermissions>,
         token_verifier: Option<&Arc<TokenVerifier>>,
     ) -> Self {
+        let renewable = RenewableParts::of(config, &metrics.scope_renewals);
         let mut pools: HashMap<_, UpstreamClient> = HashMap::new();
         let (mut table, mut foretold) = (RouteTable::default(), RouteTable::default());
         let mut names = HashMap::new();
@@ -72,13 +77,19 @@ impl Router {
                 token_verifier: token_verifier.filter(|_| route.scope.reads_token()).cloned(),
                 latency: latencies.route(&route.name),
                 metrics: metrics.route_metrics(&route.name, route.path.to_string().into()),
+                renewable: renewable.clone(),
             };
             let (methods, host, path) = (&route.methods, route.host.as_deref(), &route.path);
             table.insert(methods, host, path, route.guarded_spelling(), &active);
             foretold.insert(methods, host, path, route.foretold_spelling(), &active);
             names.extend(route.names().map(|name| (Arc::clone(name), active.clone())));
         }
-        Self { table, foretold, names }
+        Self { table, foretold, names, renewable }
+    }
+
+    /// The parts of all routes' scopes that a service can renew.
+    pub(super) fn renewable(&self) -> Option<&RenewableParts> {
+        self.renewable.as_deref()
     }
 
     /// The route of a request.

@@ -26,8 +26,10 @@ use crate::telemetry::metrics::{
 use crate::telemetry::process::ProcessCollector;
 use crate::telemetry::traces;
 
+pub use scope_renewals::{RenewedPart, ScopeRenewals};
 pub use unknown_keys::UnknownKeys;
 
+mod scope_renewals;
 mod unknown_keys;
 
 /// All metrics of this process. Each field is a metric, and is counted where the event happens.
@@ -46,6 +48,8 @@ pub struct Metrics {
     pub unguarded: Counters<MethodLabel>,
     /// Those of them that carried a key.
     pub unguarded_keys: Counters<MethodLabel>,
+    /// Responses that have given parts of scopes another value.
+    pub scope_renewals: ScopeRenewals,
     /// Records that were found without the store.
     pub cache_hits: Counters<CacheTier>,
     /// The shared cache.
@@ -118,6 +122,7 @@ impl Metrics {
             upstream_duration: Histogram::default(),
             unguarded: Counters::default(),
             unguarded_keys: Counters::default(),
+            scope_renewals: ScopeRenewals::default(),
             cache_hits: Counters::default(),
             shared_cache: SharedCacheMetrics::default(),
             overloaded: Counters::default(),
@@ -172,6 +177,7 @@ impl Metrics {
         m.register(name("shared_cache_connected"), "1 while the server of the shared cache is connected", self.shared_cache.connected.clone());
         m.register(name("unguarded"), "State-changing requests that were forwarded unguarded", self.unguarded.clone());
         m.register(name("unguarded_keys"), "State-changing requests with a key that were forwarded unguarded", self.unguarded_keys.clone());
+        m.register(name("scope_renewals"), "Responses that have given a part of a route's scope another value than their request had", self.scope_renewals.clone());
         m.register(name("connections"), "Open connections of clients", self.connections.clone());
         m.register(name("held_body_bytes"), "Bytes of request and response bodies in memory", self.held_body_bytes.clone());
         m.register(name("overloaded"), "Requests and connections that were refused because a limit was reached", self.overloaded.clone());

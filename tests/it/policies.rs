@@ -23,6 +23,7 @@ mod narrower_rules;
 mod observe;
 mod protocols;
 pub mod reload;
+mod renewed_scopes;
 mod routes;
 mod scopes;
 mod spellings;

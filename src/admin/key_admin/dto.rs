@@ -12,6 +12,7 @@ use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
+use crate::instance::metrics::RenewedPart;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
 use crate::store::admin::{AuditEntry, Cursor, KeyCounts, KeyEntry, KeysWithoutRoute, ListOrder};
 
@@ -112,6 +113,8 @@ pub struct InstanceStats {
     pub callers: Vec<RepeatingCaller>,
     /// State-changing requests that no route guards, the most frequent first.
     pub unguarded: Vec<UnguardedPath>,
+    /// The parts of scopes that services have renewed.
+    pub renewed: Vec<RenewedPart>,
 }
 
 /// A change of one key that was carried out.

@@ -171,7 +171,7 @@ fn render_stats(stats: &KeyStats) -> Value {
         "without_route": without_route.collect::<Vec<_>>(),
         "sample": { "rows": stats.counts.sampled, "share": stats.counts.share },
     });
-    if let Some(InstanceStats { instance, callers, unguarded }) = &stats.instance {
+    if let Some(InstanceStats { instance, callers, unguarded, renewed }) = &stats.instance {
         let callers = callers.iter().map(|caller| {
             json!({
                 "scope": caller.scope.to_string(),
@@ -188,7 +188,11 @@ fn render_stats(stats: &KeyStats) -> Value {
                 "at_most_more": path.at_most_more,
             })
         });
+        let renewed = renewed
+            .iter()
+            .map(|part| json!({ "route": &*part.route, "part": &*part.part, "responses": part.responses }));
         rendered["callers"] = callers.collect();
+        rendered["renewed_scope_parts"] = renewed.collect();
         rendered["unguarded"] = unguarded.collect();
         rendered["instance"] = instance.to_string().into();
     }

@@ -17,6 +17,7 @@ use crate::body::Body;
 use crate::domain::execution_risk::ActionKind;
 use crate::domain::fingerprint::form::escape;
 use crate::domain::state::StateKind;
+use crate::instance::metrics::RenewedPart;
 use crate::store::admin::KeyFilter;
 
 /// The number of dead keys that the overview shows, at most; the same for unknown keys.
@@ -94,6 +95,8 @@ struct OverviewPage {
     trouble: Option<String>,
     waiting: Vec<WaitingKeys>,
     stats: Option<StatsView>,
+    /// Parts of scopes that services have renewed.
+    renewed: Vec<RenewedPart>,
     log: Option<AuditLogView>,
 }
 
@@ -150,8 +153,10 @@ impl Visit<'_> {
         );
         let problems = [dead.as_ref().err(), unknown.as_ref().err(), stats.as_ref().err(), log.as_ref().err()];
         let trouble = problems.into_iter().flatten().next().map(|problem| problem.detail.clone());
+        let mut seen = self.admin.instance_stats();
+        let renewed = std::mem::take(&mut seen.renewed);
         let stats = stats.ok().map(|mut stats| {
-            stats.instance = Some(self.admin.instance_stats());
+            stats.instance = Some(seen);
             StatsView::from(stats)
         });
         let lists = [(StateKind::Dead, "Dead", dead), (StateKind::Unknown, "Unknown outcome", unknown)];
@@ -163,7 +168,8 @@ impl Visit<'_> {
             Some(WaitingKeys { state, title, explanation, keys, count, more: next_cursor.is_some() })
         });
         let (waiting, log) = (waiting.collect(), log.ok().map(AuditLogView::from));
-        render_page(StatusCode::OK, &OverviewPage { frame: self.build_frame().await, trouble, waiting, stats, log })
+        let frame = self.build_frame().await;
+        render_page(StatusCode::OK, &OverviewPage { frame, trouble, waiting, stats, renewed, log })
     }
 
     /// Shows the keys that fit a filter, or leads to the one with an id.
@@ -267,7 +273,11 @@ mod tests {
     use crate::instance::observability::{RepeatingCaller, UnguardedPath};
     use crate::store::admin::KeyCounts;
 
-    fn render_overview(callers: Vec<RepeatingCaller>, unguarded: Vec<UnguardedPath>) -> String {
+    fn render_overview(
+        callers: Vec<RepeatingCaller>,
+        unguarded: Vec<UnguardedPath>,
+        renewed: Vec<RenewedPart>,
+    ) -> String {
         let frame = Frame {
             service: "shop".into(),
             instance: "ab".into(),
@@ -284,16 +294,21 @@ mod tests {
             service: "shop".into(),
             counts: KeyCounts { counts: Vec::new(), sampled: 0, share: 1.0 },
             without_route: Vec::new(),
-            instance: Some(InstanceStats { instance: InstanceId::from_random(1), callers, unguarded }),
+            instance: Some(InstanceStats {
+                instance: InstanceId::from_random(1),
+                callers,
+                unguarded,
+                renewed: Vec::new(),
+            }),
         };
-        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats.into()), log: None }
+        OverviewPage { frame, trouble: None, waiting: Vec::new(), stats: Some(stats.into()), renewed, log: None }
             .render()
             .unwrap()
     }
 
     #[test]
     fn unguarded_requests_and_repeating_callers_are_shown_where_there_are_some() {
-        let page = render_overview(Vec::new(), Vec::new());
+        let page = render_overview(Vec::new(), Vec::new(), Vec::new());
         assert!(
             !page.contains("Coverage") && page.contains("Not ready") && page.contains("store: &#60;away&#62;"),
             "{page}"
@@ -307,7 +322,11 @@ mod tests {
             at_most_more: 0,
         };
         let keyless = UnguardedPath { path: "/v2".into(), with_key: 0, ..path.clone() };
-        let page = render_overview(vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }], vec![path, keyless]);
+        let page = render_overview(
+            vec![RepeatingCaller { scope, duplicates: 3, mismatches: 2 }],
+            vec![path, keyless],
+            Vec::new(),
+        );
         for words in [
             "Coverage",
             "DELETE /v1/&#60;b&#62;",
@@ -320,5 +339,10 @@ mod tests {
         }
         assert!(page.contains(&format!("/keys?scope={scope}")), "{page}");
         assert_eq!(page.matches("with a key</strong>").count(), 1, "{page}");
+        let renewed = RenewedPart { route: "pay".into(), part: "cookie:s<id>".into(), responses: 1 };
+        let page = render_overview(Vec::new(), Vec::new(), vec![renewed]);
+        for words in ["Coverage", "pay cookie:s&#60;id&#62;", "1 response<"] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
     }
 }

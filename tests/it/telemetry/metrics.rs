@@ -366,13 +366,13 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
             &[
                 "claim_probes",
                 "count_live_keys",
-                "move_live_keys",
                 "enqueue",
                 "extend_deadline",
                 "find",
                 "give_up",
                 "list_in_flight",
                 "list_settled_keys",
+                "move_live_keys",
                 "pick_up",
                 "ping",
                 "reap",
@@ -387,6 +387,8 @@ async fn every_label_value_is_fixed_or_a_route_name_and_no_token_is_needed() {
             ],
         ),
         ("direction", &["backward", "forward"]),
+        // The parts of the default scope, as the configuration names them.
+        ("part", &["authorization", "header:x-api-key"]),
         (
             "reason",
             &[
@@ -454,6 +456,7 @@ async fn metric_names_are_the_documented_ones_and_pass_promtool() {
         "unguarded_total",
         "unguarded_keys_total",
         "rate_limited_total",
+        "scope_renewals_total",
         "overloaded_total",
         "held_body_bytes",
         "admin_denied_total",
