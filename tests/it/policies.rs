@@ -1,8 +1,8 @@
 //! The effect of every route setting.
 
 mod authorize;
-mod changed_fingerprints;
 mod challenges;
+mod changed_fingerprints;
 mod changed_routes;
 mod cors;
 mod dialects;
