@@ -434,6 +434,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 }
 
 mod consumers;
+mod fingerprint;
 mod routes;
 mod slips;
 mod wording;
