@@ -370,7 +370,7 @@ async fn an_observed_request_is_logged_with_what_an_operator_finds_its_client_by
         ["-", "key-reused", "key-missing", "key-invalid", ambiguous, method, "-", "scope-missing"],
         "{lines:?}"
     );
-    let prefix = "a-long-k";
+    let prefix = "a-long-k…";
     assert_eq!(key, [prefix, prefix, "-", "-", prefix, prefix, prefix, prefix]);
     assert!(client.iter().zip(&refused).all(|(client, refused)| (*client == "127.0.0.1") == (*refused != "-")));
     let (scope, record) = (texts("scope"), texts("record"));
