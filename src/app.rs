@@ -80,9 +80,9 @@ impl fmt::Display for StartError {
             Self::AdminToken(error) => error.fmt(f),
             Self::Lease(_) => f.write_str("the store gave no lease"),
             Self::Salt(error) => error.fmt(f),
-            Self::StoreFailed => {
-                f.write_str("the store's file failed; the attempts that ran are unknown at the next start")
-            }
+            Self::StoreFailed => f.write_str(
+                "the store's file failed, as the log says; the attempts that ran are unknown at the next start with it",
+            ),
         }
     }
 }

@@ -39,6 +39,7 @@ pub(super) use schema::newest_step;
 mod admin;
 mod deliveries;
 mod file;
+mod file_watch;
 mod open_error;
 mod probes;
 mod salts;
@@ -88,7 +89,7 @@ impl InlineDatabase {
 /// # Errors
 /// [`OpenError`].
 pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Store>, InlineDatabase), OpenError> {
-    let mut db = file::memory()?;
+    let mut db = file::memory()?.db;
     schema::prepare(&mut db, None, true)?;
     // A simulation executes few statements of each kind, and need not plan each anew for its values.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
@@ -107,19 +108,19 @@ pub(super) async fn open(path: Option<&Path>, settings: &StoreSettings) -> Resul
 
 async fn open_with(path: Option<&Path>, settings: &StoreSettings, clock: Clock) -> Result<Sqlite, OpenError> {
     let (path, migrate) = (path.map(Path::to_owned), settings.migrate);
-    let (db, interrupted) = run_blocking(move || {
-        let mut db = match &path {
+    let (database, interrupted) = run_blocking(move || {
+        let mut database = match &path {
             Some(path) => file::open(path)?,
             None => file::memory()?,
         };
-        schema::prepare(&mut db, path.as_deref(), migrate)?;
-        let interrupted = statements::mark_interrupted_unknown(&db, clock())
+        schema::prepare(&mut database.db, path.as_deref(), migrate)?;
+        let interrupted = statements::mark_interrupted_unknown(&database.db, clock())
             .map_err(|failure| OpenError::Missing(Box::new(StoreError::from(failure))))?;
-        Ok((db, interrupted.into_iter().map(log_interrupted).collect()))
+        Ok((database, interrupted.into_iter().map(log_interrupted).collect()))
     })
     .await?;
     let failed = CancellationToken::new();
-    let started = writer::start(db, clock, failed.clone());
+    let started = writer::start(database, clock, failed.clone());
     let (inbox, thread) = started.map_err(|source| OpenError::Missing(Box::new(source)))?;
     let executor = Executor::Writer { inbox, thread: Some(thread) };
     Ok(Sqlite { timeout: settings.timeout, executor, failed, interrupted: Mutex::new(interrupted) })

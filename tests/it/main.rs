@@ -20,6 +20,7 @@ mod bypass;
 mod consumers;
 
 mod store_contract;
+mod store_file;
 mod store_outage;
 mod store_postgres;
 mod store_schema;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::file_watch::{FileWatch, LOG_BYTES_KEPT, Stamp, log_path};
 use super::open_error::open_error;
 use super::{run_blocking, schema};
 use crate::seeded_bug::SeededBug;
@@ -19,12 +20,18 @@ const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// would make a restart slow; their damage is reported when SQLite reads it.
 const CHECKED_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// The size to which a larger write-ahead log is truncated.
-const LOG_BYTES_KEPT: i64 = 64 * 1024 * 1024;
+/// An open database. The fields are dropped in this order.
+pub(super) struct Database {
+    pub db: Connection,
+    /// `None` for a database in memory.
+    pub watch: Option<FileWatch>,
+}
 
 /// Opens the file, and creates it if it does not exist. No other process can open it until the connection is closed.
-pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
     let refused = |source| open_error(path, source);
+    let missing = |source: std::io::Error| OpenError::Missing(Box::new(source));
+    refuse_log_without_file(path)?;
     // Created here and not by SQLite, with a mode that lets nobody else read it. The log inherits the file's mode.
     let file = OpenOptions::new()
         .read(true)
@@ -33,8 +40,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
         .truncate(false)
         .mode(0o600)
         .open(path)
-        .and_then(|file| file.metadata())
-        .map_err(|source| OpenError::Missing(Box::new(source)))?;
+        .map_err(missing)?;
+    let length = file.metadata().map_err(missing)?.len();
     let db = connect(path)?;
     db.pragma_update(None, "locking_mode", "exclusive").map_err(refused)?;
     // Fails at once where another process has the file. After `locking_mode`, so that the log needs no shared memory.
@@ -44,28 +51,46 @@ pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
     }
     // From here on the file is locked until the connection is closed.
     db.execute_batch("begin exclusive; commit").map_err(refused)?;
-    if file.len() > 0 {
+    if length > 0 {
         recognise(&db, path)?;
-        check(&db, path, file.len())?;
+        check(&db, path, length)?;
     }
     configure(&db).map_err(refused)?;
+    let stamp = Stamp::write(&db).map_err(refused)?;
     // After a crash the log may hold data that is not on the disk yet. The checkpoint writes and syncs it.
     db.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())).map_err(refused)?;
-    Ok(db)
+    let watch = FileWatch::new(file, path, stamp).map_err(missing)?;
+    Ok(Database { db, watch: Some(watch) })
+}
+
+/// Refuses to begin a new file beside the log of one that is missing or empty: that log shows that the file went away while a
+/// process had it open, and SQLite would delete it.
+fn refuse_log_without_file(path: &Path) -> Result<(), OpenError> {
+    let length = |path: &Path| path.metadata().map_or(0, |file| file.len());
+    let log = log_path(path);
+    if length(path) > 0 || length(&log) == 0 {
+        return Ok(());
+    }
+    let source = format!(
+        "it is missing or empty, and its log {} is there: somebody has removed, moved or emptied it while a process had it open. \
+         Put the file back; or remove the log too, and retries of all earlier keys are executed again",
+        log.display()
+    );
+    Err(OpenError::Damaged { path: path.to_owned(), source: source.into() })
 }
 
 /// Opens a database in memory.
-pub(super) fn memory() -> Result<Connection, OpenError> {
+pub(super) fn memory() -> Result<Database, OpenError> {
     let missing = |source| OpenError::Missing(Box::new(source));
     let db = Connection::open_in_memory().map_err(missing)?;
     configure(&db).map_err(missing)?;
-    Ok(db)
+    Ok(Database { db, watch: None })
 }
 
 /// See [`crate::store::migrate()`].
 pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
     let path = path.to_owned();
-    run_blocking(move || schema::apply(&mut open(&path)?, Some(&path))).await
+    run_blocking(move || schema::apply(&mut open(&path)?.db, Some(&path))).await
 }
 
 /// See [`crate::store::pending()`].
@@ -136,12 +161,12 @@ mod tests {
     #[test]
     fn a_connection_writes_through_to_the_disk_and_notices_damage() {
         let folder = tempfile::tempdir().unwrap();
-        let db = open(&folder.path().join("store.db")).unwrap();
+        let Database { db, .. } = &open(&folder.path().join("store.db")).unwrap();
         let setting = |name: &str| db.query_row(&format!("pragma {name}"), [], |row| row.get::<_, i64>(0)).unwrap();
         // 2 is `full` and `memory`.
         let expected = [
             ("synchronous", 2),
-            ("journal_size_limit", LOG_BYTES_KEPT),
+            ("journal_size_limit", 64 * 1024 * 1024),
             ("cell_size_check", 1),
             ("trusted_schema", 0),
             ("temp_store", 2),

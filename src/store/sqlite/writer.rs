@@ -5,7 +5,12 @@
 //! disk never got, and build on it. So an I/O error ends the store: every later job is refused, the process ends, and the
 //! next one's opening writes the whole log to the disk before it answers anything. A full disk is different: SQLite
 //! rolls the transaction back, and the next one may find room.
+//!
+//! Files that somebody else has removed, replaced or truncated end the store like an I/O error. The writer looks after each
+//! transaction and before it answers: no write is acknowledged that the next process cannot read. A heartbeat is a
+//! transaction, so an idle process notices it too.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -13,6 +18,8 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::file::Database;
+use super::file_watch::{FileChange, FileWatch};
 use super::{Clock, Urgency};
 use crate::domain::response::CorruptRow;
 use crate::store::StoreError;
@@ -24,6 +31,8 @@ use crate::store::reply::{self, ReplySender};
 pub(super) enum SqliteFailure {
     /// A row does not decode.
     Corrupt(CorruptRow),
+    /// Somebody else has changed the files.
+    FileChanged(FileChange),
     /// SQLite's error. Shared, because a transaction fails as one.
     Sqlite(Arc<rusqlite::Error>),
 }
@@ -50,6 +59,7 @@ impl From<SqliteFailure> for StoreError {
     fn from(failure: SqliteFailure) -> Self {
         match failure {
             SqliteFailure::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            SqliteFailure::FileChanged(change) => Self::Failed(Box::new(change)),
             SqliteFailure::Sqlite(error) if is_fatal(&error) => Self::Failed(Box::new(error)),
             SqliteFailure::Sqlite(error) => Self::Unavailable(Box::new(error)),
         }
@@ -62,7 +72,7 @@ pub(super) struct WriterInbox(Arc<BatchQueue<Box<dyn WriterJob>>>);
 /// Starts the writer. It ends when the inbox is closed and empty, and closes the database. It cancels `failed` after an error
 /// that ends the store.
 pub(super) fn start(
-    db: Connection,
+    mut database: Database,
     clock: Clock,
     failed: CancellationToken,
 ) -> std::io::Result<(WriterInbox, JoinHandle<()>)> {
@@ -70,7 +80,7 @@ pub(super) fn start(
     let inbox = WriterInbox(queue.clone());
     let writer = thread::Builder::new().name("oncegate-store".to_owned()).spawn(move || {
         let queue = AbandonOnDrop(queue);
-        serve(&queue.0, &db, clock, &failed);
+        serve(&queue.0, &mut database, clock, &failed);
     })?;
     Ok((inbox, writer))
 }
@@ -106,23 +116,41 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-fn serve(queue: &BatchQueue<Box<dyn WriterJob>>, db: &Connection, clock: Clock, failed: &CancellationToken) {
+fn serve(queue: &BatchQueue<Box<dyn WriterJob>>, database: &mut Database, clock: Clock, failed: &CancellationToken) {
     let mut fatal: Option<SqliteFailure> = None;
     while let Some(mut batch) = queue.blocking_batch() {
         let committed = match &fatal {
             Some(failure) => Err(failure.clone()),
-            None => transact(db, &mut batch, clock),
+            None => transact_and_look(database, &mut batch, clock),
         };
-        if let (Err(SqliteFailure::Sqlite(error)), None) = (&committed, &fatal)
-            && is_fatal(error)
+        if let (Err(failure), None) = (&committed, &fatal)
+            && let Some(error) = failure.fatal_error()
         {
-            tracing::error!(%error, "the store's file failed; nothing is stored any more, and this process ends");
+            let path = database.watch.as_ref().map_or(Path::new(""), FileWatch::path).display();
+            tracing::error!(%path, %error, "the store's file failed; nothing is stored any more, and this process ends");
+            // Before the process begins to end.
+            if let (SqliteFailure::FileChanged(change), Some(watch)) = (failure, &database.watch) {
+                watch.salvage(*change, &database.db);
+            }
             failed.cancel();
-            fatal = committed.as_ref().err().cloned();
+            fatal = Some(failure.clone());
         }
         for operation in batch {
             operation.send_answer(committed.clone());
         }
+    }
+}
+
+/// Executes the batch, and looks for a change of the files before anything of it is answered, whatever became of it.
+fn transact_and_look(
+    database: &mut Database,
+    batch: &mut [Box<dyn WriterJob>],
+    clock: Clock,
+) -> Result<(), SqliteFailure> {
+    let committed = transact(&database.db, batch, clock);
+    match database.watch.as_mut().map(|watch| watch.check()) {
+        Some(Err(change)) => Err(SqliteFailure::FileChanged(change)),
+        Some(Ok(())) | None => committed,
     }
 }
 
@@ -140,6 +168,17 @@ fn transact(db: &Connection, batch: &mut [Box<dyn WriterJob>], clock: Clock) -> 
         }
     }
     Ok(transaction.commit()?)
+}
+
+impl SqliteFailure {
+    /// The error, if it ends the store.
+    fn fatal_error(&self) -> Option<&dyn std::error::Error> {
+        match self {
+            Self::FileChanged(change) => Some(change),
+            Self::Sqlite(error) if is_fatal(error) => Some(&**error),
+            Self::Corrupt(_) | Self::Sqlite(_) => None,
+        }
+    }
 }
 
 fn is_fatal(error: &rusqlite::Error) -> bool {
@@ -229,7 +268,7 @@ mod tests {
     fn started() -> (WriterInbox, JoinHandle<()>) {
         let db = Connection::open_in_memory().unwrap();
         db.execute_batch("create table t (n integer check (n < 100), filling blob)").unwrap();
-        start(db, || 0, CancellationToken::new()).unwrap()
+        start(Database { db, watch: None }, || 0, CancellationToken::new()).unwrap()
     }
 
     async fn call<T: Send + 'static>(
