@@ -9,6 +9,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -24,6 +26,10 @@ const STAMP_OFFSET: u64 = 60;
 /// The length of the log's header, and how it begins, see <https://www.sqlite.org/fileformat2.html#wal_file_format>.
 const LOG_HEADER_BYTES: u64 = 32;
 const LOG_MAGIC: [u8; 3] = [0x37, 0x7f, 0x06];
+
+/// The looks at a truncated file, to see whether it gets other contents. `cp` writes the header first.
+const REFILL_LOOKS: usize = 10;
+const REFILL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The way in which the files have changed behind the process's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +184,7 @@ impl FileWatch {
                     self.set_log_aside();
                 }
             }
+            FileChange::Truncated if self.is_refilled() => self.set_log_aside(),
             // The log stays beside the path: the next start refuses a log without its file.
             FileChange::Gone | FileChange::Truncated | FileChange::LogTruncated => {}
         }
@@ -191,6 +198,15 @@ impl FileWatch {
     fn has_log_header(&self, length: u64) -> bool {
         let mut begins = [0; LOG_MAGIC.len()];
         length < LOG_HEADER_BYTES || self.log.read_exact_at(&mut begins, 0).is_err() || begins == LOG_MAGIC
+    }
+
+    /// Whether the truncated file gets other contents: `cp` truncates the file that it overwrites, and then fills it.
+    #[expect(clippy::disallowed_methods, reason = "no event tells that somebody fills a file")]
+    fn is_refilled(&self) -> bool {
+        (0..REFILL_LOOKS).any(|_| {
+            thread::sleep(REFILL_PAUSE);
+            self.read_stamp().is_ok_and(|stamp| stamp != self.stamp)
+        })
     }
 
     /// Renames the log at the path, if there is one. The next start would apply it to a file that it does not belong to.
