@@ -106,6 +106,9 @@ const ACTOR: &str = "x-oncegate-actor";
 /// The request header with the service that the client means: an address alone does not say.
 pub const SERVICE: &str = "x-oncegate-service";
 
+/// The answer to questions about keys until the schema of the store is known.
+const NOT_JOINED: &str = "the store was away when this instance started, and has not been reached since";
+
 /// The name in the response of `/healthz`. Clients check it before they send a token: another program may listen there.
 pub const NAME: &str = "oncegate";
 
@@ -164,6 +167,9 @@ impl AdminListener {
     }
 
     async fn call(&self, endpoint: Endpoint, request: Request<RequestBody>, peer: IpAddr) -> Response<Body> {
+        if matches!(endpoint, Endpoint::Keys(_) | Endpoint::Service(_)) && !self.instance.joined.is_cancelled() {
+            return refuse(&ApiProblem::new(ProblemCode::StoreUnavailable, NOT_JOINED));
+        }
         let (status, body) = match endpoint {
             Endpoint::Health => (StatusCode::OK, json!({ "status": "alive", "name": NAME })),
             Endpoint::Drain => self.drain(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::tokens::{AdminTokens, TokenFileError};
 use crate::admin::{self, AdminListener};
-use crate::cache::shared::SharedCache;
 use crate::config::{self, Config, StartExposure, StoreLocation};
 use crate::consumers;
 use crate::domain::stored_salt::SaltError;
@@ -27,16 +27,18 @@ use crate::instance::Instance;
 use crate::seeded_bug::SeededBug;
 use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::salts::OpenSaltError;
-use crate::store::{self, OpenError};
+use crate::store::{self, OpenError, OpenedStore};
 use crate::tasks::issuer_keys::IssuerKeysReader;
 use crate::telemetry::traces::export::{self, SpanExporter};
 use crate::upstream::connection_slots::UpstreamSlots;
 use assembly::Assembly;
 use framing_guard::FramingTimeouts;
+use joining::Joining;
 use reload::ConfigSource;
 
 pub mod assembly;
 mod file_descriptors;
+mod joining;
 mod key_changes;
 mod keyed_route;
 pub mod reload;
@@ -100,6 +102,19 @@ impl std::error::Error for StartError {
     }
 }
 
+impl StartError {
+    /// Whether the store was away, and may be there later.
+    fn is_outage(&self) -> bool {
+        match self {
+            Self::Store(_, error) => matches!(error, OpenError::Away(_)),
+            Self::Lease(error) | Self::Salt(OpenSaltError::Store(error)) => {
+                matches!(error, store::StoreError::TimedOut | store::StoreError::Unavailable(_))
+            }
+            Self::Listen(..) | Self::Machine(_) | Self::AdminToken(_) | Self::Salt(_) | Self::StoreFailed => false,
+        }
+    }
+}
+
 /// The signals that stop the parts, in the order in which they are sent.
 #[derive(Clone, Default)]
 struct ShutdownSignals {
@@ -129,38 +144,41 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let hangups = reload::listen_for_hangups().map_err(StartError::Machine)?;
     let config = Arc::new(config);
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
-    let store = store::open(&(&config.store).into())
+    let OpenedStore { store, preparation } = store::open_unprepared(&(&config.store).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
     let store = EncryptedStore::new(store, Encryption::from(&*config));
     let slots = UpstreamSlots::new(shares.each_upstream);
-    let Assembly { instance, spans, shared_cache_task } = assembly::assemble(&config, &store, slots).await?;
-    if let Err(error) = route_identities::warn_of_changes(&*instance.store, &config).await {
-        tracing::warn!(%error, "the identities of the routes could not be compared with those of the last start");
-    }
-    if let Err(error) = retention::publish(&*instance.store, &config).await {
-        tracing::warn!(%error, "the routes' retention could not be written for services that complete their keys in SQL");
-    }
+    let Assembly { instance, spans } = assembly::assemble(&config, &store, slots)?;
+    let (sender, live) = watch::channel(Arc::clone(&config));
+    let stops = ShutdownSignals::default();
+    let background = TaskTracker::new();
+    let joining = Joining {
+        instance: Arc::clone(&instance),
+        preparation,
+        live: live.clone(),
+        stops: stops.clone(),
+        background: background.clone(),
+    };
+    let joined = joining.join_or_bypass().await?;
 
     let listener = listen(config.listen, CLIENTS).await?;
     let admin_listener = listen(config.admin.listen, OPERATORS).await?;
-    let stops = ShutdownSignals::default();
-    let (sender, live) = watch::channel(Arc::clone(&config));
+    let mut store_tasks = pin!(joining.start_tasks(joined));
     let mut issuer_keys = IssuerKeysReader::new(Arc::clone(&instance), live.clone());
-    let background = assembly::start_tasks(&instance, &live, &stops.tasks, &stops.last);
     // Before the first request is accepted, so that its token can be verified.
-    issuer_keys.read().await;
-    background.spawn(issuer_keys.run(stops.tasks.clone()));
-    background.spawn(reload_encryption(live.clone(), store, instance.shared_cache.clone(), stops.last.clone()));
-    if let Some(task) = shared_cache_task {
-        background.spawn(task.run(stops.last.clone()));
+    tokio::select! {
+        biased;
+        Err(error) = &mut store_tasks => return Err(error),
+        () = issuer_keys.read() => {}
     }
+    background.spawn(issuer_keys.run(stops.tasks.clone()));
+    background.spawn(reload_encryption(live.clone(), store, Arc::clone(&instance), stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
-    background.spawn(retention::publish_changes(Arc::clone(&instance), live.clone(), stops.tasks.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
     let traces = TaskTracker::new();
     if let (Some(collector), Some(spans)) = (config.otlp.clone(), spans) {
@@ -194,6 +212,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         () = leaving.cancelled() => ("the admin listener", false),
         () = instance.salt_replaced.cancelled() => ("another salt in the store", false),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
+        Err(error) = &mut store_tasks => return Err(error),
     };
     leaving.cancel();
     tracing::info!(by, "draining");
@@ -209,7 +228,9 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     traces.close();
     background.close();
     let _ = tokio::time::timeout(config.store.timeout, background.wait()).await;
-    if let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await {
+    if instance.joined.is_cancelled()
+        && let Err(error) = instance.store.release_lease(instance.instance_lease.id()).await
+    {
         tracing::warn!(%error, "the lease could not be released; it expires by itself");
     }
     // The exporter has a time limit of its own.
@@ -281,8 +302,14 @@ fn start_consumers(
     thread::Builder::new().name("consumers".into()).spawn(move || {
         runtime.block_on(async move {
             let gate = Arc::new(Gate::new(Arc::clone(&instance)));
+            let consuming = async {
+                // Messages wait for the store.
+                if closing.clone().run_until_cancelled(instance.joined.cancelled()).await.is_some() {
+                    consumers::serve(gate, live, closing).await;
+                }
+            };
             tokio::select! {
-                () = consumers::serve(gate, live, closing) => {}
+                () = consuming => {}
                 () = instance.drain_expired.cancelled() => {}
             }
             instance.tracker.close();
@@ -298,13 +325,13 @@ fn start_consumers(
 async fn reload_encryption(
     mut live: watch::Receiver<Arc<Config>>,
     store: Arc<EncryptedStore>,
-    shared_cache: Option<Arc<SharedCache>>,
+    instance: Arc<Instance>,
     stop: CancellationToken,
 ) {
     while let Some(Ok(())) = stop.run_until_cancelled(live.changed()).await {
         let config = Arc::clone(&live.borrow_and_update());
         store.reload(Encryption::from(&*config));
-        if let Some(shared_cache) = &shared_cache {
+        if let Some(shared_cache) = instance.shared_cache.get() {
             shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
         }
     }

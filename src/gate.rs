@@ -338,6 +338,10 @@ impl Gate {
         mut guarded: Box<GuardedRequest>,
         context: &ResponseContext,
     ) -> WorkResult {
+        if guarded.is_provisional && !guarded.may_bypass() {
+            // Not logged for each request: the start has said it.
+            return WorkResult::refused(Refusal::StoreUnavailable);
+        }
         let Instance { store, instance_lease, in_flight, cache, .. } = &*self.instance;
         let epoch = cache.current_epoch();
         let mut entry = in_flight.register(guarded.reserve_request.token);

@@ -1,7 +1,7 @@
 //! The state of this process that all its requests and tasks share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,10 +14,10 @@ use crate::cache::{Cache, CacheEpoch};
 use crate::config::{Config, Route, StoreConfig};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
-use crate::domain::scope::Salt;
 use crate::store::{Breaker, Store, StoreError};
 use crate::upstream::connection_slots::UpstreamSlots;
 use in_flight::InFlightRegistry;
+use instance_salt::InstanceSalt;
 use key_limits::NewKeyLimits;
 use last_seen::LastSeenRecords;
 use latency::RouteLatencies;
@@ -33,6 +33,7 @@ use wait_groups::WaitGroups;
 
 pub mod boot_time;
 pub mod in_flight;
+pub mod instance_salt;
 pub mod key_limits;
 pub mod last_seen;
 pub mod latency;
@@ -65,7 +66,9 @@ pub struct Instance {
     /// Whether the last reload of the configuration was refused.
     pub reload_state: ReloadState,
     /// The salt of the service's scopes.
-    pub salt: Salt,
+    pub salt: InstanceSalt,
+    /// Cancelled when this process knows the store's salt and has had a lease: from then on it uses the store.
+    pub joined: CancellationToken,
     /// Cancelled when the store has another salt: this process may start nothing any more, and ends.
     pub salt_replaced: CancellationToken,
     /// Whether the store had lost the salt and has one now that this process cannot read: nothing may start until it can.
@@ -86,8 +89,9 @@ pub struct Instance {
     pub cache: Cache,
     /// The records of other keys, as this instance has last seen them: for the time without a store.
     pub last_seen: LastSeenRecords,
-    /// Completed responses that instances share; `None` where no server is configured.
-    pub shared_cache: Option<Arc<SharedCache>>,
+    /// Completed responses that instances share; none where no server is configured, or before this
+    /// process has [joined](Self::joined) its store.
+    pub shared_cache: OnceLock<Arc<SharedCache>>,
     /// The bytes of requests' bodies in memory, and of the responses to them until they are stored.
     pub bodies: Arc<BodyBudget>,
     /// The bytes of responses that clients have not taken yet. They have a budget of their own: clients that do not read must not keep
@@ -145,7 +149,7 @@ impl Instance {
 
     /// The key's record from the shared cache, even if another instance may have purged it.
     pub async fn possibly_purged_shared_record(&self, id: &RecordId) -> Option<Record> {
-        let found = self.shared_cache.as_ref()?.get(id, &self.cache, || self.store_clock.now()).await;
+        let found = self.shared_cache.get()?.get(id, &self.cache, || self.store_clock.now()).await;
         found.inspect(|_| self.observability.metrics.cache_hits.count(CacheTier::Shared))
     }
 
@@ -158,7 +162,7 @@ impl Instance {
             true => self.last_seen.forget(&record.id),
             false => self.last_seen.note(record),
         }
-        if let Some(shared_cache) = &self.shared_cache {
+        if let Some(shared_cache) = self.shared_cache.get() {
             shared_cache.offer(record, epoch, self.store_clock.now());
         }
     }

@@ -364,11 +364,54 @@ impl From<&config::StoreConfig> for StoreSettings {
 /// # Errors
 /// [`OpenError`]; nothing is left open then.
 pub async fn open(settings: &StoreSettings) -> Result<Arc<dyn Store>, OpenError> {
-    Ok(match &settings.location {
-        StoreLocation::Memory => Arc::new(sqlite::open(None, settings).await?),
-        StoreLocation::Postgres(url) => Arc::new(postgres::open(url, settings).await?),
-        StoreLocation::Sqlite(path) => Arc::new(sqlite::open(Some(path), settings).await?),
-    })
+    let OpenedStore { store, preparation } = open_unprepared(settings).await?;
+    preparation.run().await?;
+    Ok(store)
+}
+
+/// An opened store. Before its preparation only [`Store::ping`] may be called.
+pub struct OpenedStore {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The rest of its opening.
+    pub preparation: StorePreparation,
+}
+
+/// The part of opening a store that needs its server.
+pub struct StorePreparation {
+    settings: StoreSettings,
+    /// `None` where there is no server.
+    server: Option<postgres::PgServer>,
+}
+
+impl StorePreparation {
+    /// Checks the server, and migrates the schema where the settings say so.
+    ///
+    /// # Errors
+    /// [`OpenError`]. After [`OpenError::Away`] it can be called again.
+    pub async fn run(&self) -> Result<(), OpenError> {
+        match &self.server {
+            Some(server) => postgres::prepare(server, &self.settings).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens the store, and connects to no server yet.
+///
+/// # Errors
+/// [`OpenError`]; nothing is left open then.
+pub async fn open_unprepared(settings: &StoreSettings) -> Result<OpenedStore, OpenError> {
+    let (store, server): (Arc<dyn Store>, _) = match &settings.location {
+        StoreLocation::Memory => (Arc::new(sqlite::open(None, settings).await?), None),
+        StoreLocation::Postgres(url) => {
+            let store = postgres::open_unprepared(url, settings).await?;
+            let server = store.server.clone();
+            (Arc::new(store), Some(server))
+        }
+        StoreLocation::Sqlite(path) => (Arc::new(sqlite::open(Some(path), settings).await?), None),
+    };
+    Ok(OpenedStore { store, preparation: StorePreparation { settings: settings.clone(), server } })
 }
 
 /// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.

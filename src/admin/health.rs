@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AdminListener;
+use crate::config::{Config, Route, RouteMode};
 use crate::domain::rfc3339;
 use crate::instance::Instance;
 use crate::instance::reload_state::RefusedReload;
 use crate::instance::store_clock::ClockView;
-use crate::store;
+use crate::store::{self, StoreError};
 
 /// The time for the store to answer. Probes give an instance a second, and should learn why it is not ready rather than
 /// time out.
@@ -21,8 +22,10 @@ const PING_MAX: Duration = Duration::from_millis(800);
 
 /// Whether this instance should get new requests, and the state behind that.
 pub(super) struct Readiness {
-    /// The reasons why it is not ready; empty if it is.
+    /// The reasons why it is not ready, or is ready for some routes alone; empty if it is ready for all.
     pub(super) reasons: Vec<String>,
+    /// The routes' ways while the store is away; `None` where it is there.
+    without_store: Option<RoutesWithoutStore>,
     /// The time since the store last answered; `None` where it answers.
     store_silent_for: Option<Duration>,
     schema: &'static str,
@@ -35,9 +38,47 @@ pub(super) struct Readiness {
     refused_reload: Option<Arc<RefusedReload>>,
 }
 
+/// The routes that guard, while the store is away.
+struct RoutesWithoutStore {
+    /// Those that forward requests unguarded.
+    bypassing: Vec<String>,
+    /// Those that refuse requests.
+    refusing: Vec<String>,
+    /// Whether this instance forwards nothing unguarded at the moment.
+    is_closed: bool,
+}
+
+impl RoutesWithoutStore {
+    /// Divides the routes. One that bypasses makes the instance ready: its requests would be refused otherwise, and those of
+    /// the other routes get the same 503 here as from a load balancer without instances.
+    fn new(config: &Config, is_closed: bool) -> Self {
+        let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
+        let (bypassing, refusing): (Vec<_>, Vec<_>) = guarding.partition(|route| route.bypasses());
+        let names = |routes: Vec<&Arc<Route>>| routes.into_iter().map(|route| route.name.to_string()).collect();
+        Self { bypassing: names(bypassing), refusing: names(refusing), is_closed }
+    }
+
+    fn bypasses(&self) -> bool {
+        !self.is_closed && !self.bypassing.is_empty()
+    }
+}
+
 impl Readiness {
     pub(super) fn is_ready(&self) -> bool {
-        self.reasons.is_empty()
+        self.reasons.is_empty() || self.is_bypassing()
+    }
+
+    /// Whether it should get requests although it cannot guard them.
+    fn is_bypassing(&self) -> bool {
+        !self.is_draining && self.without_store.as_ref().is_some_and(RoutesWithoutStore::bypasses)
+    }
+
+    fn status_name(&self) -> &'static str {
+        match (self.is_bypassing(), self.reasons.is_empty()) {
+            (true, _) => "bypassing",
+            (false, true) => "ready",
+            (false, false) => "not ready",
+        }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -48,8 +89,12 @@ impl Readiness {
         let silent_ms = self.store_silent_for.map(|silent| silent.as_millis() as u64);
         json!({
             "ready": self.is_ready(),
-            "status": if self.is_ready() { "ready" } else { "not ready" },
+            "status": self.status_name(),
             "reasons": self.reasons,
+            "without_store": self.without_store.as_ref().map(|routes| json!({
+                "bypassing": routes.bypassing,
+                "refusing": routes.refusing,
+            })),
             "store": {
                 "reachable": silent_ms.is_none(),
                 "unreachable_for_ms": silent_ms,
@@ -78,17 +123,24 @@ impl AdminListener {
     /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
     pub(super) async fn readiness(&self) -> Readiness {
         let Instance { config, store, breaker, instance_lease, store_clock, bypassed, .. } = &*self.instance;
+        let is_joined = self.instance.joined.is_cancelled();
         // An open breaker probes the store by itself.
-        let trouble = match breaker.health().is_open {
-            true => Some("it has not answered for some time".to_owned()),
+        let (trouble, has_failed) = match breaker.health().is_open {
+            true => (Some("it has not answered for some time".to_owned()), false),
             false => match timeout(PING_MAX, store.ping()).await {
-                Ok(answer) => answer.err().map(|error| error.to_string()),
-                Err(_) => Some("the store did not answer in time".to_owned()),
+                Ok(Ok(())) if !is_joined => (Some("this process has not used it since its start".to_owned()), false),
+                Ok(Ok(())) => (None, false),
+                // Requests are not forwarded then, see `ReserveFailure::outage`.
+                Ok(Err(error)) => (Some(error.to_string()), matches!(error, StoreError::Failed(_))),
+                Err(_) => (Some("the store did not answer in time".to_owned()), false),
             },
         };
         let health = breaker.health();
         let store_silent_for = trouble.is_some().then(|| health.silent_for.unwrap_or(PING_MAX));
         let (is_lease_held, is_draining) = (instance_lease.may_start(), self.leaving.is_cancelled());
+        let is_away = trouble.is_some() || health.is_open;
+        let is_full = self.instance.in_flight.is_full_of_unstored_outcomes();
+        let without_store = is_away.then(|| RoutesWithoutStore::new(&self.config.borrow(), has_failed || is_full));
         let mut reasons = Vec::new();
         if is_draining {
             reasons.push("draining".to_owned());
@@ -100,8 +152,14 @@ impl AdminListener {
         if !is_lease_held {
             reasons.push("lease: it has run out and could not be renewed yet; no attempts are started".to_owned());
         }
+        if is_away && is_full {
+            reasons.push(
+                "memory: as many outcomes wait for the store as it holds; nothing is forwarded unguarded".to_owned(),
+            );
+        }
         Readiness {
             reasons,
+            without_store,
             store_silent_for,
             schema: store::schema(&config.store.location),
             clock: store_clock.view(),

@@ -73,7 +73,9 @@ impl AdminListener {
     /// Returns all metrics, in the format that the scraper accepts.
     pub(super) async fn metrics(&self, headers: &http::HeaderMap) -> Response<Body> {
         let metrics = &self.instance.observability.metrics;
-        self.key_counts.refresh(&self.instance).await;
+        if self.instance.joined.is_cancelled() {
+            self.key_counts.refresh(&self.instance).await;
+        }
         metrics.in_flight.set(i64::try_from(self.instance.in_flight.count()).unwrap_or(i64::MAX));
         metrics.held_body_bytes.set(i64::try_from(self.instance.held_bytes()).unwrap_or(i64::MAX));
         metrics.breaker_open.set(i64::from(self.instance.breaker.health().is_open));

@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Limited};
 use super::auth::{self, AccessDenied, Role};
 use super::key_admin::problem::ApiProblem;
 use super::key_admin::{BODY_BYTES_MAX, KeyAdminSnapshot};
-use super::{AdminListener, BODY_MAX};
+use super::{AdminListener, BODY_MAX, NOT_JOINED};
 use crate::body::Body;
 use crate::body::request_body::RequestBody;
 use crate::domain::execution_risk::ActionKind;
@@ -189,6 +189,9 @@ impl AdminListener {
             },
             false => None,
         };
+        if !self.instance.joined.is_cancelled() {
+            return render_message(StatusCode::SERVICE_UNAVAILABLE, "No store yet", NOT_JOINED);
+        }
         let query = FormParams::parse(request.uri.query().unwrap_or_default().as_bytes());
         let cookie = find_cookie(&request.headers, listener);
         if path == PagePath::SignIn {

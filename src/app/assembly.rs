@@ -1,7 +1,8 @@
 //! Assembles an instance and starts its background tasks, as `run` does and the simulation in `tests/simulation`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use crate::config::Config;
 use crate::domain::ids::InstanceId;
 use crate::gate::Gate;
 use crate::instance::boot_time::BootInstant;
+use crate::instance::instance_salt::InstanceSalt;
 use crate::instance::key_limits::NewKeyLimits;
 use crate::instance::last_seen::LastSeenRecords;
 use crate::instance::latency::RouteLatencies;
@@ -28,7 +30,7 @@ use crate::instance::token_verifier::TokenVerifiers;
 use crate::instance::{self, Instance};
 use crate::machine::fill_random;
 use crate::store::encrypted::EncryptedStore;
-use crate::store::{Breaker, LeaseRenewal, Store, salts};
+use crate::store::{Breaker, LeaseRenewal, salts};
 use crate::tasks;
 use crate::tasks::deferred_reports::DeferredReports;
 use crate::tasks::deliverer::Deliverer;
@@ -41,67 +43,49 @@ use crate::tasks::sweeper::Sweeper;
 use crate::telemetry::traces::{self, SpanReceiver};
 use crate::upstream::connection_slots::UpstreamSlots;
 
-/// An instance with its first lease, and what is still to be started for it.
+/// An instance, and what is still to be started for it.
 pub struct Assembly {
     /// The instance.
     pub instance: Arc<Instance>,
     /// The spans of its requests; `None` where no collector is configured.
     pub spans: Option<SpanReceiver>,
-    /// The task of its shared cache, if it has one.
-    pub shared_cache_task: Option<SharedCacheTask>,
 }
 
-/// Assembles an instance on a store: finds its salt, takes its lease, and reads the store's clock.
+/// Assembles an instance on a store that it has not [joined](join) yet: it has a provisional salt and no lease.
 ///
 /// # Errors
-/// [`StartError`].
-pub async fn assemble(
+/// [`StartError::Machine`].
+pub fn assemble(
     config: &Arc<Config>,
     store: &Arc<EncryptedStore>,
     upstream_slots: UpstreamSlots,
 ) -> Result<Assembly, StartError> {
-    let salt = salts::open(&**store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
     let breaker = Breaker::new(Arc::<EncryptedStore>::clone(store));
-    let mut random = [0; 8];
+    let (mut random, mut provisional) = ([0; 8], [0; 32]);
     fill_random(&mut random).map_err(|error| StartError::Machine(error.into()))?;
+    fill_random(&mut provisional).map_err(|error| StartError::Machine(error.into()))?;
     let instance_lease = InstanceLease::new(
         InstanceId::from_random(u64::from_ne_bytes(random)),
         config.store.heartbeat,
         config.store.expiry,
     );
-    let begun = BootInstant::now();
-    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
-    let renewal =
-        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
-    let renewed = breaker.renew_lease(renewal).await.map_err(StartError::Lease)?;
     let metrics = Metrics::new(breaker.metrics());
     let (tracer, spans) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
-    let observability = Arc::new(Observability::new(metrics, tracer));
-    let cache = Cache::new(config.cache_memory);
-    cache.observe_purge_count(renewed.purges);
-    let (shared_cache, shared_cache_task) = config
-        .cache_redis
-        .clone()
-        .map(|server| {
-            let metrics = observability.metrics.shared_cache.clone();
-            SharedCache::new(server, &config.service, &salt, config.secrets.clone(), &config.trust, metrics)
-        })
-        .unzip();
-    let reading = ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now };
-    let store_clock = Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading));
-    store_clock.note_stored_hold(renewed.ttls_held_until);
-    instance_lease.record_renewal(begun);
+    let now = BootInstant::now();
+    // This machine's clock, until the store's is known.
+    let reading = ClockReading { started: now, ended: now, store_time: SystemTime::now() };
     let instance = Arc::new(Instance {
-        salt,
+        salt: InstanceSalt::provisional(provisional),
+        joined: CancellationToken::new(),
         instance_lease,
-        store_clock,
+        store_clock: Arc::new(StoreClock::new(instance::clock_limits(&config.store, &config.routes), &reading)),
         delivery_due: Notify::new(),
         unsent_deliveries: Default::default(),
         in_flight: Arc::default(),
         wait_groups: Arc::default(),
-        cache,
+        cache: Cache::new(config.cache_memory),
         last_seen: LastSeenRecords::default(),
-        shared_cache,
+        shared_cache: OnceLock::new(),
         key_limits: NewKeyLimits::default(),
         live_keys: LiveKeyLimits::default(),
         replay_permissions: Arc::default(),
@@ -118,22 +102,52 @@ pub async fn assemble(
         config: Arc::clone(config),
         store: breaker.clone(),
         breaker,
-        observability,
+        observability: Arc::new(Observability::new(metrics, tracer)),
         reload_state: ReloadState::default(),
         bypassed: AtomicU64::new(0),
     });
-    Ok(Assembly { instance, spans, shared_cache_task })
+    Ok(Assembly { instance, spans })
 }
 
-/// Starts the background tasks. `stop` ends them, but for the heartbeat, which runs until `stop_last`.
+/// Joins an instance to its store: finds the salt, takes the lease, and reads the store's clock. Returns the task of the shared
+/// cache, if there is one. Can be called again after an error.
+///
+/// # Errors
+/// [`StartError::Salt`] and [`StartError::Lease`].
+pub async fn join(instance: &Instance) -> Result<Option<SharedCacheTask>, StartError> {
+    let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
+    let salt = salts::open(&**store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
+    let begun = BootInstant::now();
+    let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
+    let renewal =
+        LeaseRenewal { instance: instance_lease.id(), service, expiry, purges_seen: None, hold_ttls_until: None };
+    let renewed = store.renew_lease(renewal).await.map_err(StartError::Lease)?;
+    instance.cache.observe_purge_count(renewed.purges);
+    store_clock.restart(&ClockReading { started: begun, ended: BootInstant::now(), store_time: renewed.now });
+    store_clock.note_stored_hold(renewed.ttls_held_until);
+    let shared_cache_task = config.cache_redis.clone().map(|server| {
+        let metrics = observability.metrics.shared_cache.clone();
+        let secrets = config.secrets.clone();
+        let (cache, task) = SharedCache::new(server, &config.service, &salt, secrets, &config.trust, metrics);
+        instance.shared_cache.get_or_init(|| cache);
+        task
+    });
+    // The lease first: a request with the store's salt is guarded at once. One with the provisional salt never uses the lease.
+    instance_lease.record_renewal(begun);
+    instance.salt.set_stored(salt);
+    instance.joined.cancel();
+    Ok(shared_cache_task)
+}
+
+/// Starts the background tasks of an instance that has joined its store. `stop` ends them, but for the heartbeat, which runs until `stop_last`.
 pub fn start_tasks(
     instance: &Arc<Instance>,
     live: &watch::Receiver<Arc<Config>>,
     stop: &CancellationToken,
     stop_last: &CancellationToken,
-) -> TaskTracker {
+    background: &TaskTracker,
+) {
     let store = &instance.config.store;
-    let background = TaskTracker::new();
     background.spawn(tasks::run(
         Heartbeat::new(Arc::clone(instance), live.clone()),
         store.heartbeat,
@@ -159,7 +173,6 @@ pub fn start_tasks(
     // Tracked with the attempts: a drain waits for the deliveries that it has begun.
     let deliverer = Deliverer::new(Arc::clone(instance), gate, live.clone());
     instance.tracker.spawn(deliverer.run(stop.clone()));
-    background
 }
 
 /// Passes each new configuration to one worker's gate.

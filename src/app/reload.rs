@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::KeyedRoute;
 use crate::config::{AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
+use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
 use crate::seeded_bug::SeededBug;
-use crate::store::salts;
+use crate::store::StoreError;
+use crate::store::salts::{self, OpenSaltError};
 
 /// The time between two reads of the file. Mounted configurations change by swapping a symbolic link, which file
 /// notifications miss; reading some kilobytes costs nothing.
@@ -158,8 +160,7 @@ async fn apply_reload(
         return Err(ReloadProblems(vec![problem]));
     }
     if new.secrets.names() != running.secrets.names()
-        && let Err(error) =
-            salts::open(&*instance.store, &instance.config.service, &new.secrets, Some(&instance.salt)).await
+        && let Err(error) = reseal_salt(instance, &new.secrets).await
     {
         tracing::error!(
             error = %error,
@@ -206,6 +207,15 @@ async fn relocate_store(running: &Config, new: &Config, instance: &Instance) -> 
     }
     tracing::error!(why, "store.url has changed, and the running configuration stays");
     Err(ReloadProblems(vec![format!("store.url has changed: {why}")]))
+}
+
+/// Stores the salt as the new secrets demand.
+async fn reseal_salt(instance: &Instance, secrets: &Secrets) -> Result<(), OpenSaltError> {
+    // A provisional salt must not get into the store.
+    let Some(salt) = instance.salt.stored() else {
+        return Err(StoreError::Unavailable("it has not been reached since the start".into()).into());
+    };
+    salts::open(&*instance.store, &instance.config.service, secrets, Some(salt)).await.map(drop)
 }
 
 fn describe_lookup_change(change: &LookupChange) -> String {

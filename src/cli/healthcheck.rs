@@ -14,25 +14,37 @@ const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(instance: &InstanceArguments) -> Result<(), CommandError> {
     let address = instance.address()?;
-    let reasons = block_on(async { Ok(find_reasons(address).await) })?;
-    match reasons.is_empty() {
-        true => print("ready\n"),
-        false => Err(CommandError::Other(format!("not ready: {}", reasons.join("; ")).into())),
+    match block_on(async { Ok(ask(address).await) })? {
+        HealthAnswer::Ready(reasons) if reasons.is_empty() => print("ready\n"),
+        HealthAnswer::Ready(reasons) => {
+            print(&format!("ready for the routes that bypass the store: {}\n", reasons.join("; ")))
+        }
+        HealthAnswer::NotReady(reasons) => {
+            Err(CommandError::Other(format!("not ready: {}", reasons.join("; ")).into()))
+        }
     }
 }
 
-/// Returns the reasons why it is not ready; none if it is.
-async fn find_reasons(address: SocketAddr) -> Vec<String> {
+/// The answer of an instance, with its reasons.
+enum HealthAnswer {
+    /// It should get requests. With reasons, it forwards those of some routes unguarded.
+    Ready(Vec<String>),
+    NotReady(Vec<String>),
+}
+
+async fn ask(address: SocketAddr) -> HealthAnswer {
     let (status, body) = match client::request_public(address, Method::GET, "/readyz", RESPONSE_MAX).await {
         Ok(response) => response,
-        Err(error) => return vec![format!("{address}: {error}")],
+        Err(error) => return HealthAnswer::NotReady(vec![format!("{address}: {error}")]),
     };
-    match status {
-        StatusCode::OK if body["ready"] == true => return Vec::new(),
-        StatusCode::OK => return vec![format!("the program that listens at {address} is not an instance of Oncegate")],
-        _ => {}
-    }
     let reasons: Vec<_> =
         body["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    if reasons.is_empty() { vec![format!("{address} answers {status}")] } else { reasons }
+    match status {
+        StatusCode::OK if body["ready"] == true => HealthAnswer::Ready(reasons),
+        StatusCode::OK => HealthAnswer::NotReady(vec![format!(
+            "the program that listens at {address} is not an instance of Oncegate"
+        )]),
+        _ if reasons.is_empty() => HealthAnswer::NotReady(vec![format!("{address} answers {status}")]),
+        _ => HealthAnswer::NotReady(reasons),
+    }
 }

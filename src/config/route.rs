@@ -117,6 +117,13 @@ impl Route {
         fields.any(|field| *field == *name) || self.recipe.reads_field(name)
     }
 
+    /// Whether the route guards requests, and forwards them while the store is away. What it accepts for later needs the store.
+    pub fn bypasses(&self) -> bool {
+        self.mode == RouteMode::Enforce
+            && self.store_down == StoreDownPolicy::Bypass
+            && self.delivery != DeliveryMode::Async
+    }
+
     /// The handling of another spelling of the route's paths: only a route that enforces needs one.
     pub fn guarded_spelling(&self) -> Spelling {
         match self.mode {

@@ -22,6 +22,7 @@ use crate::domain::kept_path;
 use crate::domain::key::{Key, KeyLimits};
 use crate::domain::normal_path::has_unsafe_character;
 use crate::domain::route_table::RouteMatch;
+use crate::domain::scope::Salt;
 use crate::instance::Instance;
 use crate::instance::metrics::MethodLabel;
 use crate::instance::token_verifier::TokenVerifier;
@@ -144,8 +145,9 @@ impl Gate {
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
+        let salt = self.instance.salt.current();
         let identified = match check_nominated(&head.headers, route) {
-            Ok(()) => self.identify(&head, None, &origin, active).await,
+            Ok(()) => self.identify(&head, None, &origin, active, salt.salt).await,
             Err(refusal) => Err(refusal),
         };
         let mut search = identified.inspect_err(|_| echo_valid_key(&head, route, context))?;
@@ -153,7 +155,7 @@ impl Gate {
             return Err(Refusal::Draining);
         }
         // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
-        let mut broken_rule = self.check_head(&search, &head, route, context).await?;
+        let mut broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
         let mut share = self.instance.bodies.share();
         let body = match &search {
             IdentitySearch::NoKey => Body::Streaming(body),
@@ -162,7 +164,7 @@ impl Gate {
                 let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
                     (None, IdentitySearch::Found(identity)) => {
                         let refusal = Refusal::RequestTooLarge(route.max_request_body);
-                        broken_rule = Some(self.check_stored(identity, refusal, route).await?);
+                        broken_rule = Some(self.check_stored(identity, refusal, route, salt.is_provisional).await?);
                         reader.read(BODY_BYTES_MAX, &mut share).await?
                     }
                     (data, _) => data,
@@ -172,8 +174,8 @@ impl Gate {
             }
         };
         if let (IdentitySearch::InBody, Body::Whole { data, .. }) = (&search, &body) {
-            search = self.identify(&head, Some(data), &origin, active).await?;
-            broken_rule = self.check_head(&search, &head, route, context).await?;
+            search = self.identify(&head, Some(data), &origin, active, salt.salt).await?;
+            broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
         }
         // A drain may have begun while the body came in.
         if matches!(search, IdentitySearch::Found(_)) && self.draining.is_cancelled() {
@@ -185,7 +187,9 @@ impl Gate {
                 let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
                 let fingerprint = self.fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
                 let reserve_request = self.instance.reserve_request(&view, identity, fingerprint);
-                context.with_trace(|trace| trace.note_record(reserve_request.id));
+                if !salt.is_provisional {
+                    context.with_trace(|trace| trace.note_record(reserve_request.id));
+                }
                 let limits_keys = route.limits_new_keys();
                 let client_address = limits_keys.then(|| client_address(&head, &origin, &live.config));
                 let guarded = GuardedRequest {
@@ -199,6 +203,7 @@ impl Gate {
                     secrets,
                     can_wait_for_store: false,
                     broken_rule,
+                    is_provisional: salt.is_provisional,
                     store_clock: Arc::clone(&self.instance.store_clock),
                 };
                 Ok(Admission::Guarded(Box::new(guarded)))
@@ -218,8 +223,9 @@ impl Gate {
         body: Option<&[u8]>,
         origin: &RequestOrigin,
         active: &ActiveRoute,
+        salt: &Salt,
     ) -> Result<IdentitySearch, Refusal> {
-        let (service, salt) = (&self.instance.config.service, &self.instance.salt);
+        let service = &self.instance.config.service;
         let proofs = CallerProofs::new(origin, &CallerToken::Unread);
         // A key that was stored under other limits is still found.
         let key_limits = KeyLimits::WIDEST;
@@ -237,6 +243,7 @@ impl Gate {
         search: &IdentitySearch,
         head: &request::Parts,
         route: &Route,
+        is_provisional: bool,
         context: &mut ResponseContext,
     ) -> Result<Option<Refusal>, Refusal> {
         let identity = match search {
@@ -251,7 +258,7 @@ impl Gate {
             echo_key(head, route, context);
         }
         let Err(refusal) = checked.and_then(|()| first_sent::check(&head.headers, route, now)) else { return Ok(None) };
-        let refusal = Box::pin(self.check_stored(identity, refusal, route)).await?;
+        let refusal = Box::pin(self.check_stored(identity, refusal, route, is_provisional)).await?;
         echo_key(head, route, context);
         Ok(Some(refusal))
     }

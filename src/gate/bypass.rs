@@ -134,10 +134,12 @@ impl Gate {
         }
         self.instance.bypassed.fetch_add(1, Ordering::Relaxed);
         // One line for each request: after the outage an operator needs all of them, as a retry elsewhere executes again.
-        tracing::warn!(record = %guarded.reserve_request.id, route = %guarded.route().name,
+        let record = (!guarded.is_provisional).then(|| tracing::field::display(guarded.reserve_request.id));
+        tracing::warn!(record, route = %guarded.route().name,
             key = %guarded.reserve_request.key.prefix(), cause = error_causes(outage),
             "the store cannot reserve; the request is forwarded unguarded");
-        let entry = entry.with_reserve_status(ReserveStatus::InDoubt);
+        let status = if guarded.is_provisional { ReserveStatus::Unstorable } else { ReserveStatus::InDoubt };
+        let entry = entry.with_reserve_status(status);
         // Without a reservation there is nothing that could lapse.
         let outcome = self.send(guarded, lease, entry, context, &|| true).await;
         WorkResult::Ended(Outcome::Bypassed(Box::new(outcome)))

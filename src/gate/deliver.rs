@@ -101,6 +101,7 @@ impl Gate {
             client_address: None,
             active: active.clone(),
             secrets: live.config.secrets.clone(),
+            is_provisional: false,
             can_wait_for_store: true,
             broken_rule: None,
             store_clock: Arc::clone(&self.instance.store_clock),

@@ -78,6 +78,9 @@ impl Gate {
     /// Accepts a key without a record, or with one that the next request may take over. This starts no attempt, so it needs
     /// no lease.
     pub(super) async fn enqueue(&self, guarded: Box<GuardedRequest>) -> WorkResult {
+        if guarded.is_provisional {
+            return WorkResult::refused(Refusal::StoreUnavailable);
+        }
         let mut may_use_key = guarded.use_new_key(&self.instance).await;
         let request = guarded.enqueue_request(may_use_key.as_ref().ok());
         let epoch = self.instance.cache.current_epoch();
@@ -142,7 +145,7 @@ impl Gate {
     pub(super) async fn accepted(&self, guarded: &GuardedRequest, progress: AcceptedProgress) -> Outcome {
         let (id, route) = (guarded.reserve_request.id, guarded.route());
         let wait = prefer::wait_preference(&guarded.head.headers).unwrap_or(Duration::ZERO).min(route.wait_timeout);
-        let operation = OperationId::derive(id, &guarded.reserve_request.scope, &self.instance.salt);
+        let operation = OperationId::derive(id, &guarded.reserve_request.scope, self.instance.salt.current().salt);
         match self.decide_by_end(guarded, Instant::now() + wait).await {
             Some(Decision::Replay(completed)) => Outcome::Replayed(completed),
             Some(Decision::Refuse(refusal)) => Outcome::Refused(refusal),

@@ -16,7 +16,7 @@ impl Gate {
         let (instance, id) = (&self.instance, &guarded.reserve_request.id);
         match instance.known_record(id) {
             Some(own) => Some(self.decide_by_newest(own, guarded).await),
-            None if instance.shared_cache.is_some() => {
+            None if instance.shared_cache.get().is_some() => {
                 let shared = Box::pin(instance.shared_record(id)).await;
                 match shared {
                     Some(record) => Some(self.decide(guarded, record).await),
@@ -41,7 +41,7 @@ impl Gate {
     /// may be so is the store asked. While it is away no response of the own attempt is given, unless the route prefers any answer
     /// to none.
     pub(super) async fn decide_by_newest(&self, own: Record, guarded: &GuardedRequest) -> Decision {
-        if !self.may_be_superseded(&own, guarded) {
+        if guarded.is_provisional || !self.may_be_superseded(&own, guarded) {
             return self.decide(guarded, own).await;
         }
         // A bypass prefers any answer to none, and an attempt without a response gives nobody a wrong one.

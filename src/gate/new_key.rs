@@ -88,7 +88,7 @@ impl NewKey<'_> {
 
     /// Takes room for a live key of the caller, or of its address while no service has accepted the caller.
     async fn take_room(&self, instance: &Instance, limit: u32) -> Option<(KeyHolder, LiveKeyAllowance)> {
-        let (salt, space_name) = (&instance.salt, self.route.space_name());
+        let (salt, space_name) = (instance.salt.current().salt, self.route.space_name());
         let (service, scope) = (&self.reserve_request.service, &self.reserve_request.scope);
         let caller = KeyHolder::of_caller(salt, service, space_name, scope);
         let holder = match self.client_address {

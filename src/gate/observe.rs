@@ -134,9 +134,14 @@ impl Observation<'_> {
     ) {
         let service = self.observed_service();
         let observed = self.observed_head(verifier, &service);
+        // Before the admission: what it finds by a provisional salt must not be reserved.
+        let is_joined = self.instance.salt.stored().is_some();
         match self.instance.admit_observed(&observed, copy).await {
             Ok((request, body, _share)) => {
                 let clues = RequestClues::from(&request);
+                if !is_joined {
+                    return self.log(&self.without_store(), &clues);
+                }
                 let foretold = self.compare(request, &body, verdict).await;
                 self.log(&foretold, &clues);
             }

@@ -25,6 +25,7 @@ use crate::domain::operation::OperationId;
 use crate::domain::record::Record;
 use crate::domain::response::StoredResponse;
 use crate::domain::rfc3339;
+use crate::domain::scope::Salt;
 use crate::domain::state::{CompletedResponse, KeyState};
 use crate::jwt::TokenFault;
 use crate::protocol::refusal::{Refusal, RetryAfter};
@@ -60,6 +61,7 @@ impl Gate {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return Ok(response);
         }
+        let salt = self.instance.salt.stored().ok_or(Refusal::StoreUnavailable)?;
         // Verified once, for all routes whose scope reads it. The operation may be one of a route that does not.
         let reads_token = live.config.routes.iter().any(|route| route.scope.reads_token());
         let token = match live.token_verifier.as_ref().filter(|_| reads_token) {
@@ -68,7 +70,7 @@ impl Gate {
         };
         let found = OperationId::parse(name).map(|id| {
             let token = token.as_ref().unwrap_or(&CallerToken::Unread);
-            (id, self.find_callers_routes(id, &head, client, live, token))
+            (id, self.find_callers_routes(id, &head, client, live, token, salt))
         });
         let Some((id, routes)) = found.filter(|(_, routes)| !routes.is_empty()) else {
             // A caller whose token has just expired must not take the operation for lost. A text that is no token at all may
@@ -118,11 +120,12 @@ impl Gate {
         client: &ClientConnection,
         live: &'a LiveConfig,
         token: &CallerToken,
+        salt: &Salt,
     ) -> Vec<&'a Arc<Route>> {
         let origin = request_origin(head, client, &live.config);
         let is_of = |rule| {
-            let scope = scope::compute_scope(&self.instance.salt, rule, head, CallerProofs::new(&origin, token));
-            scope.is_ok_and(|scope| id.is_valid_for(&scope, &self.instance.salt))
+            let scope = scope::compute_scope(salt, rule, head, CallerProofs::new(&origin, token));
+            scope.is_ok_and(|scope| id.is_valid_for(&scope, salt))
         };
         // A route that is synchronous now may have been asynchronous.
         let (asynchronous, others): (Vec<_>, Vec<_>) =

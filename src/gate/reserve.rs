@@ -11,6 +11,10 @@ use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::seeded_bug::SeededBug;
+use crate::store::StoreError;
+
+/// The cause where the store was away from the start on.
+const NOT_JOINED: &str = "it was away when this process started, and has not been reached since";
 
 /// The reason why this instance starts no attempt.
 #[derive(Clone)]
@@ -43,6 +47,9 @@ impl Gate {
         may_start: Result<(), StartHindrance>,
         context: &ResponseContext,
     ) -> Result<ReserveResult, ReserveFailure> {
+        if guarded.is_provisional {
+            return Err(ReserveFailure::Store(StoreError::Unavailable(NOT_JOINED.into())));
+        }
         let store = &self.instance.store;
         if SeededBug::SendBeforeReserved.is_active()
             && let Ok(None) = store.find(guarded.reserve_request.id).await

@@ -55,7 +55,7 @@ pub(super) async fn persist(
     {
         settlement.token = newest.token;
     }
-    if entry.reserve_status() == ReserveStatus::InDoubt {
+    if matches!(entry.reserve_status(), ReserveStatus::InDoubt | ReserveStatus::Unstorable) {
         if SeededBug::BypassForgets.is_active() {
             entry.withdraw();
         }
@@ -133,6 +133,15 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
     let instance_in_task = Arc::clone(instance);
     instance.tracker.spawn(async move {
         let instance = instance_in_task;
+        if entry.reserve_status() == ReserveStatus::Unstorable {
+            // Requests find it until the process knows the store's salt, and then have other ids.
+            tokio::select! {
+                () = instance.joined.cancelled() => {}
+                () = instance.drain_expired.cancelled() => {}
+            }
+            drop(entry);
+            return instance.wait_groups.wake(settlement.id);
+        }
         let mut pause = PAUSE_FIRST;
         let pause_max = PAUSE_MAX.min(instance.instance_lease.expiry() / 2);
         loop {

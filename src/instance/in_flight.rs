@@ -130,6 +130,8 @@ pub enum ReserveStatus {
     InDoubt,
     /// The store has it, or is being asked for it.
     Reserved,
+    /// The store cannot have it: the record's id comes from a provisional salt.
+    Unstorable,
 }
 
 /// Another attempt of the key has started on this instance.

@@ -98,6 +98,20 @@ struct ClockWatch {
     stored_hold: SystemTime,
 }
 
+impl ClockWatch {
+    fn new(limits: ClockLimits, first: &ClockReading) -> Self {
+        Self {
+            limits,
+            offset: OffsetRange::from_reading(first),
+            measured_at: first.ended,
+            watched_since: first.ended,
+            last_jump: None,
+            ttls_held_until: SystemTime::UNIX_EPOCH,
+            stored_hold: SystemTime::UNIX_EPOCH,
+        }
+    }
+}
+
 /// The milliseconds by which the store's time is ahead of boot time: a range, because a reading happens at some moment between
 /// the start and the end of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,17 +152,15 @@ impl OffsetRange {
 impl StoreClock {
     /// The clock after the first reading. From then on it is watched.
     pub fn new(limits: ClockLimits, first: &ClockReading) -> Self {
-        let offset = OffsetRange::from_reading(first);
-        let watch = ClockWatch {
-            limits,
-            offset,
-            measured_at: first.ended,
-            watched_since: first.ended,
-            last_jump: None,
-            ttls_held_until: SystemTime::UNIX_EPOCH,
-            stored_hold: SystemTime::UNIX_EPOCH,
-        };
-        Self { latest_offset: AtomicI64::new(offset.high), watch: Mutex::new(watch) }
+        let watch = ClockWatch::new(limits, first);
+        Self { latest_offset: AtomicI64::new(watch.offset.high), watch: Mutex::new(watch) }
+    }
+
+    /// Begins anew with the first reading of the store: what came before was another clock.
+    pub fn restart(&self, first: &ClockReading) {
+        let mut watch = self.lock();
+        *watch = ClockWatch::new(watch.limits, first);
+        self.latest_offset.store(watch.offset.high, Ordering::Release);
     }
 
     /// Judges by other limits: a reload may have changed the routes.

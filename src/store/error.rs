@@ -54,6 +54,8 @@ impl From<CorruptRow> for StoreError {
 /// The error of opening or migrating the store.
 #[derive(Debug)]
 pub enum OpenError {
+    /// The server cannot be reached, or is starting, stopping or full. It may be there later.
+    Away(Box<dyn Error + Send + Sync>),
     /// The file is damaged, or not one of Oncegate's.
     Damaged {
         /// The file's path.
@@ -80,7 +82,7 @@ pub enum OpenError {
         /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The store cannot be reached, or refuses the connection.
+    /// The store refuses this program, or cannot be used by it.
     Missing(Box<dyn Error + Send + Sync>),
     /// The schema is newer than this program, or was changed by hand.
     SchemaForeign(String),
@@ -102,7 +104,7 @@ impl fmt::Display for OpenError {
                 write!(f, "the index {name} could not be built; the next `oncegate migrate`, or start, tries again")
             }
             Self::Migration { name, .. } => write!(f, "the migration {name} failed and was rolled back"),
-            Self::Missing(_) => f.write_str("the store cannot be reached"),
+            Self::Away(_) | Self::Missing(_) => f.write_str("the store cannot be reached"),
             Self::SchemaForeign(what) => write!(f, "the store's schema is not one this version knows: {what}"),
             Self::SchemaOld { pending } => write!(
                 f,
@@ -116,7 +118,8 @@ impl fmt::Display for OpenError {
 impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Damaged { source, .. }
+            Self::Away(source)
+            | Self::Damaged { source, .. }
             | Self::Index { source, .. }
             | Self::Migration { source, .. }
             | Self::Missing(source) => Some(source.as_ref()),

@@ -38,13 +38,13 @@ use failure::PgFailure;
 use lookups::Lookups;
 use pools::PgPools;
 use retry::{RetryBudget, RetryPauses, retry_until_known};
-use server::PgServer;
 use service_reports::ReportBatchers;
 use statements::{
     ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement, may_be_taken,
 };
 
-pub(super) use schema::{migrate, newest_step, pending};
+pub(super) use schema::{migrate, newest_step, pending, prepare};
+pub(super) use server::PgServer;
 
 /// The text of a writing statement: its name, `sql/durable.sql`, and its own file. The name comes first, because
 /// `pg_stat_activity` shows how a statement begins.
@@ -90,7 +90,7 @@ const ROUNDS_MAX: usize = 3;
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
     timeout: Duration,
-    server: PgServer,
+    pub(super) server: PgServer,
     reserve: Batcher<ReserveStatement>,
     take_over: Batcher<TakeOverStatement>,
     find: Lookups,
@@ -113,10 +113,9 @@ pub(super) struct Postgres {
     admin_reads: PgPool,
 }
 
-/// Opens the store.
-pub(super) async fn open(url: &PostgresUrl, settings: &StoreSettings) -> Result<Postgres, OpenError> {
+/// Makes the store without a connection to its server.
+pub(super) async fn open_unprepared(url: &PostgresUrl, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = PgServer::open(url, settings.timeout).await?;
-    schema::prepare(&server, settings).await?;
     let pools = PgPools::new(&server, settings.max_connections, settings.timeout)?;
     Ok(Postgres {
         timeout: settings.timeout,

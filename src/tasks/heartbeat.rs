@@ -72,6 +72,8 @@ impl Task for Heartbeat {
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
         let instance = Arc::clone(&self.instance);
         let Instance { store, instance_lease, store_clock, cache, config, observability, salt, .. } = &*instance;
+        // The tasks start when the process has joined its store.
+        let Some(salt) = salt.stored() else { return Ok(PassResult::Idle) };
         let started = BootInstant::now();
         let renewal = LeaseRenewal {
             instance: instance_lease.id(),

@@ -18,8 +18,9 @@ fn often_swept(setup: Setup) -> Setup {
     setup.store("sweep_every = \"100ms\"")
 }
 
+/// Waits until the instance guards all requests.
 async fn is_ready(world: &World) {
-    eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.0 == 200).then_some(())).await;
+    eventually(TEST_TIMEOUT, async || (world.proxy.readyz().await.1["status"] == "ready").then_some(())).await;
 }
 
 /// Silences the store while a connection is open over which a reservation can still be sent. One key is completed

@@ -19,6 +19,7 @@ mod asynchronous;
 mod bypass;
 mod consumers;
 
+mod start_without_store;
 mod store_contract;
 mod store_file;
 mod store_outage;

@@ -133,7 +133,7 @@ async fn a_read_only_server_is_refused() {
     let alter = format!("alter database {} set default_transaction_read_only = on", database.name);
     client.batch_execute(&alter).await.unwrap();
     let error = store::open(&postgres::settings(&database.url)).await.map(drop).unwrap_err();
-    assert!(matches!(error, OpenError::Missing(_)), "{error:?}");
+    assert!(matches!(error, OpenError::Away(_)), "{error:?}");
     let alter = format!(
         "alter database {0} reset default_transaction_read_only;
          alter database {0} set default_transaction_isolation = serializable",
@@ -155,8 +155,11 @@ async fn a_server_that_hides_warnings_is_refused() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_an_error_at_opening() {
-    for url in ["postgres://postgres@127.0.0.1:1/oncegate", "postgres://localhost/d?sslrootcert=/nowhere.pem"] {
-        let error = store::open(&postgres::settings(url)).await.map(drop).unwrap_err();
+    let open = async |url: &str| store::open(&postgres::settings(url)).await.map(drop).unwrap_err();
+    let away = open("postgres://postgres@127.0.0.1:1/oncegate").await;
+    assert!(matches!(away, OpenError::Away(_)), "{away:?}");
+    for url in ["postgres://localhost/d?sslrootcert=/nowhere.pem"] {
+        let error = open(url).await;
         assert!(matches!(error, OpenError::Missing(_)), "{error:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use oncegate::app::assembly::{Assembly, assemble, start_tasks};
+use oncegate::app::assembly::{assemble, join, start_tasks};
 use oncegate::body::checked_body::CheckedBody;
 use oncegate::body::request_body::RequestBody;
 use oncegate::config::{self, Config, Environment, Overrides};
@@ -23,6 +23,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::checker::Policy;
 use crate::network::{Network, Place, ProcessNetwork};
@@ -148,10 +149,11 @@ pub async fn run(
     running: RunningInstance,
 ) {
     let store = EncryptedStore::new(store, Encryption::from(&*config));
-    let Assembly { instance, .. } = loop {
+    let instance = loop {
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
-        match assemble(&config, &store, UpstreamSlots::new(64).in_network(network)).await {
-            Ok(assembly) => break assembly,
+        let instance = assemble(&config, &store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
+        match join(&instance).await {
+            Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),
         }
         // A supervisor starts it again.
@@ -159,7 +161,8 @@ pub async fn run(
     };
     *running.lock().unwrap() = Some(Arc::clone(&instance));
     let (_reloads, live) = watch::channel(config);
-    let _tasks = start_tasks(&instance, &live, &CancellationToken::new(), &CancellationToken::new());
+    let tasks = TaskTracker::new();
+    start_tasks(&instance, &live, &CancellationToken::new(), &CancellationToken::new(), &tasks);
     let gate = Arc::new(Gate::new(instance));
     let mut accepted = network.listen(place);
     trace::record(format_args!("process {number} is ready"));

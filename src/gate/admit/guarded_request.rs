@@ -41,6 +41,8 @@ pub struct GuardedRequest {
     /// The refusal that the request gets unless its key's record decides: it breaks a rule of its route, and the key may have been
     /// made before the rule was. Such a request starts no attempt, and is never forwarded unguarded.
     pub(in crate::gate) broken_rule: Option<Refusal>,
+    /// Whether its record's id comes from a salt that is not the store's: it must not get into the store.
+    pub(in crate::gate) is_provisional: bool,
     /// The judge of the times in the key's record.
     pub(in crate::gate) store_clock: Arc<StoreClock>,
 }

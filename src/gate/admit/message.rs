@@ -119,9 +119,10 @@ impl Gate {
         }
         let secrets = live.config.secrets.clone();
         let view = RequestView { head: &head, body: &body, route, secrets: &secrets };
+        let salt = self.instance.salt.current();
         let identity = RequestIdentity {
             service: Arc::clone(&self.instance.config.service),
-            scope: scope::hash(&self.instance.salt, &caller),
+            scope: scope::hash(salt.salt, &caller),
             space: identity::key_space(route, &Method::POST, head.uri.path()),
             key: key_parsed,
         };
@@ -142,6 +143,7 @@ impl Gate {
             secrets,
             can_wait_for_store,
             broken_rule,
+            is_provisional: salt.is_provisional,
             store_clock,
         }))
     }

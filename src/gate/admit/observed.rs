@@ -126,7 +126,8 @@ impl Instance {
             Some(verifier) => Box::pin(verify_token(verifier, &head.headers)).await.unwrap_or(CallerToken::Unread),
             None => CallerToken::Unread,
         };
-        let scope = scope::compute_scope(&self.salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
+        let scope =
+            scope::compute_scope(self.salt.current().salt, &route.scope, head, CallerProofs::new(origin, &token)).ok();
         let sent = key_location::in_head(head, &route.key).ok().flatten();
         let key = sent.and_then(|key| Key::parse(&key, route.key.syntax, route.key.limits).ok());
         RequestClues { key, record: None, scope }
@@ -138,7 +139,7 @@ impl Instance {
         body: Option<&[u8]>,
     ) -> Result<IdentitySearch, Refusal> {
         let ObservedHead { head, origin, route, verifier, service, .. } = *observed;
-        let (proofs, salt) = (CallerProofs::new(origin, &CallerToken::Unread), &self.salt);
+        let (proofs, salt) = (CallerProofs::new(origin, &CallerToken::Unread), self.salt.current().salt);
         let key_limits = route.key.limits;
         identify(IdentityInput { head, body, proofs, route, key_limits, service, salt }, verifier).await
     }

@@ -21,10 +21,13 @@ impl Gate {
         identity: &RequestIdentity,
         refusal: Refusal,
         route: &Route,
+        is_provisional: bool,
     ) -> Result<Refusal, Refusal> {
         let id = identity.record_id();
         let record = match self.instance.in_flight.find(&id) {
             Some(record) => Some(record),
+            // The store has no record by this id, and may have one of the key.
+            None if is_provisional => return Err(Refusal::StoreUnavailable),
             None => self.instance.find_record(id).await.map_err(log_and_refuse)?,
         };
         let Some(record) = record else { return Err(refusal) };

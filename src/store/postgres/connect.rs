@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Client;
 
 use super::client::PgClient;
-use super::failure::PgFailure;
+use super::failure::{PgFailure, connect_error};
 use super::server::{PgServer, Place};
 use super::tls::BoxError;
 use crate::store::OpenError;
@@ -25,7 +25,7 @@ const GIVEN_UP_MAX: Duration = Duration::from_secs(30);
 pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError> {
     server.check_primaries().await;
     let connected = timeout(START_MAX, server.connect(START_MAX)).await;
-    let (client, ..) = connected.map_err(|late| OpenError::Missing(Box::new(late)))?.map_err(OpenError::Missing)?;
+    let (client, ..) = connected.map_err(|late| OpenError::Away(Box::new(late)))?.map_err(connect_error)?;
     Ok(client)
 }
 

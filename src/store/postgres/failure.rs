@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio_postgres::error::{DbError, Severity};
 
 use crate::domain::response::CorruptRow;
-use crate::store::StoreError;
 use crate::store::batch::BatchCallError;
+use crate::store::{OpenError, StoreError};
 
 /// The cause of a failure. Shared, because a batch fails as one.
 pub(super) type Cause = Arc<dyn Error + Send + Sync>;
@@ -242,6 +242,39 @@ pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error
         refusal.message = refusal.message.replace(&format!("\"{user}\""), "\"…\"");
     }
     Box::new(refusal)
+}
+
+/// The meaning of the driver's error while the store is opened: a connection that is lost, or a server that takes none at the
+/// moment, says nothing about the store.
+pub(super) fn open_error(error: tokio_postgres::Error) -> OpenError {
+    let is_away = may_pass(&error);
+    let cause = without_detail(error);
+    if is_away { OpenError::Away(cause) } else { OpenError::Missing(cause) }
+}
+
+/// The same for an error of connecting, which may not be the driver's.
+pub(super) fn connect_error(error: Box<dyn Error + Send + Sync>) -> OpenError {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
+    while let Some(this) = cause {
+        // The driver hands rustls' errors on inside of those of the socket.
+        let inner = this.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let is_tls = this.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>());
+        if is_tls || this.downcast_ref::<ServerError>().is_some_and(|server| !is_passing(&server.code)) {
+            return OpenError::Missing(error);
+        }
+        cause = this.source();
+    }
+    OpenError::Away(error)
+}
+
+fn may_pass(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_none_or(|server| is_passing(server.code().code()))
+}
+
+/// Whether the server's error is about its state and not about this program: lost connections, limits, operators' doing (starting
+/// and stopping too), system errors.
+fn is_passing(sqlstate: &str) -> bool {
+    ["08", "53", "57", "58"].iter().any(|class| sqlstate.starts_with(class))
 }
 
 /// The driver's error without the row that the server may have quoted in its detail.

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::client::Parameter;
 use super::connect;
-use super::failure::without_detail;
+use super::failure::{open_error, without_detail};
 use super::indexes;
 use super::server::PgServer;
 use crate::config::PostgresUrl;
@@ -97,7 +97,7 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
 
 /// Migrates the schema, or refuses it.
-pub(super) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
+pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
     let mut client = connect::connect_once(server).await?;
     let has = applied(&client).await?;
     let missing = missing_steps(STEPS, &has)?;
@@ -160,7 +160,7 @@ fn script(step: &MigrationStep) -> Migration {
 
 /// Returns the migrations that the database has. Refuses unsuitable servers.
 async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
-    let missing = |source| OpenError::Missing(without_detail(source));
+    let missing = open_error;
     let server = client.query_typed_one(SERVER_PROPERTIES, &[]).await.map_err(missing)?;
     let version: i32 = server.try_get("version").map_err(missing)?;
     if version < VERSION_MIN {

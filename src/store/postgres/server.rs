@@ -32,7 +32,7 @@ const READ_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// A server, or several of which one is the primary, with the connection's settings. Clones share all of it.
 #[derive(Clone)]
-pub(super) struct PgServer(Arc<ServerState>);
+pub(crate) struct PgServer(Arc<ServerState>);
 
 struct ServerState {
     /// The time limit of one call.
@@ -63,7 +63,7 @@ struct PgSettings {
 
 /// The number of a place to which connections lead: hosts, user, database and settings, without the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u64);
+pub(crate) struct Place(u64);
 
 /// All that settings are made of.
 struct SettingsSource {

@@ -15,6 +15,7 @@ use oncegate::downstream::balancer::ConnectionBalancer;
 use oncegate::downstream::connection_limits::ConnectionLimits;
 use oncegate::gate::Gate;
 use oncegate::instance::boot_time::BootInstant;
+use oncegate::instance::instance_salt::InstanceSalt;
 use oncegate::instance::lease::InstanceLease;
 use oncegate::instance::metrics::Metrics;
 use oncegate::instance::observability::Observability;
@@ -59,12 +60,15 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
     let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
     let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
     let salt = salts::open(&*store, &config.service, &config.secrets, None).await.unwrap();
+    let stored_salt = InstanceSalt::provisional([0; 32]);
+    stored_salt.set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
     let reading = ClockReading { started, ended, store_time: SystemTime::now() };
     Arc::new(Instance {
         delivery_due: tokio::sync::Notify::new(),
         unsent_deliveries: Default::default(),
-        salt,
+        salt: stored_salt,
+        joined: CancellationToken::new(),
         salt_replaced: CancellationToken::new(),
         is_salt_doubtful: AtomicBool::new(false),
         instance_lease: InstanceLease::new(InstanceId::from_random(1), config.store.heartbeat, config.store.expiry),
@@ -73,7 +77,7 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
         wait_groups: Arc::default(),
         cache: Cache::new(config.cache_memory),
         last_seen: Default::default(),
-        shared_cache: None,
+        shared_cache: Default::default(),
         bodies: BodyBudget::new(config.limits.held_bodies),
         response_bodies: BodyBudget::new(config.limits.held_bodies),
         key_limits: Default::default(),

@@ -281,7 +281,7 @@ async fn a_standby_is_never_used() {
     let pair = Pair::asynchronous().await;
     let standby = pair.standby.same(&pair.database);
     let error = store::open(&postgres::settings(&standby.url)).await.map(drop).unwrap_err();
-    assert!(matches!(error, OpenError::Missing(_)), "{error:?}");
+    assert!(matches!(error, OpenError::Away(_)), "{error:?}");
     // The standby first, whether or not the URL sets `target_session_attrs`.
     let primary = pair.primary.same(&pair.database);
     let store =

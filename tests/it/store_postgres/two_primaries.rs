@@ -216,7 +216,7 @@ async fn primaries_of_different_clusters_are_refused() {
     let linked = Database { url: link.url.clone(), name: one.name.clone() };
     let both = one.at(&format!("{},{}", one.address(), linked.address()));
     let error = store::open(&postgres::settings(&both.url)).await.map(drop).unwrap_err();
-    let OpenError::Missing(why) = error else { panic!("{error:?}") };
+    let OpenError::Away(why) = error else { panic!("{error:?}") };
     assert!(why.to_string().contains("different database clusters (system identifiers "), "{why}");
 
     // The other one appears later.
