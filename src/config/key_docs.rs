@@ -275,13 +275,13 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::new(
         "release_statuses",
         Texts,
-        r#"["307", "308", "401", "403", "407", "408", "421", "425", "426", "428", "429", "431", "451", "5xx"]"#,
+        r#"["307", "308", "401", "403", "407", "408", "412", "417", "421", "423", "425", "426", "428", "429", "431", "451", "5xx"]"#,
         "responses after which a retry is executed again",
     ),
     KeyDoc::new(
         "unknown_statuses",
         Texts,
-        r#"["502", "504"]"#,
+        r#"["424", "499", "502", "504", "520", "522", "524"]"#,
         "responses after which it is not known whether the request was executed",
     ),
     KeyDoc::new(

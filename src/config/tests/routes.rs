@@ -190,9 +190,9 @@ route           create-payment
   ttl           1d, then forgotten
   in flight     409, or with `Prefer: wait=N` wait up to 10s
   timeouts      connect 2s, upstream 30s, idle 2s
-  stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 421 425 426 428 429 431 451
-  released      307 308, 401 403 407 408 421 425 426 428 429 431 451, 5xx but 502 504
-  unknown       502 504
+  stored        2xx, 3xx but 307 308, 4xx but 401 403 407 408 412 417 421 423 424 425 426 428 429 431 451 499
+  released      307 308, 401 403 407 408 412 417 421 423 425 426 428 429 431 451, 5xx but 502 504 520 522 524
+  unknown       424 499, 502 504 520 522 524
   on unknown    retry, 70s past the attempt's deadline
   bodies        request 1MiB, response 1MiB
   not replayed  set-cookie
@@ -419,5 +419,64 @@ fn a_repeatable_request_is_too_old_before_its_key_is_forgotten_also_if_the_clien
         let config = config(&route(&format!("dialect = 'repeatability'\n{own}")));
         let route = &config.routes[0];
         assert_eq!((route.age_limit().unwrap().as_secs(), route.ahead_limit().as_secs()), limits, "{own}");
+    }
+}
+
+/// The final statuses of IANA's registry of HTTP status codes (https://www.iana.org/assignments/http-status-codes).
+#[rustfmt::skip]
+const REGISTERED: [(u16, &str); 59] = [
+    (200, "OK"), (201, "Created"), (202, "Accepted"), (203, "Non-Authoritative Information"), (204, "No Content"),
+    (205, "Reset Content"), (206, "Partial Content"), (207, "Multi-Status"), (208, "Already Reported"), (226, "IM Used"),
+    (300, "Multiple Choices"), (301, "Moved Permanently"), (302, "Found"), (303, "See Other"), (304, "Not Modified"),
+    (305, "Use Proxy"), (306, "(Unused)"), (307, "Temporary Redirect"), (308, "Permanent Redirect"), (400, "Bad Request"),
+    (401, "Unauthorized"), (402, "Payment Required"), (403, "Forbidden"), (404, "Not Found"), (405, "Method Not Allowed"),
+    (406, "Not Acceptable"), (407, "Proxy Authentication Required"), (408, "Request Timeout"), (409, "Conflict"), (410, "Gone"),
+    (411, "Length Required"), (412, "Precondition Failed"), (413, "Content Too Large"), (414, "URI Too Long"),
+    (415, "Unsupported Media Type"), (416, "Range Not Satisfiable"), (417, "Expectation Failed"), (418, "(Unused)"),
+    (421, "Misdirected Request"), (422, "Unprocessable Content"), (423, "Locked"), (424, "Failed Dependency"),
+    (425, "Too Early"), (426, "Upgrade Required"), (428, "Precondition Required"), (429, "Too Many Requests"),
+    (431, "Request Header Fields Too Large"), (451, "Unavailable For Legal Reasons"), (500, "Internal Server Error"),
+    (501, "Not Implemented"), (502, "Bad Gateway"), (503, "Service Unavailable"), (504, "Gateway Timeout"),
+    (505, "HTTP Version Not Supported"), (506, "Variant Also Negotiates"), (507, "Insufficient Storage"),
+    (508, "Loop Detected"), (510, "Not Extended"), (511, "Network Authentication Required"),
+];
+
+#[test]
+fn the_documents_have_each_status_with_its_default_verdict() {
+    let page = include_str!("../../../docs/statuses.md");
+    let table = &config("").routes[0].statuses;
+    let row_begins = |code: u16, name: &str| {
+        let verdict = match table.verdict_on(StatusCode::from_u16(code).unwrap(), false) {
+            ResponseVerdict::Release => "released",
+            ResponseVerdict::Store => "stored",
+            ResponseVerdict::Unknown => "unknown",
+        };
+        format!("\n| {code}{name} | {verdict} | ")
+    };
+    for (code, name) in REGISTERED {
+        let row = row_begins(code, &format!(" {name}"));
+        assert_eq!(page.matches(&row).count(), 1, "{row}");
+    }
+    // Of the others the page has those that differ from their class.
+    let others = || (200..600).filter(|code| REGISTERED.iter().all(|(registered, _)| registered != code));
+    let of_class = |code: u16| if code < 500 { ResponseVerdict::Store } else { ResponseVerdict::Release };
+    for code in others() {
+        let row = row_begins(code, "");
+        let is_of_class = table.verdict_on(StatusCode::from_u16(code).unwrap(), false) == of_class(code);
+        assert_eq!(page.matches(&row).count(), usize::from(!is_of_class), "{row}");
+    }
+}
+
+#[test]
+fn a_method_that_was_not_performed_is_released_and_a_lost_answer_is_unknown() {
+    for text in ["", &route("dialect = 'stripe'")] {
+        let table = &config(text).routes[0].statuses;
+        let verdict = |code| table.verdict_on(StatusCode::from_u16(code).unwrap(), false);
+        for code in [412, 417, 421, 423, 425, 426, 428] {
+            assert_eq!(verdict(code), ResponseVerdict::Release, "{code} {text}");
+        }
+        for code in [424, 499, 502, 504, 520, 522, 524] {
+            assert_eq!(verdict(code), ResponseVerdict::Unknown, "{code} {text}");
+        }
     }
 }

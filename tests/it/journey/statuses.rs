@@ -25,12 +25,12 @@ async fn a_status_is_stored_released_or_leaves_the_outcome_unknown(store: Store)
         let seen = twice(&world, &format!("stored-{status}"), Answer::status(status)).await;
         assert_eq!(seen, outcomes((status, "executed"), (status, "replayed")));
     }
-    for status in [307, 308, 401, 403, 408, 425, 429, 500, 501, 503, 599] {
+    for status in [307, 308, 401, 403, 408, 412, 417, 423, 425, 429, 500, 501, 503, 599] {
         let seen = twice(&world, &format!("released-{status}"), Answer::status(status)).await;
         assert_eq!(seen, outcomes((status, "released"), (201, "executed")));
     }
     world.upstream.answer_all(Answer::status(201));
-    for status in [502, 504] {
+    for status in [424, 499, 502, 504, 520, 522, 524] {
         let key = format!("unknown-{status}");
         world.upstream.then(Answer::status(status).body("from a gateway"));
         let first = world.pay(&key).send().await;
@@ -44,7 +44,7 @@ async fn a_status_is_stored_released_or_leaves_the_outcome_unknown(store: Store)
         assert!(again.field("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
         assert_eq!(again.problem()["retry"], "reconcile");
     }
-    assert_eq!(world.upstream.calls(), 8 + 2 * 11 + 2);
+    assert_eq!(world.upstream.calls(), 8 + 2 * 14 + 7);
 }
 
 on_both_stores!(a_key_that_the_service_refuses_to_its_caller_is_forgotten_at_once);
