@@ -74,6 +74,7 @@ mod nearest;
 mod otlp;
 mod postgres_client_tls;
 mod postgres_parameters;
+mod outcome;
 mod postgres_tls;
 mod postgres_url;
 mod problem;

@@ -19,6 +19,7 @@ pub mod key_rate;
 pub mod message_path;
 pub mod normal_path;
 pub mod operation;
+pub mod outcome_rules;
 pub mod path_pattern;
 pub mod path_samples;
 pub mod path_template;

@@ -27,6 +27,8 @@ pub enum ValueKind {
     Duration,
     /// A whole number.
     Integer,
+    /// A text, a number or a boolean.
+    Scalar,
     /// A text such as `64KiB`.
     Size,
     /// A table with these keys.
@@ -51,7 +53,7 @@ impl KeyDoc {
     }
 }
 
-use ValueKind::{Boolean, Choice, Duration, Integer, Size, Table, Tables, Text, TextOrTexts, Texts};
+use ValueKind::{Boolean, Choice, Duration, Integer, Scalar, Size, Table, Tables, Text, TextOrTexts, Texts};
 
 /// The keys of the file itself.
 pub const TOP: &[KeyDoc] = &[
@@ -285,6 +287,12 @@ pub const ROUTE: &[KeyDoc] = &[
         "responses after which it is not known whether the request was executed",
     ),
     KeyDoc::new(
+        "outcome",
+        Tables(OUTCOME),
+        "[]",
+        "what a response's JSON body means; the first rule that matches decides",
+    ),
+    KeyDoc::new(
         "on_unknown",
         Choice(&["hold", "retry", "retry-when-quiet"]),
         r#""hold""#,
@@ -363,6 +371,14 @@ pub const FINGERPRINT: &[KeyDoc] = &[
         "JSON Pointers to the values of a JSON body that take part; empty for all; `*` for any",
     ),
     KeyDoc::new("exclude", Texts, "[]", "JSON Pointers to the values that do not take part"),
+];
+
+/// The keys of a rule in a route's `outcome`.
+pub const OUTCOME: &[KeyDoc] = &[
+    KeyDoc::required("pointer", Text, "the JSON Pointer that must lead to a value other than null; `*` for any name"),
+    KeyDoc::new("equals", Scalar, r#""""#, "the text, number or boolean that must be there; empty for any value"),
+    KeyDoc::new("without", Text, r#""""#, "a JSON Pointer that must lead to nothing, not even null; empty for none"),
+    KeyDoc::required("is", Choice(&["store", "release", "unknown"]), "what the response then means for the attempt"),
 ];
 
 /// The keys of a route's `replay`.
@@ -468,6 +484,7 @@ pub(super) fn table_with(name: &str) -> Option<&'static str> {
         ("in `upstream_tls`", UPSTREAM_TLS),
         ("in a route's `key`", KEY),
         ("in a route's `fingerprint`", FINGERPRINT),
+        ("in a rule of a route's `outcome`", OUTCOME),
         ("in a route's `replay`", REPLAY),
         ("in a route's `reconcile`", RECONCILE),
         ("in `[[consumers]]`", CONSUMER),
@@ -500,14 +517,22 @@ mod tests {
         walk("", TOP, &mut |path, key| {
             for value in value(key) {
                 let consumer = "amqp = 'amqp://b'\nqueue = 'q'\nroute = 'r'";
-                let file = match path.strip_prefix("routes[0].").or(path.strip_prefix("consumers[0].")) {
+                // A rule is a table in a list, with the keys that it must have.
+                let rule = path.split_once("outcome[0].").map(|(before, field)| {
+                    let others =
+                        [("pointer", "'/a'"), ("is", "'store'")].into_iter().filter(|(name, _)| *name != field);
+                    let others: String = others.map(|(name, value)| format!("{name} = {value}, ")).collect();
+                    (format!("{before}outcome"), format!("[{{ {others}{field} = {value} }}]"))
+                });
+                let (of, value) = rule.unwrap_or_else(|| (path.clone(), value));
+                let file = match of.strip_prefix("routes[0].").or(of.strip_prefix("consumers[0].")) {
                     Some(field) if path.starts_with("consumers") => {
                         let others = consumer.lines().filter(|line| !line.starts_with(&format!("{field} =")));
                         let others: String = others.map(|line| format!("{line}\n")).collect();
                         let route = "[[routes]]\nname = 'r'\npath = '/'";
                         format!("{route}\n[[consumers]]\n{others}{field} = {value}")
                     }
-                    None => format!("{path} = {value}"),
+                    None => format!("{of} = {value}"),
                     Some("name") => format!("[[routes]]\npath = '/'\nname = {value}"),
                     Some("path") => format!("[[routes]]\nname = 'r'\npath = {value}"),
                     Some(field) => format!("[[routes]]\nname = 'r'\npath = '/'\n{field} = {value}"),

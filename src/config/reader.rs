@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Number, Value};
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
@@ -275,29 +276,37 @@ impl<'a> Section<'a> {
 
     /// The tables of a list, each with `fallback` behind it.
     pub(super) fn tables(&self, name: &str, fallback: &Section<'a>) -> Vec<Section<'a>> {
+        self.layers.iter().filter_map(|layer| self.tables_in(layer, name, fallback)).flatten().collect()
+    }
+
+    /// The tables of the first list of this name: a list that a route writes replaces the one of its dialect or of `[defaults]`. Where
+    /// there is no list, it is empty.
+    pub(super) fn first_tables(&self, name: &str) -> Vec<Section<'a>> {
+        self.layers.iter().find_map(|layer| self.tables_in(layer, name, &self.empty())).unwrap_or_default()
+    }
+
+    fn tables_in(&self, layer: &Layer<'a>, name: &str, fallback: &Section<'a>) -> Option<Vec<Section<'a>>> {
         let ValueKind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
+        let list = layer.table.get(name)?;
+        let path = join(&layer.path, name);
+        let position = SourcePosition { rank: layer.rank, offset: list.span().start, path: path.clone() };
         let mut sections = Vec::new();
-        for layer in &self.layers {
-            let Some(list) = layer.table.get(name) else { continue };
-            let path = join(&layer.path, name);
-            let position = SourcePosition { rank: layer.rank, offset: list.span().start, path: path.clone() };
-            let DeValue::Array(list) = list.get_ref() else {
-                self.reader.wrong_kind::<()>(&position, ValueKind::Tables(keys), list.get_ref());
+        let DeValue::Array(list) = list.get_ref() else {
+            self.reader.wrong_kind::<()>(&position, ValueKind::Tables(keys), list.get_ref());
+            return Some(sections);
+        };
+        for (index, item) in list.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let position = SourcePosition { rank: layer.rank, offset: item.span().start, path };
+            let DeValue::Table(table) = item.get_ref() else {
+                self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), item.get_ref());
                 continue;
             };
-            for (index, item) in list.iter().enumerate() {
-                let path = format!("{path}[{index}]");
-                let position = SourcePosition { rank: layer.rank, offset: item.span().start, path };
-                let DeValue::Table(table) = item.get_ref() else {
-                    self.reader.wrong_kind::<()>(&position, ValueKind::Table(keys), item.get_ref());
-                    continue;
-                };
-                let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
-                layers.extend(fallback.layers.iter().cloned());
-                sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
-            }
+            let mut layers = vec![Layer { rank: layer.rank, path: position.path.clone(), table }];
+            layers.extend(fallback.layers.iter().cloned());
+            sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
         }
-        sections
+        Some(sections)
     }
 
     /// Turns this section into the fallback of others.
@@ -373,6 +382,28 @@ impl<'a> Section<'a> {
         }
         self.reader.problem(&position, format!("must be {} to {}: {why}", range.start(), range.end()));
         None
+    }
+
+    /// A text, a number or a boolean.
+    pub(super) fn scalar(&self, name: &str) -> Option<Located<Value>> {
+        let (position, raw) = self.find(name)?;
+        let value = match raw {
+            Raw::Toml(DeValue::Boolean(value)) => Some(Value::from(value)),
+            Raw::Toml(DeValue::Integer(number)) => {
+                i64::from_str_radix(number.as_str(), number.radix()).ok().map(Value::from)
+            }
+            Raw::Toml(DeValue::Float(number)) => {
+                number.as_str().parse().ok().and_then(Number::from_f64).map(Value::Number)
+            }
+            raw => {
+                let text = self.reader.text(position, raw, ValueKind::Scalar)?;
+                return Some(Located { value: Value::String(text.value), position: text.position });
+            }
+        };
+        if value.is_none() {
+            self.reader.problem(&position, "is no number that JSON has");
+        }
+        Some(Located { value: value?, position })
     }
 
     /// A duration, which may be zero.

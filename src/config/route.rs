@@ -17,6 +17,7 @@ use super::value_origins::ValueOrigins;
 use crate::domain::fingerprint::Recipe;
 use crate::domain::key::{KeyLimits, KeySyntax};
 use crate::domain::key_rate::KeyRate;
+use crate::domain::outcome_rules::OutcomeRules;
 use crate::domain::path_pattern::PathPattern;
 use crate::domain::response_policy::{OnUnknown, StatusTable};
 use crate::domain::retry::RetryPolicy;
@@ -71,6 +72,8 @@ pub struct Route {
     pub upstream_idle_timeout: Duration,
     /// The verdict on an attempt by its response's status.
     pub statuses: StatusTable,
+    /// The rules about the bodies of responses, which come before the statuses.
+    pub outcome: Arc<OutcomeRules>,
     /// The response to a retry of an unknown outcome.
     pub on_unknown: OnUnknown,
     /// The time past its deadline after which nothing of an attempt can be running any more: a lease, and

@@ -11,6 +11,7 @@ use super::{
 use crate::domain::grpc_status::GrpcStatus;
 use crate::domain::key::KeySyntax;
 use crate::domain::quantity::quantity;
+use crate::domain::outcome_rules::OutcomeRule;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, StatusTable, default_verdict};
 use crate::domain::retry::RetryPolicy;
 
@@ -35,6 +36,7 @@ const KEYS: [(&str, &[&str]); 29] = [
     ("stored", &["store_statuses"]),
     ("released", &["release_statuses"]),
     ("unknown", &["unknown_statuses"]),
+    ("outcome", &["outcome"]),
     ("store down", &["store_down"]),
     ("on unknown", &["on_unknown", "reconcile.after"]),
     ("delivered", &["delivery", "retry"]),
@@ -95,6 +97,8 @@ fn describe(route: &Route, label: &str) -> Option<String> {
         "stored" => statuses(&route.statuses, ResponseVerdict::Store),
         "released" => statuses(&route.statuses, ResponseVerdict::Release),
         "unknown" => statuses(&route.statuses, ResponseVerdict::Unknown),
+        "outcome" if route.outcome.is_empty() => return None,
+        "outcome" => route.outcome.iter().map(rule).collect::<Vec<_>>().join("; "),
         "store down" if route.store_down == StoreDownPolicy::Reject => return None,
         "store down" => "forwarded unguarded".into(),
         "on unknown" => on_unknown(route),
@@ -129,6 +133,17 @@ fn key(rule: &KeyRule) -> String {
     };
     let (sources, limits) = (sources.join(" or "), rule.limits);
     format!("{sources}{syntax}, {required}, {} to {} characters", limits.length_min, limits.length_max)
+}
+
+fn rule(rule: &OutcomeRule) -> String {
+    let equals = rule.equals.as_ref().map_or(String::new(), |value| format!(" = {value}"));
+    let without = rule.without.as_ref().map_or(String::new(), |pointer| format!(" without {pointer}"));
+    let verdict = match rule.verdict {
+        ResponseVerdict::Release => "released",
+        ResponseVerdict::Store => "stored",
+        ResponseVerdict::Unknown => "unknown",
+    };
+    format!("{}{equals}{without}: {verdict}", rule.pointer)
 }
 
 fn timeouts(route: &Route) -> String {

@@ -16,7 +16,7 @@ use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{header_name, upstream_target};
 use super::{
-    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, reconcile, scope,
+    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, outcome, reconcile, scope,
     statuses, units, upstream_tls,
 };
 use crate::domain::fingerprint::PathForm;
@@ -242,6 +242,7 @@ fn read_fields<'a>(
         section.reader().problem((&connect.position).max(&whole.position), message);
     }
     let statuses = statuses::read(section);
+    let outcome = outcome::read(section);
     let on_unknown = section.choice("on_unknown", |word| match word {
         "hold" => Some(OnUnknown::Hold),
         "retry" => Some(OnUnknown::Retry),
@@ -292,6 +293,7 @@ fn read_fields<'a>(
         upstream_timeout: upstream_timeout?.value,
         upstream_idle_timeout: upstream_idle_timeout?.value,
         statuses: statuses?,
+        outcome: Arc::new(outcome?),
         on_unknown: on_unknown?.value,
         quiet_after: context.lease_expiry? + quiet_after,
         reconcile,

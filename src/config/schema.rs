@@ -41,6 +41,7 @@ fn property(key: &KeyDoc) -> Value {
         }
         ValueKind::Duration => quantity(units::duration_units()),
         ValueKind::Integer => json!({ "type": "integer" }),
+        ValueKind::Scalar => json!({ "anyOf": [{ "type": "string" }, { "type": "number" }, { "type": "boolean" }] }),
         ValueKind::Size => quantity(units::size_units()),
         ValueKind::Table(keys) => table(keys, false),
         ValueKind::Tables(keys) => json!({ "type": "array", "items": table(keys, true) }),
@@ -111,6 +112,7 @@ mod tests {
                     "array" => value.is_array(),
                     "boolean" => value.is_boolean(),
                     "integer" => value.is_i64(),
+                    "number" => value.is_number(),
                     "object" => value.is_object(),
                     "string" => value.is_string(),
                     other => panic!("{at}: an unexpected type {other}"),

@@ -10,6 +10,8 @@ use super::response_policy::ServiceStatus;
 /// The reason why the outcome of an attempt is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnknownCause {
+    /// A rule of the route takes the response's body for one that leaves the outcome unknown, or no rule can read the body.
+    Body,
     /// The connection to the service broke after the request may have reached it, or the response was invalid.
     Broken,
     /// The instance stopped, or lost its lease, while the attempt ran.
@@ -30,6 +32,7 @@ impl UnknownCause {
     /// Reads a name, as [`fmt::Display`] writes it; `None` if no cause has it.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
+            "body" => Some(Self::Body),
             "broken" => Some(Self::Broken),
             "crashed" => Some(Self::Crashed),
             "service" => Some(Self::Service),
@@ -54,11 +57,12 @@ impl From<ServiceStatus> for UnknownCause {
     }
 }
 
-/// The name in the store, the API, the log and the metrics: `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`, `store`
-/// or `timeout`.
+/// The name in the store, the API, the log and the metrics: `body`, `broken`, `crashed`, `grpc:INTERNAL`, `service`, `status:500`,
+/// `store` or `timeout`.
 impl fmt::Display for UnknownCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Body => f.write_str("body"),
             Self::Broken => f.write_str("broken"),
             Self::Crashed => f.write_str("crashed"),
             Self::Grpc(status) => status.fmt(f),
@@ -78,8 +82,8 @@ mod tests {
     fn every_name_reads_back() {
         let status = UnknownCause::Status(StatusCode::BAD_GATEWAY);
         let grpc = UnknownCause::Grpc(GrpcStatus::DeadlineExceeded);
-        use UnknownCause::{Broken, Crashed, Service, Store, Timeout};
-        for cause in [Broken, Crashed, grpc, Service, status, Store, Timeout] {
+        use UnknownCause::{Body, Broken, Crashed, Service, Store, Timeout};
+        for cause in [Body, Broken, Crashed, grpc, Service, status, Store, Timeout] {
             assert_eq!(UnknownCause::parse(&cause.to_string()), Some(cause));
         }
         assert_eq!(status.to_string(), "status:502");

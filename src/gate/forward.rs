@@ -1,5 +1,6 @@
 //! Sends a request to the service under a lease. The attempt continues if the client disconnects.
 
+use std::panic;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use http::header::{HeaderValue, TRAILER};
 use http::{HeaderMap, Request, request};
 use http_body_util::BodyExt;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::admit::GuardedRequest;
@@ -32,7 +34,7 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
-use crate::protocol::directives::ServiceDirectives;
+use crate::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use crate::protocol::fields::{self, RequestOrigin};
 use crate::protocol::refusal::{ReachedLimit, Refusal};
 use crate::protocol::{grpc, stored_response};
@@ -170,12 +172,13 @@ impl Gate {
         &self,
         answer: ServiceAnswer,
         attempt: RunningAttempt,
-        route: &Route,
+        route: &Arc<Route>,
         reserve_request: &ReserveRequest,
         context: &ResponseContext,
     ) -> Outcome {
-        let ServiceAnswer { mut response, share, status, directives } = answer;
-        let (mut verdict, ttl) = directives.apply(route, status, &response.headers);
+        let (answer, judgement) = judge(answer, route).await;
+        let ServiceAnswer { mut response, share, status, .. } = answer;
+        let ResponseJudgement { mut verdict, ttl, unknown_cause } = judgement;
         if SeededBug::ServerErrorIsReleased.is_active() && response.status.is_server_error() {
             verdict = ResponseVerdict::Release;
         }
@@ -189,7 +192,7 @@ impl Gate {
             (ResponseVerdict::Store, Some(storable)) => lease.complete(storable, ttl).with_remember(route.remember),
             (ResponseVerdict::Release, _) => deliver::release(lease, route, ttl, Some((status, &response.headers))),
             (ResponseVerdict::Unknown | ResponseVerdict::Store, _) => {
-                let cause = directives.unknown_cause(status);
+                let cause = unknown_cause;
                 context.with_trace(|trace| trace.note_unknown(cause));
                 tracing::warn!(record = %reserve_request.id, route = %route.name, attempt = lease.attempt, %cause,
                     "the service's response leaves the outcome unknown");
@@ -238,6 +241,24 @@ impl Gate {
         };
         stored.unwrap_or(Outcome::Refused(refusal))
     }
+}
+
+/// The size from which a body is parsed on another thread, as it is for a fingerprint.
+const LARGE_BODY: usize = 64 * 1024;
+
+/// Judges a whole response.
+async fn judge(answer: ServiceAnswer, route: &Arc<Route>) -> (ServiceAnswer, ResponseJudgement) {
+    let judged = |answer: ServiceAnswer, route: &Route| {
+        let ServiceAnswer { response, status, directives, .. } = &answer;
+        let judgement = directives.apply(route, *status, &response.headers, response.body.as_deref());
+        (answer, judgement)
+    };
+    if route.outcome.is_empty() || answer.response.body.as_ref().is_none_or(|body| body.len() < LARGE_BODY) {
+        return judged(answer, route);
+    }
+    let route = Arc::clone(route);
+    let judging = spawn_blocking(move || judged(answer, &route));
+    judging.await.unwrap_or_else(|stopped| panic::resume_unwind(stopped.into_panic()))
 }
 
 /// The request as the service gets it. Without a lease there is no reservation that the service could complete.

@@ -74,11 +74,11 @@ impl Gate {
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
         let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
-        let passed = pass::pass(passing, |status, headers| {
-            // The trailers of a call pass on without being read.
+        let passed = pass::pass_and_inspect(passing, |status, headers| {
+            // The trailers of a call, and bodies, pass on without being read.
             let status = grpc::status_in_head(is_call, status, headers);
-            let (verdict, ttl) = ServiceDirectives::parse(headers).apply(&policy, status, headers);
-            send_verdict((verdict, ttl, status));
+            let judgement = ServiceDirectives::parse(headers).apply(&policy, status, headers, None);
+            send_verdict((judgement.verdict, judgement.ttl, status));
             if let Some(sent) = &sent {
                 sent.note_renewals(headers);
             }

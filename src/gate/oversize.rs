@@ -22,7 +22,7 @@ use crate::domain::response::StoredResponse;
 use crate::domain::response_policy::ResponseVerdict;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
-use crate::protocol::directives::ServiceDirectives;
+use crate::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use crate::protocol::{grpc, stored_response};
 use crate::telemetry::logs::error_causes;
 
@@ -55,7 +55,7 @@ pub(super) fn stream(
 ) -> StreamedResponse {
     let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
     let status = grpc::status_in_head(*is_call, head.status, &head.headers);
-    let (verdict, _) = directives.apply(route, status, &head.headers);
+    let verdict = directives.apply(route, status, &head.headers, None).verdict;
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
     let response = StreamedResponse { head: head.clone(), announced_trailers, length, verdict, body };
@@ -99,7 +99,7 @@ async fn hand_on(
         Some(trailers) if is_call => directives.or(ServiceDirectives::parse(trailers)),
         Some(_) | None => directives,
     };
-    let (verdict, ttl) = directives.apply(route, status, &head.headers);
+    let ResponseJudgement { verdict, ttl, unknown_cause } = directives.apply(route, status, &head.headers, None);
     // The head of a call counts as its success.
     let differs = verdict != head_verdict || is_call && !status.is_success();
     let response =
@@ -115,7 +115,7 @@ async fn hand_on(
     let settlement = match verdict {
         ResponseVerdict::Release => deliver::release(lease, route, ttl, Some((status, &response.headers))),
         ResponseVerdict::Store => lease.complete(storable, ttl).with_remember(route.remember),
-        ResponseVerdict::Unknown => deliver::unknown(lease, route, directives.unknown_cause(status)),
+        ResponseVerdict::Unknown => deliver::unknown(lease, route, unknown_cause),
     };
     let own = settlement.clone();
     // The response's head says that it is stored. A cut response is not taken for a whole one, and a retry gets the state of

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_ENCODING, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
 use super::fields;
@@ -49,25 +49,64 @@ impl ServiceDirectives {
         self.verdict.zip(others.verdict).is_some_and(|(one, other)| one != other)
     }
 
-    /// The cause of an outcome that a response with this status leaves unknown.
-    pub fn unknown_cause(self, status: ServiceStatus) -> UnknownCause {
-        match self.verdict {
-            _ if self.is_unclear => UnknownCause::Service,
-            Some(ResponseVerdict::Unknown) => UnknownCause::Service,
-            Some(ResponseVerdict::Release | ResponseVerdict::Store) | None => status.into(),
+    /// Judges a response: by the service's own decision, or else by the route's rules about bodies, or else by its status lists.
+    /// `body` is the whole body; `None` where it is not kept or not read, so that no rule can match.
+    pub fn apply(
+        self,
+        route: &Route,
+        status: ServiceStatus,
+        headers: &HeaderMap,
+        body: Option<&[u8]>,
+    ) -> ResponseJudgement {
+        let ttl = self.ttl.unwrap_or(route.ttl);
+        if let Some(verdict) = self.verdict {
+            return ResponseJudgement { verdict, ttl, unknown_cause: UnknownCause::Service };
         }
-    }
-
-    /// Returns the verdict on the response, and the time for which its outcome is kept.
-    pub fn apply(self, route: &Route, status: ServiceStatus, headers: &HeaderMap) -> (ResponseVerdict, Duration) {
-        let table = || route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER));
-        let verdict = match self.verdict.unwrap_or_else(table) {
+        let by_status = route.statuses.verdict_on(status, headers.contains_key(RETRY_AFTER));
+        let by_body = body.and_then(|body| verdict_on_body(route, status, headers, body, by_status));
+        let (verdict, unknown_cause) = match (by_body.unwrap_or(by_status), by_body) {
             // The service may have meant that it was executed.
-            ResponseVerdict::Release if self.is_unclear => ResponseVerdict::Unknown,
-            verdict => verdict,
+            (ResponseVerdict::Release, _) if self.is_unclear => (ResponseVerdict::Unknown, UnknownCause::Service),
+            (verdict, _) if self.is_unclear => (verdict, UnknownCause::Service),
+            (verdict, Some(_)) if by_status != ResponseVerdict::Unknown => (verdict, UnknownCause::Body),
+            (verdict, _) => (verdict, status.into()),
         };
-        (verdict, self.ttl.unwrap_or(route.ttl))
+        ResponseJudgement { verdict, ttl, unknown_cause }
     }
+}
+
+/// The meaning of a response for its attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseJudgement {
+    /// The verdict on the attempt.
+    pub verdict: ResponseVerdict,
+    /// The time for which the outcome is kept.
+    pub ttl: Duration,
+    /// The cause, where the verdict is that the outcome is unknown.
+    pub unknown_cause: UnknownCause,
+}
+
+/// The verdict of the route's rules on a whole body; `None` where the status decides.
+fn verdict_on_body(
+    route: &Route,
+    status: ServiceStatus,
+    headers: &HeaderMap,
+    body: &[u8],
+    by_status: ResponseVerdict,
+) -> Option<ResponseVerdict> {
+    if route.outcome.is_empty() || !matches!(status, ServiceStatus::Http(_)) {
+        return None;
+    }
+    let is_encoded = headers.get_all(CONTENT_ENCODING).iter().any(|coding| coding != "identity");
+    if !is_encoded {
+        return route.outcome.verdict_on(body, by_status);
+    }
+    // Bodies are never decompressed. An error that no rule can see must not be replayed as the result.
+    (by_status == ResponseVerdict::Store).then(|| {
+        tracing::warn!(route = %route.name, "the service compressed a response that was requested uncompressed; no rule of \
+            `outcome` can read it, so its outcome is unknown");
+        ResponseVerdict::Unknown
+    })
 }
 
 fn read_decision(value: &HeaderValue) -> Option<ResponseVerdict> {

@@ -21,6 +21,7 @@ mod many_waiters;
 mod misspelled_fields;
 mod narrower_rules;
 mod observe;
+mod outcomes;
 mod protocols;
 pub mod reload;
 mod renewed_scopes;

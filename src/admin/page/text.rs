@@ -180,6 +180,9 @@ pub fn explain_state(state: StateKind, accepted: bool) -> &'static str {
 /// Explains the cause of an unknown outcome.
 pub fn explain_cause(cause: UnknownCause) -> String {
     match cause {
+        UnknownCause::Body => {
+            "a rule of the route's `outcome` takes the response's body for unknown, or cannot read it".into()
+        }
         UnknownCause::Broken => "the connection to the service broke after the request may have reached it".into(),
         UnknownCause::Crashed => "its instance stopped, or lost its lease, while the attempt ran".into(),
         UnknownCause::Grpc(status) => {

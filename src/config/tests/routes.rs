@@ -480,3 +480,37 @@ fn a_method_that_was_not_performed_is_released_and_a_lost_answer_is_unknown() {
         }
     }
 }
+
+#[test]
+fn the_rules_of_a_route_replace_those_of_its_defaults_and_each_problem_names_its_rule() {
+    let shown = |text: &str| {
+        let config = config(text);
+        let setting = config.routes[0].settings().into_iter().find(|setting| setting.label == "outcome");
+        setting.map(|setting| setting.value)
+    };
+    let rules = "outcome = [{ pointer = '/e/c', equals = -1, is = 'release' }, { pointer = '/e', without = '/d', is = 'store' }, \
+                 { pointer = '/x', equals = 'no', is = 'unknown' }, { pointer = '/y', equals = 1.5, is = 'unknown' }]";
+    let all = "/e/c = -1: released; /e without /d: stored; /x = \"no\": unknown; /y = 1.5: unknown";
+    assert_eq!(shown(&route(rules)).as_deref(), Some(all));
+    assert_eq!(shown(&format!("[defaults]\n{rules}\n{}", route(""))).as_deref(), Some(all));
+    let own = route("outcome = [{ pointer = '/e', equals = true, is = 'unknown' }]");
+    assert_eq!(shown(&format!("[defaults]\n{rules}\n{own}")).as_deref(), Some("/e = true: unknown"));
+    assert_eq!(shown(&format!("[defaults]\n{rules}\n{}", route("outcome = []"))), None);
+    for (rule, begins) in [
+        ("is = 'store'", "routes[0].outcome[0].pointer: is missing"),
+        ("pointer = '/e'", "routes[0].outcome[0].is: is missing"),
+        ("pointer = '', is = 'store'", "routes[0].outcome[0].pointer: `` is the whole body"),
+        ("pointer = 'e', is = 'store'", "routes[0].outcome[0].pointer: `e` is no JSON Pointer"),
+        ("pointer = '/e', without = 'd', is = 'store'", "routes[0].outcome[0].without: `d` is no JSON Pointer"),
+        ("pointer = '/e', is = 'stored'", "routes[0].outcome[0].is: `stored` is not known"),
+        (
+            "pointer = '/e', equals = [1], is = 'store'",
+            "routes[0].outcome[0].equals: must be a text in quotes, a number",
+        ),
+        ("pointer = '/e', equals = inf, is = 'store'", "routes[0].outcome[0].equals: is no number that JSON has"),
+        ("pointer = '/e', equal = 1, is = 'store'", "routes[0].outcome[0].equal: unknown key; did you mean `equals`"),
+    ] {
+        let problems = problems(&route(&format!("outcome = [{{ {rule} }}]")));
+        assert!(problems.len() == 1 && problems[0].contains(begins), "{rule}: {problems:?}");
+    }
+}
