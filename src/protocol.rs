@@ -7,6 +7,7 @@ pub mod early_hints;
 pub mod fields;
 pub mod forwarded_for;
 pub mod grpc;
+pub mod grpc_web;
 pub mod prefer;
 pub mod problem_pages;
 pub mod refusal;

@@ -36,8 +36,9 @@ use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::request_trace::TraceStage;
 use crate::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use crate::protocol::fields::{self, RequestOrigin};
+use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::{ReachedLimit, Refusal};
-use crate::protocol::{grpc, stored_response};
+use crate::protocol::{grpc, grpc_web, stored_response};
 use crate::seeded_bug::SeededBug;
 use crate::telemetry::logs::error_causes;
 use crate::upstream::{CallError, SendCheck, UpstreamClient};
@@ -115,9 +116,9 @@ impl Gate {
         let sent = renewable.as_deref().and_then(|parts| parts.keep(&head.uri, &head.headers));
         let (record, number) = (reserve_request.id, lease.attempt);
         let reserved = (entry.reserve_status() == ReserveStatus::Reserved).then_some(&lease);
-        let is_call = fields::is_grpc(&head.headers);
+        let protocol = CallProtocol::from_headers(&head.headers);
         let mut request = upstream_request(head, body, &origin, reserved, &route);
-        if is_call {
+        if protocol != CallProtocol::Http {
             grpc::request_identity_encoding(request.headers_mut());
         }
         forwarded_key::set_key_field(request.headers_mut(), &route, &reserve_request.key);
@@ -129,7 +130,7 @@ impl Gate {
         let reserved_time = reserve_request.time_limit.saturating_sub(self.instance.first_byte_within());
         let deadline = began + route.upstream_timeout.min(reserved_time);
         let outcome =
-            call(&upstream, (&mut request, is_call), deadline, &route, may_send, &self.instance.response_bodies).await;
+            call(&upstream, (&mut request, protocol), deadline, &route, may_send, &self.instance.response_bodies).await;
         let took = began.elapsed();
         latency.record(took);
         self.instance.observability.metrics.upstream_duration.observe(took);
@@ -298,14 +299,14 @@ const TIMED_OUT: UpstreamOutcome = UpstreamOutcome::NoResponse(Refusal::Upstream
 
 async fn call(
     upstream: &UpstreamClient,
-    (request, is_call): (&mut Request<Body>, bool),
+    (request, protocol): (&mut Request<Body>, CallProtocol),
     deadline: Instant,
     route: &Route,
     may_send: SendCheck<'_>,
     budget: &Arc<BodyBudget>,
 ) -> UpstreamOutcome {
     // HTTP/1.1 to a gRPC service brings an error that says nothing to somebody who does not know HTTP/2.
-    let needs_http2 = is_call && !upstream.shares_connections();
+    let needs_http2 = protocol == CallProtocol::Grpc && !upstream.shares_connections();
     let response = match timeout_at(deadline, upstream.call_while(request, may_send)).await {
         Err(_) if SeededBug::TimeoutIsReleased.is_active() => return UpstreamOutcome::NeverSent(String::new()),
         Err(_) => return TIMED_OUT,
@@ -356,7 +357,7 @@ async fn call(
             let (beginning, share) = incoming.into_whole();
             return UpstreamOutcome::Oversize(OversizeResponse {
                 head,
-                is_call,
+                protocol,
                 directives,
                 announced_trailers,
                 beginning: share.attach_to(beginning),
@@ -365,14 +366,19 @@ async fn call(
             });
         }
     }
-    if is_call {
+    if protocol == CallProtocol::Grpc {
         // The handler of a call often knows only at its end what it has done, and then it can set trailers alone.
         directives = directives.or(ServiceDirectives::parse(&trailers));
     }
     fields::prepare_for_client(&mut trailers);
     let (body, share) = incoming.into_whole();
     let response = StoredResponse { status: head.status, headers: head.headers, body: Some(body), trailers };
-    let status = grpc::service_status(is_call, &response);
+    if let (CallProtocol::GrpcWeb, Some(body)) = (protocol, &response.body)
+        && let Some(trailers) = grpc_web::trailers(&response.headers, body)
+    {
+        directives = directives.or(ServiceDirectives::parse(&trailers));
+    }
+    let status = grpc::service_status(protocol, &response);
     UpstreamOutcome::Answered(ServiceAnswer { response, share, status, directives })
 }
 

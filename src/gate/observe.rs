@@ -28,6 +28,7 @@ use crate::instance::metrics::{ReservationResult, RouteMetrics};
 use crate::instance::token_verifier::TokenVerifier;
 use crate::protocol::directives::ServiceDirectives;
 use crate::protocol::fields::RequestOrigin;
+use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::{fields, grpc};
@@ -48,7 +49,7 @@ impl Gate {
         let (verdict_sender, verdict) = oneshot::channel();
         let upgrade = pass::asks_for_websocket(&head.headers, head.version);
         let trailers = fields::accepts_trailers(&head.headers);
-        let is_call = fields::is_grpc(&head.headers);
+        let protocol = CallProtocol::from_headers(&head.headers);
         let mut request = Request::new(body);
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = head.uri.clone();
@@ -74,9 +75,9 @@ impl Gate {
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
         let passing = Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie });
-        let passed = pass::pass_and_inspect(passing, |status, headers| {
+        let passed = pass::pass(passing, |status, headers| {
             // The trailers of a call, and bodies, pass on without being read.
-            let status = grpc::status_in_head(is_call, status, headers);
+            let status = grpc::status_in_head(protocol, status, headers);
             let judgement = ServiceDirectives::parse(headers).apply(&policy, status, headers, None);
             send_verdict((judgement.verdict, judgement.ttl, status));
             if let Some(sent) = &sent {

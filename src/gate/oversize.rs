@@ -23,6 +23,7 @@ use crate::domain::response_policy::ResponseVerdict;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::protocol::directives::{ResponseJudgement, ServiceDirectives};
+use crate::protocol::grpc::CallProtocol;
 use crate::protocol::{grpc, stored_response};
 use crate::telemetry::logs::error_causes;
 
@@ -34,8 +35,8 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 /// The beginning of a response that is too large to store.
 pub(super) struct OversizeResponse {
     pub(super) head: response::Parts,
-    /// Whether it is the response to a gRPC call, whose status comes at the end.
-    pub(super) is_call: bool,
+    /// The protocol of its request: the status of a call comes at the end.
+    pub(super) protocol: CallProtocol,
     pub(super) directives: ServiceDirectives,
     /// The service's `Trailer` field.
     pub(super) announced_trailers: Option<HeaderValue>,
@@ -53,8 +54,12 @@ pub(super) fn stream(
     route: &Arc<Route>,
     deadline: Instant,
 ) -> StreamedResponse {
-    let OversizeResponse { head, is_call, directives, announced_trailers, length, .. } = &oversize;
-    let status = grpc::status_in_head(*is_call, head.status, &head.headers);
+    let OversizeResponse { head, protocol, directives, announced_trailers, length, .. } = &oversize;
+    let status = match protocol {
+        // Its end is not read: it is somewhere within the last pieces of the body.
+        CallProtocol::GrpcWeb => grpc::status_at_end(*protocol, head.status, None),
+        CallProtocol::Grpc | CallProtocol::Http => grpc::status_in_head(*protocol, head.status, &head.headers),
+    };
     let verdict = directives.apply(route, status, &head.headers, None).verdict;
     let (frames, body) = mpsc::channel(FRAMES_AHEAD);
     let (announced_trailers, length) = (announced_trailers.clone(), *length);
@@ -80,7 +85,7 @@ async fn hand_on(
         of_service: deadline,
         stored: deadline,
     };
-    let OversizeResponse { head, is_call, directives, beginning, mut rest, .. } = oversize;
+    let OversizeResponse { head, protocol, directives, beginning, mut rest, .. } = oversize;
     let mut client = Some(client);
     let mut held = Frame::data(beginning);
     let broken_by = loop {
@@ -94,7 +99,8 @@ async fn hand_on(
             Err(_) => break Some(UnknownCause::Timeout),
         }
     };
-    let status = grpc::status_at_end(is_call, head.status, held.trailers_ref());
+    let is_call = protocol == CallProtocol::Grpc;
+    let status = grpc::status_at_end(protocol, head.status, held.trailers_ref());
     let directives = match held.trailers_ref() {
         Some(trailers) if is_call => directives.or(ServiceDirectives::parse(trailers)),
         Some(_) | None => directives,

@@ -284,7 +284,7 @@ pub fn is_momentary(name: &HeaderName) -> bool {
 }
 
 /// Whether a message is of a gRPC call, by its media type: `application/grpc`, also with a format like `+proto`. gRPC-Web is
-/// another protocol, which has its trailers in the body.
+/// another protocol (`grpc_web.rs`).
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let format = media_type.and_then(|media_type| media_type.strip_prefix(b"application/grpc"));

@@ -6,8 +6,8 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::fields;
 use super::refusal::Refusal;
+use super::{fields, grpc_web};
 use crate::body::Body;
 use crate::domain::grpc_status::GrpcStatus;
 use crate::domain::response::StoredResponse;
@@ -27,34 +27,65 @@ pub fn request_identity_encoding(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
-/// The status of a whole response. `is_call` says whether its request was a gRPC call.
-pub fn service_status(is_call: bool, response: &StoredResponse) -> ServiceStatus {
-    if !is_call || response.status != StatusCode::OK {
+/// The protocol of a message, by its media type. It says where the status of a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallProtocol {
+    /// gRPC: in the trailers.
+    Grpc,
+    /// gRPC-Web: in the last frame of the body.
+    GrpcWeb,
+    /// Anything else: the message is of no call.
+    Http,
+}
+
+impl CallProtocol {
+    /// The protocol of a message with these fields.
+    pub fn from_headers(headers: &HeaderMap) -> Self {
+        if fields::is_grpc(headers) {
+            Self::Grpc
+        } else if grpc_web::is_grpc_web(headers) {
+            Self::GrpcWeb
+        } else {
+            Self::Http
+        }
+    }
+}
+
+/// The status of a whole response to a request of this protocol.
+pub fn service_status(protocol: CallProtocol, response: &StoredResponse) -> ServiceStatus {
+    if protocol == CallProtocol::Http || response.status != StatusCode::OK {
         return ServiceStatus::Http(response.status);
     }
     // Only a response without a message may have the status in its head.
     let has_message = response.body.as_ref().is_none_or(|body| !body.is_empty());
-    let in_head = (!has_message && response.trailers.is_empty()).then_some(&response.headers);
-    call_status(in_head.unwrap_or(&response.trailers)).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
+    let in_head = || (!has_message && response.trailers.is_empty()).then(|| call_status(&response.headers)).flatten();
+    let at_end = match (protocol, &response.body) {
+        (CallProtocol::GrpcWeb, Some(body)) => {
+            grpc_web::trailers(&response.headers, body).as_ref().and_then(call_status)
+        }
+        (CallProtocol::GrpcWeb, None) => None,
+        (CallProtocol::Grpc | CallProtocol::Http, _) => call_status(&response.trailers),
+    };
+    at_end.or_else(in_head).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
 }
 
 /// The status of a response by its own media type, where its request is not at hand.
 pub fn answered_status(response: &StoredResponse) -> ServiceStatus {
-    service_status(fields::is_grpc(&response.headers), response)
+    service_status(CallProtocol::from_headers(&response.headers), response)
 }
 
 /// The status of a response whose end is still to come, as far as its head shows it: a call with a message counts as `OK` until
 /// its trailers.
-pub fn status_in_head(is_call: bool, status: StatusCode, headers: &HeaderMap) -> ServiceStatus {
-    if !is_call || status != StatusCode::OK {
+pub fn status_in_head(protocol: CallProtocol, status: StatusCode, headers: &HeaderMap) -> ServiceStatus {
+    if protocol == CallProtocol::Http || status != StatusCode::OK {
         return ServiceStatus::Http(status);
     }
     ServiceStatus::Grpc(call_status(headers).unwrap_or(GrpcStatus::Ok))
 }
 
 /// The status of a response that was handed on, by its last frame.
-pub fn status_at_end(is_call: bool, status: StatusCode, trailers: Option<&HeaderMap>) -> ServiceStatus {
-    if !is_call || status != StatusCode::OK {
+pub fn status_at_end(protocol: CallProtocol, status: StatusCode, trailers: Option<&HeaderMap>) -> ServiceStatus {
+    if protocol == CallProtocol::Http || status != StatusCode::OK {
         return ServiceStatus::Http(status);
     }
     trailers.and_then(call_status).map_or(ServiceStatus::GrpcMissing, ServiceStatus::Grpc)
@@ -164,11 +195,15 @@ mod tests {
             (None, "", None, ServiceStatus::GrpcMissing),
             (None, "", Some("x"), ServiceStatus::GrpcMissing),
         ] {
-            assert_eq!(service_status(true, &response(head, body, trailers)), status, "{head:?} {body} {trailers:?}");
+            assert_eq!(
+                service_status(CallProtocol::Grpc, &response(head, body, trailers)),
+                status,
+                "{head:?} {body} {trailers:?}"
+            );
         }
-        assert_eq!(service_status(false, &response(Some("10"), "", None)), StatusCode::OK.into());
+        assert_eq!(service_status(CallProtocol::Http, &response(Some("10"), "", None)), StatusCode::OK.into());
         let gateway = StoredResponse { status: StatusCode::BAD_GATEWAY, ..response(None, "", None) };
-        assert_eq!(service_status(true, &gateway), StatusCode::BAD_GATEWAY.into());
+        assert_eq!(service_status(CallProtocol::Grpc, &gateway), StatusCode::BAD_GATEWAY.into());
     }
 
     #[test]

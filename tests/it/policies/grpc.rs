@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::harness::grpc::{CallAnswer, CallService, Caller, message};
 use crate::harness::operator::Operator;
-use crate::harness::{Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
+use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores, route};
 
 /// A world whose route `/pay` leads to the service, with these lines.
 async fn world(store: Store, service: &CallService, lines: &str) -> World {
@@ -341,4 +341,54 @@ async fn an_observed_call_counts_by_the_status_in_its_head() {
             assert_eq!(line.await["would"], expected, "{code}");
         }
     }
+}
+
+/// The body of a gRPC-Web response: a message, if there is one, and the trailers.
+fn web_body(message: Option<&str>, trailers: &str) -> Vec<u8> {
+    let frame = |flag: u8, data: &str| [&[flag][..], &(data.len() as u32).to_be_bytes(), data.as_bytes()].concat();
+    [message.map(|message| frame(0, message)).unwrap_or_default(), frame(0x80, trailers)].concat()
+}
+
+on_both_stores!(a_call_over_grpc_web_has_the_status_in_the_last_frame_of_its_body);
+async fn a_call_over_grpc_web_has_the_status_in_the_last_frame_of_its_body(store: Store) {
+    let lines = "max_response_body = \"4KiB\"\nstore_statuses = [\"2xx\", \"4xx\", \"grpc:INTERNAL\"]";
+    let world = World::guarding(store, lines).await;
+    let (proto, text) = ("application/grpc-web+proto", "application/grpc-web-text");
+    let answer = |media_type: &str, body: &[u8]| Answer::status(200).field("Content-Type", media_type).body(body);
+    let in_base64 = |body: &[u8]| data_encoding::BASE64.encode(body).into_bytes();
+    let (paid, refused) = (web_body(Some("paid"), "grpc-status:0\r\n"), web_body(None, "grpc-status: 14\r\n"));
+    let stored = ["executed", "replayed"];
+    let released = ["released", "executed"];
+    let unknown = ["unknown", "unknown"];
+    for (key, media_type, answer, seen) in [
+        ("paid", proto, answer(proto, &paid), stored),
+        ("unavailable", proto, answer(proto, &refused), released),
+        ("in-base64", text, answer(text, &in_base64(&refused)), released),
+        ("deadline", proto, answer(proto, &web_body(Some("x"), "grpc-status:4\r\n")), unknown),
+        ("listed", proto, answer(proto, &web_body(None, "grpc-status:13\r\n")), stored),
+        ("trailers-only", proto, answer(proto, b"").field("grpc-status", "14"), released),
+        ("without-status", proto, answer(proto, &web_body(Some("paid"), "x:y\r\n")), unknown),
+        ("cut", proto, answer(proto, &paid[..paid.len() - 3]), unknown),
+        ("no-call", proto, answer("text/html", b"<html>"), unknown),
+        ("a-gateways", proto, Answer::status(503).field("Content-Type", "text/html").body("<html>"), released),
+        ("large", proto, answer(proto, &web_body(Some(&"x".repeat(5_000)), "grpc-status:0\r\n")), unknown),
+        (
+            "decided",
+            proto,
+            answer(proto, &web_body(None, "grpc-status:13\r\noncegate-decision: release\r\n")),
+            released,
+        ),
+        // Any other request has an HTTP status alone.
+        ("plain", "application/octet-stream", answer("application/octet-stream", &refused), stored),
+    ] {
+        world.upstream.then(answer);
+        for oncegate_status in seen {
+            let call = world.post("/pay").key(key).field("Content-Type", media_type).body("a call");
+            assert_eq!(call.send().await.oncegate_status(), Some(oncegate_status), "{key}");
+            world.upstream.answer_all(Answer::status(200).field("Content-Type", proto).body(paid.clone()));
+        }
+    }
+    let call =
+        world.upstream.executed().into_iter().find(|call| call.field("idempotency-key") == Some("paid")).unwrap();
+    assert_eq!(call.field("grpc-accept-encoding"), Some("identity"));
 }
