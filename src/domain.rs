@@ -10,6 +10,7 @@ pub mod delivery;
 pub mod execution_risk;
 pub mod fingerprint;
 mod foreign_path;
+pub mod graphql;
 pub mod grpc_status;
 pub mod ids;
 pub mod kept_path;

@@ -240,7 +240,7 @@ impl Gate {
             }
             Admission::Unguarded(mut passing) => {
                 let method = MethodLabel::from_method(passing.request.method());
-                if method.changes_state() {
+                if method.changes_state() && !passing.only_reads {
                     let key_field = live.key_field(passing.request.headers());
                     self.instance.observability.count_unguarded(method, passing.request.uri().path(), key_field);
                 }

@@ -6,6 +6,7 @@ pub mod directives;
 pub mod early_hints;
 pub mod fields;
 pub mod forwarded_for;
+pub mod graphql;
 pub mod grpc;
 pub mod grpc_web;
 pub mod prefer;

@@ -20,6 +20,8 @@ pub const FIRST_SENT: HeaderName = HeaderName::from_static("repeatability-first-
 pub enum Dialect {
     /// The Agentic Commerce Protocol, version 2026-04-17.
     Acp,
+    /// GraphQL over HTTP: its queries are not guarded.
+    Graphql,
     /// The IETF's draft, and problem documents.
     Ietf,
     /// OASIS Repeatable Requests 1.0.
@@ -30,12 +32,13 @@ pub enum Dialect {
 
 impl Dialect {
     /// All dialects, each once.
-    pub const ALL: [Self; 4] = [Self::Acp, Self::Ietf, Self::Repeatability, Self::Stripe];
+    pub const ALL: [Self; 5] = [Self::Acp, Self::Graphql, Self::Ietf, Self::Repeatability, Self::Stripe];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Acp => "acp",
+            Self::Graphql => "graphql",
             Self::Ietf => "ietf",
             Self::Repeatability => "repeatability",
             Self::Stripe => "stripe",
@@ -50,6 +53,20 @@ impl Dialect {
                 r#"
                 key = { required = true }
                 fingerprint = { body = "json", query = false }
+                "#
+            }
+            // GraphQL, section 7.1: after an error of the request there is no `data`, because nothing was executed. After an error of a
+            // field there is, perhaps null, and other fields may have been executed. A 4xx comes before the execution too (GraphQL over
+            // HTTP, section 6.4.2); not all servers write it in JSON.
+            Self::Graphql => {
+                r#"
+                fingerprint = { body = "graphql" }
+                store_statuses = ["2xx", "3xx"]
+                release_statuses = ["307", "308", "4xx", "5xx"]
+                outcome = [
+                    { pointer = "/errors/0", without = "/data", is = "release" },
+                    { pointer = "/errors/0", is = "unknown" },
+                ]
                 "#
             }
             Self::Ietf => "",
@@ -75,7 +92,7 @@ impl Dialect {
     }
 
     fn preset_table(self) -> &'static DeTable<'static> {
-        static TABLES: LazyLock<[Spanned<DeTable<'static>>; 4]> =
+        static TABLES: LazyLock<[Spanned<DeTable<'static>>; 5]> =
             LazyLock::new(|| Dialect::ALL.map(|dialect| DeTable::parse(dialect.preset()).expect("a preset is TOML")));
         let index = Self::ALL.iter().position(|dialect| *dialect == self).expect("all are listed");
         TABLES[index].get_ref()

@@ -43,6 +43,7 @@ pub(super) fn read(
     let body = section.choice("body", |word| match word {
         "auto" => Some(BodyRule::Auto),
         "form" => Some(BodyRule::Form),
+        "graphql" => Some(BodyRule::Graphql),
         "json" => Some(BodyRule::Json),
         "none" => Some(BodyRule::None),
         "raw" => Some(BodyRule::Raw),
@@ -54,7 +55,7 @@ pub(super) fn read(
     let exclude = section.list("exclude", json_pointer);
     let (body, include, exclude) = (body?, include?, exclude?);
     let selects = !include.value.is_empty() || !exclude.value.is_empty();
-    if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Json) {
+    if selects && !matches!(body.value, BodyRule::Auto | BodyRule::Graphql | BodyRule::Json) {
         let position = (&body.position).max(&include.position).max(&exclude.position);
         section.reader().problem(position, "selects values of a JSON body, and by `body` it is not read as JSON");
         return None;

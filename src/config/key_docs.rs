@@ -238,7 +238,7 @@ pub const ROUTE: &[KeyDoc] = &[
     KeyDoc::new("upstream", Text, r#""""#, "the route's own service; empty for the one at the top"),
     KeyDoc::new(
         "dialect",
-        Choice(&["ietf", "stripe", "repeatability", "acp"]),
+        Choice(&["ietf", "stripe", "repeatability", "acp", "graphql"]),
         r#""ietf""#,
         "the convention of an API: a preset of the other keys, and the form of Oncegate's own answers",
     ),
@@ -361,7 +361,12 @@ pub const KEY: &[KeyDoc] = &[
 
 /// The keys of a route's `fingerprint`.
 pub const FINGERPRINT: &[KeyDoc] = &[
-    KeyDoc::new("body", Choice(&["auto", "json", "form", "raw", "none"]), r#""auto""#, "how the body takes part"),
+    KeyDoc::new(
+        "body",
+        Choice(&["auto", "json", "graphql", "form", "raw", "none"]),
+        r#""auto""#,
+        "how the body takes part",
+    ),
     KeyDoc::new("query", Boolean, "true", "whether the query takes part"),
     KeyDoc::new("headers", Texts, "[]", "request fields that take part"),
     KeyDoc::new(

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
@@ -24,7 +24,7 @@ use super::nearest::nearest;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
 use super::source_files::SourceFiles;
 use super::value_origins::{ValueOrigin, ValueOrigins};
-use super::{units, wording};
+use super::{scalar, units, wording};
 
 /// The reader of one file.
 pub(super) struct ConfigReader<'a> {
@@ -279,8 +279,7 @@ impl<'a> Section<'a> {
         self.layers.iter().filter_map(|layer| self.tables_in(layer, name, fallback)).flatten().collect()
     }
 
-    /// The tables of the first list of this name: a list that a route writes replaces the one of its dialect or of `[defaults]`. Where
-    /// there is no list, it is empty.
+    /// The tables of the first list of this name, which replaces those behind it; none if there is no list.
     pub(super) fn first_tables(&self, name: &str) -> Vec<Section<'a>> {
         self.layers.iter().find_map(|layer| self.tables_in(layer, name, &self.empty())).unwrap_or_default()
     }
@@ -387,23 +386,13 @@ impl<'a> Section<'a> {
     /// A text, a number or a boolean.
     pub(super) fn scalar(&self, name: &str) -> Option<Located<Value>> {
         let (position, raw) = self.find(name)?;
-        let value = match raw {
-            Raw::Toml(DeValue::Boolean(value)) => Some(Value::from(value)),
-            Raw::Toml(DeValue::Integer(number)) => {
-                i64::from_str_radix(number.as_str(), number.radix()).ok().map(Value::from)
-            }
-            Raw::Toml(DeValue::Float(number)) => {
-                number.as_str().parse().ok().and_then(Number::from_f64).map(Value::Number)
-            }
-            raw => {
-                let text = self.reader.text(position, raw, ValueKind::Scalar)?;
-                return Some(Located { value: Value::String(text.value), position: text.position });
-            }
-        };
-        if value.is_none() {
-            self.reader.problem(&position, "is no number that JSON has");
+        if let Raw::Toml(value) = &raw
+            && let Some(value) = scalar::to_json(value)
+        {
+            return Some(Located { value, position });
         }
-        Some(Located { value: value?, position })
+        let text = self.reader.text(position, raw, ValueKind::Scalar)?;
+        Some(Located { value: Value::String(text.value), position: text.position })
     }
 
     /// A duration, which may be zero.

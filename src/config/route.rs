@@ -152,7 +152,7 @@ impl Route {
     pub fn age_limit(&self) -> Option<Duration> {
         match self.dialect {
             Dialect::Repeatability => Some(self.max_age.unwrap_or(self.ttl).min(self.ttl - self.ahead_limit())),
-            Dialect::Acp | Dialect::Ietf | Dialect::Stripe => self.max_age,
+            Dialect::Acp | Dialect::Graphql | Dialect::Ietf | Dialect::Stripe => self.max_age,
         }
     }
 

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::domain::grpc_status::GrpcStatus;
 use crate::domain::key::KeySyntax;
-use crate::domain::quantity::quantity;
 use crate::domain::outcome_rules::OutcomeRule;
+use crate::domain::quantity::quantity;
 use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, StatusTable, default_verdict};
 use crate::domain::retry::RetryPolicy;
 

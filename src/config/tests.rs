@@ -437,6 +437,7 @@ fn values_outside_of_their_bounds_are_refused_with_the_reason() {
 
 mod consumers;
 mod fingerprint;
+mod outcomes;
 mod routes;
 mod slips;
 mod wording;

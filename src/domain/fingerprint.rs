@@ -17,6 +17,7 @@ pub use secret::{Secret, Secrets};
 
 mod content_coding;
 pub mod form;
+mod graphql;
 mod multipart;
 mod path_form;
 mod secret;
@@ -118,6 +119,8 @@ pub enum BodyRule {
     Auto,
     /// As a form's pairs, whatever the media type.
     Form,
+    /// JSON as a GraphQL request, its document by its hash; anything else as by [`Self::Auto`].
+    Graphql,
     /// As JSON, whatever the media type; a body that does not parse, by its bytes.
     Json,
     /// Not at all: two requests with different bodies are the same.
@@ -154,6 +157,7 @@ impl Recipe {
         for word in words {
             match word.split_once('=')? {
                 ("body", "form") => rules.body = BodyRule::Form,
+                ("body", "graphql") => rules.body = BodyRule::Graphql,
                 ("body", "json") => rules.body = BodyRule::Json,
                 ("body", "none") => rules.body = BodyRule::None,
                 ("body", "raw") => rules.body = BodyRule::Raw,
@@ -197,10 +201,12 @@ impl Recipe {
         match self.0.rules.body {
             BodyRule::None => 0,
             BodyRule::Raw => size,
-            BodyRule::Auto | BodyRule::Form | BodyRule::Json if content_coding::is_encoded(headers) => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json
+                if content_coding::is_encoded(headers) =>
+            {
                 size.max(content_coding::content_limit(size))
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Json => size,
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json => size,
         }
     }
 
@@ -246,7 +252,9 @@ impl Recipe {
         match self.0.rules.body {
             BodyRule::None => included("none", Cow::Borrowed(b"")),
             BodyRule::Raw => included("raw", sent),
-            BodyRule::Auto | BodyRule::Form | BodyRule::Json if content_coding::is_encoded(parts.headers) => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json
+                if content_coding::is_encoded(parts.headers) =>
+            {
                 let Some(content) = content_coding::decode(parts.headers, parts.body) else {
                     return included(ENCODED, sent);
                 };
@@ -256,7 +264,7 @@ impl Recipe {
                 };
                 IncludedBody { form, is_decoded: true, bytes: Cow::Owned(bytes) }
             }
-            BodyRule::Auto | BodyRule::Form | BodyRule::Json => {
+            BodyRule::Auto | BodyRule::Form | BodyRule::Graphql | BodyRule::Json => {
                 let canonical = self.canonical_content(parts.headers, parts.body);
                 canonical.map_or(included("raw", sent), |(form, bytes)| included(form, bytes))
             }
@@ -268,14 +276,19 @@ impl Recipe {
         let rules = &self.0.rules;
         let content_type = content_type(headers);
         match (rules.body, essence(content_type)) {
-            (BodyRule::Json, _) | (BodyRule::Auto, Essence::Json) => {
+            (BodyRule::Graphql, Essence::Json) if let Some(body) = graphql::canonical(content, &rules.selection) => {
+                Some(("graphql", body.into()))
+            }
+            (BodyRule::Json, _) | (BodyRule::Auto | BodyRule::Graphql, Essence::Json) => {
                 canonicalize_selected(content, &rules.selection).ok().map(|body| ("json", body))
             }
-            (BodyRule::Form, _) | (BodyRule::Auto, Essence::Form) => Some(("form", form::canonical(content).into())),
-            (BodyRule::Auto, Essence::Multipart) => {
+            (BodyRule::Form, _) | (BodyRule::Auto | BodyRule::Graphql, Essence::Form) => {
+                Some(("form", form::canonical(content).into()))
+            }
+            (BodyRule::Auto | BodyRule::Graphql, Essence::Multipart) => {
                 multipart::canonical(content_type, content).map(|body| ("multipart", body.into()))
             }
-            (BodyRule::Auto, Essence::Other) | (BodyRule::None | BodyRule::Raw, _) => None,
+            (BodyRule::Auto | BodyRule::Graphql, Essence::Other) | (BodyRule::None | BodyRule::Raw, _) => None,
         }
     }
 }
@@ -325,6 +338,7 @@ fn to_words(rules: &FingerprintRules, key_id: Option<KeyId>) -> String {
     words.push_str(match rules.body {
         BodyRule::Auto => "",
         BodyRule::Form => " body=form",
+        BodyRule::Graphql => " body=graphql",
         BodyRule::Json => " body=json",
         BodyRule::None => " body=none",
         BodyRule::Raw => " body=raw",
@@ -672,7 +686,7 @@ mod tests {
             Selection::default(),
             Selection { include: pointer_list(&["/a b,c%", "/*/d"]), exclude: pointer_list(&["", "/~1"]) },
         ];
-        for body in [BodyRule::Auto, BodyRule::Form, BodyRule::Json, BodyRule::None, BodyRule::Raw] {
+        for body in [BodyRule::Auto, BodyRule::Form, BodyRule::Graphql, BodyRule::Json, BodyRule::None, BodyRule::Raw] {
             for (query, key, path) in [(true, None, "lenient"), (false, Some(&secret), "lenient:011"), (true, None, "")]
             {
                 for selection in &selections {

@@ -34,8 +34,10 @@ use crate::upstream::UpstreamClient;
 
 use fingerprinting::FingerprintSource;
 use identity::{IdentityInput, IdentitySearch, KeySearch, RequestIdentity};
+use key_location::check_without_key;
 use origin::{client_address, request_origin};
 use read_body::BodyReader;
+use read_only::{may_only_read, only_reads};
 use scope::CallerProofs;
 use token::{CallerToken, verify_token};
 
@@ -53,6 +55,7 @@ mod method_override;
 pub(super) mod observed;
 pub(super) mod origin;
 pub(super) mod read_body;
+mod read_only;
 pub(super) mod scope;
 mod single_field;
 mod stored_key;
@@ -66,6 +69,12 @@ pub enum Admission {
     Observed(Box<ObservedRequest>),
     /// Nothing guards the request: it streams through.
     Unguarded(Box<PassThroughRequest>),
+}
+
+impl From<PassThroughRequest> for Admission {
+    fn from(passing: PassThroughRequest) -> Self {
+        Self::Unguarded(Box::new(passing))
+    }
 }
 
 /// A request on a route with `mode = "observe"`.
@@ -125,7 +134,7 @@ impl Gate {
                 return Err(Refusal::Unguarded);
             }
             RouteMatch::NoRoute => {
-                return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None));
+                return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None).into());
             }
         };
         let route = &active.route;
@@ -134,7 +143,9 @@ impl Gate {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMode::Off => {
-                return Ok(unguarded(head, Body::Streaming(body), &origin, &active.upstream, client, Some(route)));
+                return Ok(
+                    unguarded(head, Body::Streaming(body), &origin, &active.upstream, client, Some(route)).into()
+                );
             }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
@@ -145,6 +156,20 @@ impl Gate {
             }
             RouteMode::Enforce => context.guard(&self.instance.observability, &head, &active.metrics),
         }
+        let mut share = self.instance.bodies.share();
+        let mut reader = BodyReader::new(body, &head.headers);
+        if may_only_read(&head, route)
+            && let Some(whole) = reader.read(route.max_request_body, &mut share).await?
+        {
+            if only_reads(&head, &whole, route) {
+                check_nominated(&head.headers, route)?;
+                context.unguard();
+                let body = Body::whole(whole).counted_in(share);
+                let passing = unguarded(head, body, &origin, &active.upstream, client, Some(route));
+                return Ok(PassThroughRequest { only_reads: true, ..passing }.into());
+            }
+            reader.put_back(whole);
+        }
         let salt = self.instance.salt.current();
         let identified = match check_nominated(&head.headers, route) {
             Ok(()) => self.identify(&head, None, &origin, active, salt.salt).await,
@@ -154,13 +179,13 @@ impl Gate {
         if search != IdentitySearch::NoKey && self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
-        // The head is checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
+        // Checked before the body is read: a client that waits for `100 Continue` then sends no body in vain.
         let mut broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
-        let mut share = self.instance.bodies.share();
         let body = match &search {
-            IdentitySearch::NoKey => Body::Streaming(body),
+            // Read without a key only where one is required.
+            IdentitySearch::NoKey if reader.has_begun() => return Err(key_location::missing(&route.key)),
+            IdentitySearch::NoKey => Body::Streaming(reader.into_unread()),
             IdentitySearch::Found(_) | IdentitySearch::InBody => {
-                let mut reader = BodyReader::new(body, &head.headers);
                 let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
                     (None, IdentitySearch::Found(identity)) => {
                         let refusal = Refusal::RequestTooLarge(route.max_request_body);
@@ -211,7 +236,7 @@ impl Gate {
             (_, body) if !route.key.required => {
                 context.unguard();
                 let body = body.counted_in(share);
-                Ok(unguarded(head, body, &origin, &active.upstream, client, Some(route)))
+                Ok(unguarded(head, body, &origin, &active.upstream, client, Some(route)).into())
             }
             (_, _) => Err(key_location::missing(&route.key)),
         }
@@ -316,11 +341,6 @@ fn echo_valid_key(head: &request::Parts, route: &Route, context: &mut ResponseCo
     }
 }
 
-/// Refuses a request without a key that says when it was first sent, as only a request with a key does.
-fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    if first_sent::lacks_key(headers, route) { Err(key_location::missing(&route.key)) } else { Ok(()) }
-}
-
 /// Finds the identity of a request. If its route's scope reads the caller's token, and the request has a key, the token is
 /// verified first.
 async fn identify(input: IdentityInput<'_>, verifier: Option<&TokenVerifier>) -> Result<IdentitySearch, Refusal> {
@@ -357,7 +377,7 @@ fn unguarded(
     upstream: &UpstreamClient,
     client: &ClientConnection,
     route: Option<&Arc<Route>>,
-) -> Admission {
+) -> PassThroughRequest {
     // A gRPC client may keep a stream open without sending anything for hours.
     if let (Body::Streaming(stream), true) =
         (&mut body, upstream.shares_connections() && fields::is_grpc(&head.headers))
@@ -379,7 +399,7 @@ fn unguarded(
         client.early_hints.collect(&mut request);
     }
     let (upstream, tie) = (upstream.clone(), client.ties.attach());
-    Admission::Unguarded(Box::new(PassThroughRequest { request, trailers, upgrade, upstream, tie }))
+    PassThroughRequest { request, trailers, upgrade, only_reads: false, upstream, tie }
 }
 
 /// The refusal of a path that a lenient service may take for one of the route's.

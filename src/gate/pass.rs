@@ -30,6 +30,8 @@ pub struct PassThroughRequest {
     pub trailers: bool,
     /// Whether the client asks for an upgrade to WebSocket.
     pub upgrade: bool,
+    /// Whether it changes nothing, whatever its method says.
+    pub only_reads: bool,
     /// The connections to the service.
     pub upstream: UpstreamClient,
     /// Ends the request when its client is gone: nobody else needs the response.
@@ -85,7 +87,7 @@ pub async fn pass(
     passing: Box<PassThroughRequest>,
     inspect: impl FnOnce(StatusCode, &HeaderMap),
 ) -> Result<Response<Body>, Refusal> {
-    let PassThroughRequest { mut request, trailers, upgrade, upstream, tie } = *passing;
+    let PassThroughRequest { mut request, trailers, upgrade, upstream, tie, .. } = *passing;
     let client = upgrade.then(|| hyper::upgrade::on(&mut request));
     if upgrade {
         add_upgrade_fields(request.headers_mut());

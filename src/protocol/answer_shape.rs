@@ -22,6 +22,8 @@ const REPEATABILITY_RESULT: HeaderName = HeaderName::from_static("repeatability-
 pub enum AnswerShape {
     /// A flat object with `type`, `code` and `message`.
     Acp,
+    /// The `errors` of a GraphQL response.
+    Graphql,
     /// A problem document (RFC 9457).
     #[default]
     Problem,
@@ -35,6 +37,7 @@ impl From<Dialect> for AnswerShape {
     fn from(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Acp => Self::Acp,
+            Dialect::Graphql => Self::Graphql,
             Dialect::Ietf => Self::Problem,
             Dialect::Repeatability => Self::Repeatability,
             Dialect::Stripe => Self::Stripe,
@@ -128,12 +131,30 @@ struct ErrorObject<'a> {
     message: &'a str,
 }
 
+/// A GraphQL response to a request that was not executed (GraphQL, section 7.1).
+#[derive(Serialize)]
+struct GraphqlErrors<'a> {
+    errors: [GraphqlError<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct GraphqlError<'a> {
+    message: &'a str,
+    extensions: GraphqlExtensions<'a>,
+}
+
+#[derive(Serialize)]
+struct GraphqlExtensions<'a> {
+    code: &'a str,
+    retry: &'a str,
+}
+
 impl AnswerShape {
     /// The status of the answer to a refused request.
     pub fn status(self, refusal: &Refusal) -> StatusCode {
         let status = match self {
             Self::Acp => acp_error(refusal).status,
-            Self::Problem => return refusal.status(),
+            Self::Graphql | Self::Problem => return refusal.status(),
             Self::Repeatability => repeatability_error(refusal).status,
             Self::Stripe => stripe_error(refusal).status,
         };
@@ -161,6 +182,14 @@ impl AnswerShape {
             Self::Acp => {
                 let error = acp_error(refusal);
                 (error.status, "application/json", object(&error))
+            }
+            // Not `application/graphql-response+json`: clients take an error with the older type for one of the connection, and
+            // their policies of retries act on it.
+            Self::Graphql => {
+                let code = in_words(refusal).to_ascii_uppercase();
+                let extensions = GraphqlExtensions { code: &code, retry: refusal.client_action() };
+                let errors = [GraphqlError { message: &detail, extensions }];
+                (refusal.status().as_u16(), "application/json", to_json(&GraphqlErrors { errors }))
             }
             Self::Problem => {
                 let status = refusal.status().as_u16();
@@ -191,7 +220,7 @@ impl AnswerShape {
     pub fn add_fields(self, response: (StatusCode, &mut HeaderMap), status: OncegateStatus) {
         let (code, headers) = response;
         match self {
-            Self::Acp | Self::Problem => {}
+            Self::Acp | Self::Graphql | Self::Problem => {}
             Self::Repeatability => {
                 if let Some(result) = repeatability_result(status) {
                     headers.insert(REPEATABILITY_RESULT, HeaderValue::from_static(result));

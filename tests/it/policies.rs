@@ -11,6 +11,7 @@ mod every_key;
 mod explain;
 mod fingerprints;
 mod forwarded_key;
+mod graphql;
 mod grpc;
 mod key_limits;
 mod keys;

@@ -131,6 +131,8 @@ pub fn explain(
     let (key, scope) = match route.mode {
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
+        // A query of GraphQL passes like a request without a key.
+        _ if super::only_reads(head, body, route) => (None, Vec::new()),
         RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };

@@ -3,9 +3,10 @@
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, request};
 
-use crate::config::{KeyRule, KeySource};
+use crate::config::{KeyRule, KeySource, Route};
 use crate::domain::fingerprint::form;
 use crate::domain::key::{Key, KeyError, KeyLimits};
+use crate::gate::first_sent;
 use crate::protocol::refusal::Refusal;
 use canonical_json::{Scalar, value_at};
 
@@ -65,6 +66,11 @@ pub(super) fn missing(rule: &KeyRule) -> Refusal {
         )
         .into(),
     )
+}
+
+/// Refuses a request without a key that says when it was first sent, as only a request with a key does.
+pub(super) fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
+    if first_sent::lacks_key(headers, route) { Err(missing(&route.key)) } else { Ok(()) }
 }
 
 /// Whether the body must be read to find the key.

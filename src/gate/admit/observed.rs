@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::fingerprinting::Fingerprinting;
 use super::identity::{IdentityInput, IdentitySearch, RequestIdentity};
+use super::read_only::{may_only_read, only_reads};
 use super::scope::{self, CallerProofs};
 use super::token::{CallerToken, verify_token};
 use super::{RequestView, check_nominated, check_without_key, first_sent, identify, key_location};
@@ -35,7 +36,7 @@ pub(in crate::gate) enum ForetoldResult {
     Refused(Refusal),
     /// An answer with this `Oncegate-Status`.
     Status(OncegateStatus),
-    /// It would pass: it has no key, and its route requires none.
+    /// It would pass: it has no key and its route requires none, or it is an operation that only reads.
     Unguarded,
 }
 
@@ -88,19 +89,21 @@ impl Instance {
     ) -> Result<ObservedReservation, ForetoldResult> {
         let ObservedHead { head, route, secrets, fingerprinting, .. } = *observed;
         check_nominated(&head.headers, route)?;
+        let copy = match may_only_read(head, route) {
+            true => {
+                let (body, share) = copied_body(head, route, copy).await?;
+                if only_reads(head, &body, route) {
+                    return Err(ForetoldResult::Unguarded);
+                }
+                Copied::Whole(body, share)
+            }
+            false => Copied::Arriving(copy),
+        };
         let in_head = self.identify_observed(observed, None).await?;
         self.check_observed(&in_head, observed)?;
-        let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > route.max_request_body as u64) {
-            return Err(Refusal::RequestTooLarge(route.max_request_body).into());
-        }
-        let (body, share) = match copy.await {
-            Ok(Ok(copied)) => copied,
-            Ok(Err(CopyFailure::TooLong)) => return Err(Refusal::RequestTooLarge(route.max_request_body).into()),
-            Ok(Err(CopyFailure::NoRoom)) => {
-                return Err(ForetoldResult::NotCompared("not compared: the memory for bodies is full"));
-            }
-            Err(_) => return Err(ForetoldResult::NotCompared("not compared: the body did not pass whole")),
+        let (body, share) = match copy {
+            Copied::Whole(body, share) => (body, share),
+            Copied::Arriving(copy) => copied_body(head, route, copy).await?,
         };
         let found = match in_head {
             IdentitySearch::InBody => self.identify_observed(observed, Some(&body)).await?,
@@ -159,5 +162,31 @@ impl Instance {
             }
         }
         Ok(())
+    }
+}
+
+/// The copy of a request's body.
+enum Copied {
+    /// Not waited for yet.
+    Arriving(oneshot::Receiver<CopyResult>),
+    /// All of it is here.
+    Whole(Bytes, BudgetShare),
+}
+
+/// Waits for the copy of a request's body.
+async fn copied_body(
+    head: &request::Parts,
+    route: &Route,
+    copy: oneshot::Receiver<CopyResult>,
+) -> Result<(Bytes, BudgetShare), ForetoldResult> {
+    let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > route.max_request_body as u64) {
+        return Err(Refusal::RequestTooLarge(route.max_request_body).into());
+    }
+    match copy.await {
+        Ok(Ok(copied)) => Ok(copied),
+        Ok(Err(CopyFailure::TooLong)) => Err(Refusal::RequestTooLarge(route.max_request_body).into()),
+        Ok(Err(CopyFailure::NoRoom)) => Err(ForetoldResult::NotCompared("not compared: the memory for bodies is full")),
+        Err(_) => Err(ForetoldResult::NotCompared("not compared: the body did not pass whole")),
     }
 }

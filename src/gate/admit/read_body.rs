@@ -49,6 +49,22 @@ impl BodyReader {
         Ok(Some(self.first.take().unwrap_or_else(|| all.into())))
     }
 
+    /// Puts back the whole body, so that it is the result of the next read.
+    pub(super) fn put_back(&mut self, whole: Bytes) {
+        self.first = Some(whole);
+    }
+
+    /// Whether anything was read.
+    pub(super) fn has_begun(&self) -> bool {
+        self.first.is_some() || self.next.is_some() || !self.all.is_empty()
+    }
+
+    /// The body, of which nothing was read.
+    pub(super) fn into_unread(self) -> RequestBody {
+        debug_assert!(!self.has_begun(), "the beginning would be lost");
+        self.body
+    }
+
     fn length(&self) -> usize {
         self.first.as_ref().map_or(self.all.len(), Bytes::len)
     }

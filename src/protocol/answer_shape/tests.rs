@@ -44,6 +44,24 @@ async fn acp_has_the_flat_errors_of_its_specification() {
 }
 
 #[tokio::test]
+async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
+    for (refusal, status, code, retry) in [
+        (Refusal::KeyMissing("where".into()), 400, "KEY_MISSING", "fix"),
+        (Refusal::KeyReused, 422, "KEY_REUSED", "new_key"),
+        (in_flight(), 409, "IN_FLIGHT", "same_key"),
+        (unknown(), 409, "OUTCOME_UNKNOWN", "reconcile"),
+        (Refusal::StoreUnavailable, 503, "STORE_UNAVAILABLE", "same_key"),
+    ] {
+        let (answered, headers, document) = answered(AnswerShape::Graphql, &refusal).await;
+        let extensions = serde_json::json!({ "code": code, "retry": retry });
+        let error = serde_json::json!({ "message": refusal.detail(), "extensions": extensions });
+        assert_eq!((answered, document), (status, serde_json::json!({ "errors": [error] })));
+        assert_eq!(headers[CONTENT_TYPE], "application/json");
+        assert_eq!(headers.get("retry-after").is_some(), matches!(status, 409 | 503), "{code}");
+    }
+}
+
+#[tokio::test]
 async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed() {
     for (refusal, status, kind, code, should_retry) in [
         (Refusal::KeyReused, 400, "idempotency_error", "key_reused", "false"),

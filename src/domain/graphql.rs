@@ -1,0 +1,180 @@
+//! GraphQL over HTTP: the parameters of a request, and whether its operation only reads.
+
+use std::fmt;
+
+use apollo_parser::Parser;
+use apollo_parser::cst::{Definition, OperationDefinition};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+/// The deepest nesting of a document that is read; a deeper one counts as one that may write.
+const DEPTH_MAX: usize = 200;
+/// The longest document that is read, in tokens.
+const TOKENS_MAX: usize = 20_000;
+
+/// The parameters of a request, as the body has them.
+#[derive(Debug, Default, PartialEq)]
+pub struct GraphqlParameters {
+    /// The document.
+    pub query: Option<String>,
+    /// The name of the operation in the document.
+    pub operation_name: Option<String>,
+    /// Additions of clients and servers.
+    pub extensions: Option<Value>,
+}
+
+/// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services may read in
+/// different ways does not count as one.
+pub fn only_reads(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum RequestBody {
+        Batch(Vec<GraphqlParameters>),
+        One(GraphqlParameters),
+    }
+    match serde_json::from_slice(body) {
+        Ok(RequestBody::Batch(batch)) => !batch.is_empty() && batch.iter().all(GraphqlParameters::only_read),
+        Ok(RequestBody::One(request)) => request.only_read(),
+        Err(_) => false,
+    }
+}
+
+/// Whether the operation of this name only reads; without a name, whether all do.
+pub fn operation_only_reads(document: &str, name: Option<&str>) -> bool {
+    let tree = Parser::new(document).recursion_limit(DEPTH_MAX).token_limit(TOKENS_MAX).parse();
+    if tree.errors().len() > 0 {
+        return false;
+    }
+    let mut operations = Vec::new();
+    for definition in tree.document().definitions() {
+        match definition {
+            Definition::FragmentDefinition(_) => {}
+            Definition::OperationDefinition(operation) => operations.push(operation),
+            // A server refuses the whole document.
+            _ => return false,
+        }
+    }
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
+        operations.retain(|operation| operation.name().is_some_and(|own| own.text() == name));
+        if operations.len() > 1 {
+            return false;
+        }
+    }
+    !operations.is_empty() && operations.iter().all(is_read)
+}
+
+/// A subscription reads too. `{ … }` is short for a query.
+fn is_read(operation: &OperationDefinition) -> bool {
+    operation.operation_type().is_none_or(|kind| kind.query_token().is_some() || kind.subscription_token().is_some())
+}
+
+impl GraphqlParameters {
+    fn only_read(&self) -> bool {
+        self.query.as_deref().is_some_and(|document| operation_only_reads(document, self.operation_name.as_deref()))
+    }
+}
+
+/// Reads an object. A parameter that is there twice, or under a name that some servers take for it, is an error.
+impl<'de> Deserialize<'de> for GraphqlParameters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ParametersVisitor;
+        impl<'de> Visitor<'de> for ParametersVisitor {
+            type Value = GraphqlParameters;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the parameters of a GraphQL request")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self::Value, M::Error> {
+                const NAMES: [&str; 3] = ["query", "operationName", "extensions"];
+                let mut parameters = GraphqlParameters::default();
+                let mut seen = Vec::new();
+                while let Some(name) = members.next_key::<String>()? {
+                    let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
+                        members.next_value::<IgnoredAny>()?;
+                        continue;
+                    };
+                    if name != known || seen.contains(&known) {
+                        return Err(M::Error::custom("a parameter is ambiguous"));
+                    }
+                    seen.push(known);
+                    match known {
+                        "query" => parameters.query = members.next_value()?,
+                        "operationName" => parameters.operation_name = members.next_value()?,
+                        _ => parameters.extensions = members.next_value()?,
+                    }
+                }
+                Ok(parameters)
+            }
+        }
+        deserializer.deserialize_map(ParametersVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_operation_that_is_surely_a_query_or_a_subscription_only_reads() {
+        let deep = format!("{{{}}}", "a{".repeat(5_000) + &"}".repeat(5_000));
+        let long = format!("{{{}}}", "a ".repeat(TOKENS_MAX));
+        for (document, name, reads) in [
+            ("{ a }", None, true),
+            ("query { a }", None, true),
+            ("query Q($a: Int = 1) @d { a(b: $a) { ...F } } fragment F on T { c }", Some("Q"), true),
+            ("subscription S { a }", None, true),
+            ("mutation { pay }", None, false),
+            ("mutation M { pay }", Some("M"), false),
+            ("# query\n mutation { pay }", None, false),
+            ("\u{feff}query { a }", None, true),
+            ("query A { a } mutation B { b }", Some("A"), true),
+            ("query A { a } mutation B { b }", Some("B"), false),
+            ("query A { a } mutation B { b }", None, false),
+            ("query A { a } mutation B { b }", Some(""), false),
+            ("query A { a } query B { b }", None, true),
+            ("query A { a } mutation A { b }", Some("A"), false),
+            ("query A { a }", Some("B"), false),
+            ("query { a(b: \"\"\" } mutation { pay } \"\"\") }", None, true),
+            ("query { a(b: \"\\\" } mutation { pay }\") }", None, true),
+            ("query { a } type T { b: Int }", None, false),
+            ("query { a", None, false),
+            ("query { a } }", None, false),
+            ("query { }", None, false),
+            ("Query { a }", None, false),
+            ("fragment F on T { c }", None, false),
+            ("", None, false),
+            (&deep, None, false),
+            (&long, None, false),
+        ] {
+            assert_eq!(operation_only_reads(document, name), reads, "{document:.80} {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_counts_only_if_every_server_reads_the_same_operation_in_it() {
+        for (body, reads) in [
+            (r#"{"query":"{ a }"}"#, true),
+            (r#"{"query":"{ a }","operationName":null,"variables":{"query":"mutation"},"extensions":{}}"#, true),
+            (r#"{"query":"query A { a } mutation B { b }","operationName":"A"}"#, true),
+            (r#"{"query":"query A { a } mutation B { b }","operationName":"B"}"#, false),
+            (r#"{"query":"{ a }","query":"mutation { b }"}"#, false),
+            (r#"{"query":"{ a }","Query":"mutation { b }"}"#, false),
+            (r#"{"query":"query A { a } mutation B { b }","operationName":"A","operationname":"B"}"#, false),
+            (r#"{"query":1}"#, false),
+            (r#"{"query":null}"#, false),
+            (r#"{"extensions":{"persistedQuery":{"version":1,"sha256Hash":"ab"}}}"#, false),
+            (r#"{"documentId":"ab"}"#, false),
+            (r#"[{"query":"{ a }"},{"query":"{ b }"}]"#, true),
+            (r#"[{"query":"{ a }"},{"query":"mutation { b }"}]"#, false),
+            (r#"[{"query":"{ a }","query":"mutation { b }"}]"#, false),
+            (r#"[["mutation { b }","A",null]]"#, false),
+            ("[]", false),
+            (r#""{ a }""#, false),
+            ("", false),
+        ] {
+            assert_eq!(only_reads(body.as_bytes()), reads, "{body}");
+        }
+    }
+}

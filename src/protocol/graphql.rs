@@ -1,0 +1,71 @@
+//! Requests in GraphQL over HTTP that only read, and need no guard.
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, request};
+
+use crate::domain::fingerprint::form;
+use crate::domain::graphql::{only_reads, operation_only_reads};
+
+/// Whether the operation of a request is a query or a subscription, in a batch each of them. `false` where it cannot be told.
+pub fn request_only_reads(head: &request::Parts, body: &[u8]) -> bool {
+    if head.method != Method::POST || head.headers.contains_key(CONTENT_ENCODING) || has_parameter(head.uri.query()) {
+        return false;
+    }
+    match media_type(&head.headers) {
+        Some(b"application/json") => only_reads(body),
+        Some(b"application/graphql") => {
+            std::str::from_utf8(body).is_ok_and(|document| operation_only_reads(document, None))
+        }
+        _ => false,
+    }
+}
+
+/// The media type, without its parameters. `None` if there is not exactly one.
+fn media_type(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
+    let only = types.next().filter(|_| types.next().is_none())?;
+    only.split(|byte| *byte == b';').next().map(<[u8]>::trim_ascii)
+}
+
+/// Whether the query of a URL has a parameter of GraphQL: some servers prefer it to the one in the body.
+fn has_parameter(query: Option<&str>) -> bool {
+    const NAMES: [&[u8]; 6] = [b"documentid", b"extensions", b"id", b"operationname", b"query", b"variables"];
+    let mut pairs = query.into_iter().flat_map(|query| form::pairs(query.as_bytes()));
+    pairs.any(|(name, _)| NAMES.contains(&&*name.to_ascii_lowercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn only_a_post_whose_operation_is_plain_to_see_only_reads() {
+        const JSON: &str = r#"{"query":"{ a }"}"#;
+        let one = [("content-type", "application/json")];
+        for (method, target, fields, body, reads) in [
+            ("POST", "/graphql", &one[..], JSON, true),
+            ("POST", "/graphql?op=Pay", &one, JSON, true),
+            ("POST", "/graphql?query=mutation%7Bpay%7D", &one, JSON, false),
+            ("POST", "/graphql?%71uery=mutation%7Bpay%7D", &one, JSON, false),
+            ("POST", "/graphql?a=1&operationName=B", &one, JSON, false),
+            ("PUT", "/graphql", &one, JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json; charset=utf-8")], JSON, true),
+            ("POST", "/graphql", &[], JSON, false),
+            ("POST", "/graphql", &[("content-type", "text/plain")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json"), ("content-type", "text/plain")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json"), ("content-encoding", "gzip")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/graphql")], "query { a }", true),
+            ("POST", "/graphql", &[("content-type", "application/graphql")], "mutation { a }", false),
+            ("POST", "/graphql", &[("content-type", "multipart/form-data")], JSON, false),
+        ] {
+            let mut request = Request::builder().method(method).uri(target);
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            let head = request.body(()).unwrap().into_parts().0;
+            assert_eq!(request_only_reads(&head, body.as_bytes()), reads, "{method} {target} {fields:?}");
+        }
+    }
+}
