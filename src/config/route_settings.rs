@@ -16,7 +16,7 @@ use crate::domain::response_policy::{OnUnknown, ResponseVerdict, ServiceStatus, 
 use crate::domain::retry::RetryPolicy;
 
 /// The labels of the settings, in order, each with the keys that its value is made of. A table's name stands for all its keys.
-const KEYS: [(&str, &[&str]); 29] = [
+const KEYS: [(&str, &[&str]); 30] = [
     ("was", &["was"]),
     ("matches", &["methods", "host", "path"]),
     ("spelling", &["spelling"]),

@@ -16,8 +16,8 @@ use super::upstream::UpstreamTarget;
 use super::value_origins::{ValueOrigin, ValueOrigins};
 use super::value_parsers::{header_name, upstream_target};
 use super::{
-    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, outcome, reconcile, scope,
-    statuses, units, upstream_tls,
+    PassThroughConfig, authorize, challenge, cors, delivery, dialect, fingerprint, key, limits, outcome, reconcile,
+    scope, statuses, units, upstream_tls,
 };
 use crate::domain::fingerprint::PathForm;
 use crate::domain::path_pattern::PathPattern;

@@ -106,7 +106,8 @@ impl NewKey<'_> {
 /// store has the attempt's outcome.
 pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &ReserveRequest, is_stored: bool) {
     if route.live_keys.is_some() && is_stored {
-        let caller = KeyHolder::of_caller(&instance.salt, &request.service, route.space_name(), &request.scope);
+        let salt = instance.salt.current().salt;
+        let caller = KeyHolder::of_caller(salt, &request.service, route.space_name(), &request.scope);
         // A later attempt of a key does not know for whom the key counts.
         if request.holder != Some(caller) {
             match instance.store.move_live_keys(request.id, request.scope, caller).await {
