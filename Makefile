@@ -63,14 +63,16 @@ attacks: ## Slow, large and unfinished requests at a release build beside an hon
 	cargo build --locked --release
 	tests/attacks/run
 
-apps: ## Real applications (Express, Flask, Django) behind the proxy: one key in many spellings; needs npm and python3
+apps: ## Real applications behind the proxy: one key in many spellings, GraphQL, gRPC-Web, an early 401; needs npm and python3
 	cargo build --locked
 	tests/apps/run
+	tests/apps/protocols
 
 clients: ## Stripe's SDKs and eight HTTP clients over a link that loses responses, to two instances of which one is killed; needs npm and python3
 	scripts/need postgresql
 	cargo build --locked
 	tests/clients/run
+	tests/clients/retries
 
 simulation: ## 100,000 seeds of the simulation, in an optimised build; ONCEGATE_SIMULATION_SEED=0x2a prints one seed's trace
 	ONCEGATE_SIMULATION_SEEDS=$${ONCEGATE_SIMULATION_SEEDS:-100000} \
