@@ -286,12 +286,7 @@ pub const ROUTE: &[KeyDoc] = &[
         r#"["424", "499", "502", "504", "520", "522", "524"]"#,
         "responses after which it is not known whether the request was executed",
     ),
-    KeyDoc::new(
-        "outcome",
-        Tables(OUTCOME),
-        "[]",
-        "what a response's JSON body means; the first rule that matches decides",
-    ),
+    KeyDoc::new("outcome", Tables(OUTCOME), "[]", "what a JSON body means; the first rule that matches decides"),
     KeyDoc::new(
         "on_unknown",
         Choice(&["hold", "retry", "retry-when-quiet"]),

@@ -9,7 +9,7 @@ use crate::domain::response_policy::ResponseVerdict;
 
 /// Reads `outcome`.
 pub(super) fn read(section: &Section<'_>) -> Option<OutcomeRules> {
-    let rules: Vec<_> = section.first_tables("outcome").iter().map(read_rule).collect();
+    let rules: Vec<_> = section.tables("outcome", &section.empty()).iter().map(read_rule).collect();
     rules.into_iter().collect::<Option<_>>().map(OutcomeRules::new)
 }
 

@@ -274,25 +274,17 @@ impl<'a> Section<'a> {
         lists.map(|list| list.len()).sum()
     }
 
-    /// The tables of a list, each with `fallback` behind it.
+    /// The tables of the first list of this name, each with `fallback` behind it; none if there is no list.
     pub(super) fn tables(&self, name: &str, fallback: &Section<'a>) -> Vec<Section<'a>> {
-        self.layers.iter().filter_map(|layer| self.tables_in(layer, name, fallback)).flatten().collect()
-    }
-
-    /// The tables of the first list of this name, which replaces those behind it; none if there is no list.
-    pub(super) fn first_tables(&self, name: &str) -> Vec<Section<'a>> {
-        self.layers.iter().find_map(|layer| self.tables_in(layer, name, &self.empty())).unwrap_or_default()
-    }
-
-    fn tables_in(&self, layer: &Layer<'a>, name: &str, fallback: &Section<'a>) -> Option<Vec<Section<'a>>> {
         let ValueKind::Tables(keys) = self.doc(name).kind else { unreachable!("`{name}` is declared as tables") };
-        let list = layer.table.get(name)?;
+        let first = self.layers.iter().find_map(|layer| Some((layer, layer.table.get(name)?)));
+        let Some((layer, list)) = first else { return Vec::new() };
         let path = join(&layer.path, name);
         let position = SourcePosition { rank: layer.rank, offset: list.span().start, path: path.clone() };
         let mut sections = Vec::new();
         let DeValue::Array(list) = list.get_ref() else {
             self.reader.wrong_kind::<()>(&position, ValueKind::Tables(keys), list.get_ref());
-            return Some(sections);
+            return sections;
         };
         for (index, item) in list.iter().enumerate() {
             let path = format!("{path}[{index}]");
@@ -305,7 +297,7 @@ impl<'a> Section<'a> {
             layers.extend(fallback.layers.iter().cloned());
             sections.push(Section { reader: self.reader, keys, position, external: Vec::new(), layers });
         }
-        Some(sections)
+        sections
     }
 
     /// Turns this section into the fallback of others.
@@ -333,7 +325,7 @@ impl<'a> Section<'a> {
                 Rank::Own => own,
                 Rank::External => ValueOrigin::External,
             };
-            note_table("", layer.table, origin, origins);
+            origins.note_table("", layer.table, origin);
         }
     }
 
@@ -391,8 +383,8 @@ impl<'a> Section<'a> {
         {
             return Some(Located { value, position });
         }
-        let text = self.reader.text(position, raw, ValueKind::Scalar)?;
-        Some(Located { value: Value::String(text.value), position: text.position })
+        let Text { value, position, .. } = self.reader.text(position, raw, ValueKind::Scalar)?;
+        Some(Located { value: value.into(), position })
     }
 
     /// A duration, which may be zero.
@@ -489,17 +481,6 @@ impl<'a> Section<'a> {
     fn doc(&self, name: &str) -> &'static KeyDoc {
         let doc = self.keys.iter().find(|key| key.name == name);
         doc.unwrap_or_else(|| unreachable!("`{name}` is read and not declared"))
-    }
-}
-
-/// Notes the keys of a table, and of the tables in it.
-fn note_table(before: &str, table: &DeTable<'_>, origin: ValueOrigin, origins: &mut ValueOrigins) {
-    for (key, value) in table {
-        let path = join(before, key.get_ref());
-        match value.get_ref() {
-            DeValue::Table(table) => note_table(&path, table, origin, origins),
-            _ => origins.note(path, origin),
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use toml::de::{DeTable, DeValue};
+
 /// A place that a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
@@ -38,6 +40,18 @@ impl ValueOrigin {
 pub struct ValueOrigins(BTreeMap<String, ValueOrigin>);
 
 impl ValueOrigins {
+    /// Notes the keys of a table at this path, and of the tables in it.
+    pub(super) fn note_table(&mut self, before: &str, table: &DeTable<'_>, origin: ValueOrigin) {
+        for (key, value) in table {
+            let name: &str = key.get_ref();
+            let path = if before.is_empty() { name.to_owned() } else { format!("{before}.{name}") };
+            match value.get_ref() {
+                DeValue::Table(table) => self.note_table(&path, table, origin),
+                _ => self.note(path, origin),
+            }
+        }
+    }
+
     /// Notes a written key, unless a place that comes before is noted already.
     pub(super) fn note(&mut self, key: String, origin: ValueOrigin) {
         self.0.entry(key).or_insert(origin);
