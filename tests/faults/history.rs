@@ -158,7 +158,7 @@ impl Answer {
             (201, "executed", "", false) => AnswerKind::First,
             (201, "replayed", "", true) => AnswerKind::Replay,
             (201, "unstored", "", _) => AnswerKind::Unstored,
-            (202, "queued", "", false) => AnswerKind::Accepted,
+            (202, "queued" | "unknown", "", false) => AnswerKind::Accepted,
             (503, "released" | "unstored", "", false) | (502, "released", "upstream-unreachable", false) => {
                 AnswerKind::Released
             }

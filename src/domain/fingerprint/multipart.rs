@@ -101,13 +101,15 @@ fn read_parameter(text: &[u8]) -> Option<(Vec<u8>, &[u8], &[u8])> {
     is_plain.then_some((name, value, rest))
 }
 
-/// Writes the media type without its boundary, each part behind a 1 or a 2, and a 0.
+/// Writes the media type without its boundary, a 3 for an empty preamble, each part behind a 1 or a 2, and a 0.
 fn write_body(canonical: &mut Vec<u8>, kind: &MultipartType<'_>, body: &[u8], depth: usize) -> Option<()> {
     kind.write(canonical);
     let delimiter = [b"\r\n--", kind.boundary].concat();
     let finder = memmem::Finder::new(&delimiter[2..]);
-    // The first delimiter has no line end before it.
-    let mut rest = body.strip_prefix(&delimiter[2..])?;
+    // The first delimiter has no line end before it, or one behind an empty preamble, as batches of OData have.
+    let behind_preamble = body.strip_prefix(b"\r\n");
+    canonical.extend(behind_preamble.map(|_| 3));
+    let mut rest = behind_preamble.unwrap_or(body).strip_prefix(&delimiter[2..])?;
     for _ in 0..PARTS_MAX {
         if let Some(epilogue) = rest.strip_prefix(b"--") {
             canonical.push(0);
@@ -261,6 +263,15 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_preamble_is_a_part_of_a_plainly_written_body() {
+        let with_preamble = |boundary: &str| format!("\r\n{}", body(boundary, &[A]));
+        let typed = |boundary: &str| format!("multipart/mixed; boundary={boundary}");
+        let [one, other] = ["i", "j"].map(|boundary| of(&typed(boundary), &with_preamble(boundary)));
+        assert!(one.is_some() && one == other);
+        assert_ne!(one, of(&typed("i"), &body("i", &[A])));
+    }
+
+    #[test]
     fn bodies_that_differ_in_more_than_boundaries_differ() {
         let form = |parts: &[&str]| of("multipart/form-data; boundary=b", &body("b", parts));
         let mixed = |parts: &[&str]| of("multipart/mixed; boundary=b", &body("b", parts));
@@ -371,7 +382,6 @@ mod tests {
             (TYPE, "--b"),
             (TYPE, whole.strip_suffix("--\r\n").unwrap()),
             (TYPE, &format!("preamble\r\n{whole}")),
-            (TYPE, &format!("\r\n{whole}")),
             (TYPE, &format!("{whole}epilogue")),
             (TYPE, &whole.replace("\r\n--b", "\r\n--b ")),
             (TYPE, &whole.replace("\r\n", "\n")),
