@@ -11,6 +11,8 @@ use super::bytes_reader::BytesReader;
 struct Multipart {
     subtype: Vec<u8>,
     parameters: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether a line end is before the first delimiter.
+    has_preamble: bool,
     parts: Vec<MultipartPart>,
 }
 
@@ -70,12 +72,14 @@ fn decode(canonical: &mut &[u8]) -> Multipart {
     }
     let subtype = field(canonical);
     let parameters = (0..number(canonical)).map(|_| (field(canonical), field(canonical))).collect();
+    let has_preamble = canonical.first() == Some(&3);
+    *canonical = &canonical[usize::from(has_preamble)..];
     let mut parts = Vec::new();
     loop {
         let (kind, rest) = canonical.split_first().expect("each list of parts has an end");
         *canonical = rest;
         parts.push(match kind {
-            0 => return Multipart { subtype, parameters, parts },
+            0 => return Multipart { subtype, parameters, has_preamble, parts },
             1 => MultipartPart::Bytes(field(canonical)),
             _ => MultipartPart::Nested(field(canonical), field(canonical), decode(canonical)),
         });
@@ -85,7 +89,8 @@ fn decode(canonical: &mut &[u8]) -> Multipart {
 /// Reads a body by RFC 2046, section 5.1.1. Lines end in CR LF.
 fn check_parts(multipart: &Multipart, content_type: &[u8], body: &[u8]) {
     let boundary = boundary(content_type).expect("a strict reader finds the boundary");
-    let whole = [b"\r\n", body].concat();
+    // Behind an empty preamble, the first delimiter has a line end of its own.
+    let whole = if body.starts_with(b"\r\n") { body.to_vec() } else { [b"\r\n", body].concat() };
     let pieces = split(&whole, &[b"\r\n--", &boundary[..]].concat());
     let [before, pieces @ .., end] = &pieces[..] else { panic!("a strict reader finds no boundary") };
     assert!(before.is_empty() && matches!(*end, b"--" | b"--\r\n"), "{}", body.escape_ascii());
@@ -128,7 +133,7 @@ fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
 /// Writes a body with other boundaries, and its media type.
 fn write(multipart: &Multipart, next_boundary: &mut impl FnMut() -> Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let boundary = next_boundary();
-    let mut body = Vec::new();
+    let mut body = if multipart.has_preamble { b"\r\n".to_vec() } else { Vec::new() };
     for part in &multipart.parts {
         body.extend([b"--", &boundary[..], b"\r\n"].concat());
         match part {
