@@ -63,7 +63,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<CorsPolicy> {
     }
     // Nobody has decided that these origins get the credentials that another table gives to its own.
     let is_others = |own| Some(own) < section.first_layer("credentials");
-    if credentials.value && section.first_layer("origins").is_some_and(is_others) {
+    if credentials.value && !policy.is_empty() && section.first_layer("origins").is_some_and(is_others) {
         let message =
             format!("needs `credentials` beside it: `{} = true` was written for other origins", credentials.position);
         section.reader().problem(&origins.position, message);

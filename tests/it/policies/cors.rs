@@ -94,7 +94,8 @@ async fn a_stored_grant_is_never_replayed_to_another_origin() {
 #[tokio::test]
 async fn a_routes_cors_comes_before_that_of_the_defaults_and_of_the_top() {
     let closed = route("closed", "key = { required = true }\ncors = { origins = [] }");
-    let own = route("own", "key = { required = true }\ncors = { origins = [\"https://admin.example\"] }");
+    let own =
+        route("own", "key = { required = true }\ncors = { origins = [\"https://admin.example\"], credentials = true }");
     let inherits = route("inherits", "key = { required = true }");
     let world = World::with(Store::sqlite(), |setup| {
         setup.top(CORS).top("unguarded = \"refuse\"").route(&closed).route(&own).route(&inherits)

@@ -7,11 +7,12 @@ use crate::harness::{Answer, Store, World, on_both_stores, route};
 const RULES: &str = "outcome = [\n\
      { pointer = \"/error/code\", equals = -32000, is = \"release\" },\n\
      { pointer = \"/error/code\", equals = -32602, is = \"store\" },\n\
-     { pointer = \"/error\", is = \"unknown\" },\n]";
+     { pointer = \"/error\", without = \"/result\", is = \"unknown\" },\n]";
 
 const RESULT: &str = r#"{"jsonrpc":"2.0","result":1,"error":null}"#;
 const BUSY: &str = r#"{"jsonrpc":"2.0","error":{"code":-32000}}"#;
 const REFUSED: &str = r#"{"jsonrpc":"2.0","error":{"code":-32602}}"#;
+const WARNED: &str = r#"{"jsonrpc":"2.0","result":1,"error":{"code":-32603}}"#;
 const LOST: &str = r#"{"jsonrpc":"2.0","error":{"code":-32603}}"#;
 
 /// The `Oncegate-Status` of a request and of its retry. The service gives this answer, and then 201.
@@ -37,6 +38,7 @@ async fn a_rule_about_the_body_beats_the_status_and_gives_way_to_the_services_de
         ("busy", json(200, BUSY), released),
         ("refused", json(200, REFUSED), stored),
         ("lost", json(200, LOST), unknown),
+        ("a warning beside a result", json(200, WARNED), stored),
         // A class of statuses gives way, and so does a code.
         ("lost by 500", json(500, LOST), unknown),
         ("refused by 500", json(500, REFUSED), stored),
