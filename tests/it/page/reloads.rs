@@ -19,12 +19,12 @@ async fn a_refused_reload_is_named_on_each_page_and_in_readyz_until_one_succeeds
     assert_eq!(world.proxy.readyz().await.1["reload"]["refused"], false);
     assert!(!visitor.page("/").await.contains("The last reload was refused"));
 
-    let broken = with(&world, &format!("secret = \"{CANARY}\""), "ttl = \"<soon>\"").text();
+    let broken = with(&world, &format!("secret = \"{CANARY}\""), "ttl = \"soon<b>\"").text();
     reload(&world, &broken, "the running one stays", 2).await;
     wait_for(&visitor, "The last reload was refused").await;
     for path in ["/", "/keys", "/audit", "/runbooks/dead-keys"] {
         let page = visitor.page(path).await;
-        for words in ["The last reload was refused", "&#60;soon&#62;", "routes[0].ttl", "is too short to be secret"] {
+        for words in ["The last reload was refused", "soon&#60;b&#62;", "routes[0].ttl", "is too short to be secret"] {
             assert!(page.contains(words), "{path}: {words}: {page}");
         }
         assert!(!page.contains(CANARY), "{page}");

@@ -74,7 +74,9 @@ async fn decide(world: &StoreFixture, decision: &Arc<OperatorDecision>, targets:
 }
 
 async fn verdict(world: &StoreFixture, decision: &Arc<OperatorDecision>, id: RecordId) -> DecisionResult {
-    let target = target(&entry(world, id).await);
+    let mut target = target(&entry(world, id).await);
+    // An attempt that is running contradicts nothing else.
+    target.risk = target.risk.filter(|_| matches!(decision.change, OperatorAction::NotExecuted));
     decide(world, decision, vec![target]).await.verdicts[0]
 }
 
