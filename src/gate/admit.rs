@@ -283,6 +283,10 @@ impl Gate {
             echo_key(head, route, context);
         }
         let Err(refusal) = checked.and_then(|()| first_sent::check(&head.headers, route, now)) else { return Ok(None) };
+        // A field that is missing or malformed broke the earlier rules too: no retry of a stored key is spelled like this.
+        if let Refusal::BadRequest(..) | Refusal::RequestFromFuture = refusal {
+            return Err(refusal);
+        }
         let refusal = Box::pin(self.check_stored(identity, refusal, route, is_provisional)).await?;
         echo_key(head, route, context);
         Ok(Some(refusal))
