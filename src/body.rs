@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use body_budget::{Arrived, BudgetShare};
 use pooled::PooledBody;
-use request_body::RequestBody;
+use request_body::{RequestBody, RequestBodyError};
 
 pub mod arrival_rate;
 pub mod body_budget;
@@ -117,10 +117,27 @@ impl TeedBody {
         }
     }
 
-    fn send_copy_at_end(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some(BodyCopy { bytes, share, receiver }) = self.copy.take()
-        {
+    /// Copies a frame as it passes; `None` is the end. Not every reader polls again after trailers or after the announced length, and
+    /// hyper knows the end of a chunked body only by polling.
+    fn copy_frame(&mut self, frame: Option<&Result<Frame<Bytes>, RequestBodyError>>) {
+        let is_last = match frame {
+            None => true,
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.copy_data(data);
+                }
+                frame.is_trailers() || self.incoming.is_end_stream()
+            }
+            // A part is no copy.
+            Some(Err(_)) => return self.copy = None,
+        };
+        if is_last {
+            self.send_copy();
+        }
+    }
+
+    fn send_copy(&mut self) {
+        if let Some(BodyCopy { bytes, share, receiver }) = self.copy.take() {
             let _ = receiver.send(Ok((bytes.freeze(), share)));
         }
     }
@@ -133,7 +150,9 @@ impl Body {
         let (receiver, copy) = oneshot::channel();
         let begun = BodyCopy { bytes: BytesMut::new(), share, receiver };
         let mut tee = TeedBody { incoming, copy: Some(begun), bytes_max };
-        tee.send_copy_at_end();
+        if tee.incoming.is_end_stream() {
+            tee.send_copy();
+        }
         (Self::Teed(tee), copy)
     }
 
@@ -198,10 +217,7 @@ impl http_body::Body for Body {
             Self::Tied(body, _) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Teed(tee) => {
                 let frame = ready!(Pin::new(&mut tee.incoming).poll_frame(cx));
-                if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
-                    tee.copy_data(data);
-                }
-                tee.send_copy_at_end();
+                tee.copy_frame(frame.as_ref());
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             Self::Piped(pieces) => pieces.poll_recv(cx).map(|piece| match piece {

@@ -117,9 +117,12 @@ impl Request {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head();
         if self.chunked {
-            bytes.extend(format!("{:x}\r\n", self.body.len()).into_bytes());
-            bytes.extend(&self.body);
-            bytes.extend(b"\r\n0\r\n\r\n");
+            if !self.body.is_empty() {
+                bytes.extend(format!("{:x}\r\n", self.body.len()).into_bytes());
+                bytes.extend(&self.body);
+                bytes.extend(b"\r\n");
+            }
+            bytes.extend(b"0\r\n\r\n");
         } else {
             bytes.extend(&self.body);
         }

@@ -115,6 +115,38 @@ async fn in_observe_mode_requests_stream_unchanged() {
 }
 
 #[tokio::test]
+async fn in_observe_mode_a_chunked_body_with_trailers_is_compared() {
+    let world = World::guarding(Store::sqlite(), OBSERVE).await;
+    // The first trailer passes, the second is dropped.
+    for (key, trailer) in [("passing", "X-Sum: 7"), ("dropped", "Host: a")] {
+        for would in ["executed", "replayed"] {
+            let before = words(&world).len();
+            let head =
+                format!("POST /pay HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nIdempotency-Key: {key}\r\n");
+            let body = format!("Trailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{trailer}\r\n\r\n");
+            let mut exchange = world.proxy.client().raw(format!("{head}{body}").as_bytes()).await;
+            assert_eq!(exchange.response().await.status, 201);
+            let seen = eventually(TEST_TIMEOUT, async || words(&world).get(before).cloned()).await;
+            assert_eq!(seen, would, "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn in_observe_mode_a_body_that_is_cut_short_is_not_compared() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("limits = { body_rate = \"512B\" }").route(&route("pay", OBSERVE))
+    })
+    .await;
+    let mut exchange = world.pay("k-1").chunked().open_head().await;
+    exchange.write(b"1\r\nx\r\n").await;
+    let response = tokio::time::timeout(std::time::Duration::from_secs(25), exchange.response()).await.unwrap();
+    assert_eq!(response.outcome(), (408, "request-timeout".to_owned()));
+    let seen = eventually(TEST_TIMEOUT, async || words(&world).first().cloned()).await;
+    assert!(seen.starts_with("not compared"), "{seen}");
+}
+
+#[tokio::test]
 async fn in_observe_mode_responses_stream_unchanged() {
     let world = World::guarding(Store::sqlite(), OBSERVE).await;
     let hold = Hold::new();
@@ -278,6 +310,27 @@ const SEQUENCES: &[Sequence] = &[
     sequence("a key in the body", "key = { body = \"/id\", required = true }", &[], |world| {
         let body = |text| world.post("/pay").json(text);
         vec![body(r#"{"id":"k"}"#), body(r#"{"id":"k"}"#), body("{}"), body(r#"{"id":[]}"#), body("no JSON")]
+    }),
+    // Their end is in no field.
+    sequence("chunked bodies", "", &[], |world| {
+        vec![
+            world.pay("k").chunked(),
+            world.pay("k").chunked(),
+            world.pay("k"),
+            world.pay("k").chunked().body("other"),
+            world.post("/pay").key("empty").chunked(),
+            world.post("/pay").key("empty"),
+            world.pay("long").chunked().body(vec![b'x'; 200_000]),
+        ]
+    }),
+    sequence("chunked bodies with a key in them", "key = { body = \"/id\", required = true }", &[], |world| {
+        let body = |text| world.post("/pay").json(text).chunked();
+        vec![body(r#"{"id":"k"}"#), body(r#"{"id":"k"}"#), body(r#"{"id":"k","a":1}"#), body("{}")]
+    }),
+    sequence("chunked bodies of GraphQL", "dialect = \"graphql\"", &[], |world| {
+        let operation = |text| world.post("/pay").key("k").json(text).chunked();
+        let pay = r#"{"query":"mutation Pay { pay { id } }"}"#;
+        vec![operation(pay), operation(pay), operation(r#"{"query":"{ payments { id } }"}"#)]
     }),
     sequence("request-too-old", "max_age = \"1h\"", &[], |world| {
         vec![world.pay("k").field("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), world.pay("k").field("Date", "yesterday")]
