@@ -1,12 +1,15 @@
 //! The command line.
 
 use std::error::Error;
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind as ClapErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, Args, Parser, Subcommand};
 
 use crate::app::StartError;
 use crate::config::{self, Config, Overrides, ProcessEnvironment, StoreLocation};
@@ -107,9 +110,41 @@ enum Command {
 #[derive(Args)]
 struct ConfigFile {
     /// The configuration file [default: oncegate.toml in the working directory, if it is there]
-    // A parser that takes an empty text too, which a variable may have.
-    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG", value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    #[arg(short, long, value_name = "FILE", env = "ONCEGATE_CONFIG", value_parser = FileNameParser)]
     config: Option<PathBuf>,
+}
+
+/// Parses the name of the configuration file. An empty variable counts as none; an empty argument is a shell's unset variable, and must
+/// not stand for the default.
+#[derive(Clone)]
+struct FileNameParser;
+
+impl TypedValueParser for FileNameParser {
+    type Value = PathBuf;
+
+    fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<PathBuf, clap::Error> {
+        match value.is_empty() {
+            true => Err(command.clone().error(
+                ClapErrorKind::InvalidValue,
+                "--config: the name of the file is empty: is the variable in it set? Without --config, \
+                 oncegate.toml in the working directory is read, if it is there",
+            )),
+            false => Ok(value.into()),
+        }
+    }
+
+    fn parse_ref_(
+        &self,
+        command: &clap::Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+        source: ValueSource,
+    ) -> Result<PathBuf, clap::Error> {
+        match source {
+            ValueSource::EnvVariable => Ok(value.into()),
+            _ => self.parse_ref(command, argument, value),
+        }
+    }
 }
 
 /// The file that is read where the command line names none.
@@ -120,8 +155,14 @@ impl ConfigFile {
     fn path(&self) -> Option<&Path> {
         // `ONCEGATE_CONFIG=` in an env file means that it is not set.
         let named = self.config.as_deref().filter(|path| !path.as_os_str().is_empty());
-        named.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists()))
+        named.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| !is_absent(path)))
     }
+}
+
+/// Whether there is nothing of this name. A link that leads nowhere is there, and so is what the system does not let us look at:
+/// reading it is an error.
+fn is_absent(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// The failure of a command: its exit code and its message.
@@ -228,7 +269,7 @@ fn block_on<T>(work: impl Future<Output = Result<T, CommandError>>) -> Result<T,
 }
 
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// Returns a text that anybody may have written, without characters that a terminal would interpret.

@@ -275,6 +275,42 @@ fn the_file_in_the_working_directory_is_read_unless_another_is_named() {
 }
 
 #[test]
+fn a_default_file_that_is_there_and_cannot_be_followed_is_an_error_and_not_a_missing_file() {
+    for target in ["gone.toml", "oncegate.toml"] {
+        let folder = Folder::with(&[]);
+        std::os::unix::fs::symlink(target, folder.path("oncegate.toml")).unwrap();
+        let upstream = [("ONCEGATE_UPSTREAM", "http://127.0.0.1:9"), ("ONCEGATE_STORE_URL", "memory:")];
+        for arguments in
+            [&["check"][..], &["run"], &["explain", "POST", "/"], &["migrate", "--print"], &["healthcheck"]]
+        {
+            let refused = run_in(&folder, &upstream, arguments);
+            assert!(
+                refused.code == 78 && refused.err.contains("oncegate.toml: cannot be read: "),
+                "{target} {arguments:?}: {} {}",
+                refused.code,
+                refused.err
+            );
+        }
+    }
+}
+
+#[test]
+fn an_empty_name_of_a_file_is_a_wrong_command_line() {
+    let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
+    for arguments in [
+        &["check", "-c", ""][..],
+        &["check", "--config="],
+        &["run", "-c", ""],
+        &["healthcheck", "-c", ""],
+        &["explain", "-c", "", "POST", "/"],
+    ] {
+        let refused = run_in(&folder, &[("ONCEGATE_CONFIG", "oncegate.toml")], arguments);
+        let says = refused.err.contains("--config") && refused.err.contains("the name of the file is empty");
+        assert!(refused.code == 2 && says, "{arguments:?}: {} {}", refused.code, refused.err);
+    }
+}
+
+#[test]
 fn explain_takes_a_request_as_curl_does() {
     let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
     let key = ["-H", "Idempotency-Key: k", "-H", "Authorization: Bearer a"];
