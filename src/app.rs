@@ -177,6 +177,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     background.spawn(issuer_keys.run(stops.tasks.clone()));
     background.spawn(reload_encryption(live.clone(), store, Arc::clone(&instance), stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
+    let source_shown = source.show();
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
     background.spawn(admin::serve(admin_listener.1, admin, stops.last.clone()));
     background.spawn(reload::reload_on_changes(source, hangups, sender, Arc::clone(&instance), stops.tasks.clone()));
@@ -199,8 +200,9 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         listen = %listener.0,
         tls = config.tls.is_some(),
         admin = %admin_listener.0,
+        config = source_shown,
         upstream = %config.pass.upstream,
-        store = %config.store.location,
+        store = config.store.location.show_whole(),
         instance = %instance.instance_lease.id(),
         routes = config.routes.len(),
         consumers = config.consumers.len(),

@@ -131,6 +131,14 @@ pub fn load(
     load::load(file, overrides, environment)
 }
 
+/// The name of the configuration where no file was read.
+pub const NO_FILE: &str = "no file: defaults";
+
+/// Returns the whole path of a file, whatever the working directory is.
+pub fn show_whole_path(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
 /// Reads the address of the operators' listener alone, from the same places as [`load`]. The rest of the file need only
 /// be TOML: a client of a running instance need not have its secrets or its upstream.
 ///

@@ -311,6 +311,55 @@ fn an_empty_name_of_a_file_is_a_wrong_command_line() {
 }
 
 #[test]
+fn check_names_the_file_that_was_read_or_says_that_there_is_none() {
+    let folder = Folder::with(&[("oncegate.toml", CONFIG), ("other.toml", CONFIG)]);
+    let whole = |name: &str| folder.path("").canonicalize().unwrap().join(name).display().to_string();
+    for (variables, arguments, file) in [
+        (&[][..], &["check"][..], whole("oncegate.toml")),
+        (&[("ONCEGATE_CONFIG", "other.toml")], &["check"], whole("other.toml")),
+        (&[], &["check", "-c", "other.toml"], whole("other.toml")),
+    ] {
+        let checked = run_in(&folder, variables, arguments);
+        let first = checked.out.lines().next();
+        assert_eq!(first, Some(&*format!("{:<16}{file}", "file")), "{arguments:?}: {}", checked.err);
+    }
+    let empty = Folder::with(&[]);
+    let without = run_in(&empty, &[("ONCEGATE_UPSTREAM", "http://127.0.0.1:9")], &["check"]);
+    assert_eq!(without.out.lines().next(), Some("file            no file: defaults"), "{}", without.err);
+    let missing = run_in(&empty, &[], &["check"]);
+    assert!(missing.code == 78 && missing.err.contains("no ./oncegate.toml was found"), "{}", missing.err);
+    let named = Folder::with(&[("oncegate.toml", "listen = '127.0.0.1:0'\n")]);
+    let lacking = run_in(&named, &[], &["check"]);
+    assert!(lacking.err.contains("upstream: is missing") && !lacking.err.contains("was found"), "{}", lacking.err);
+}
+
+#[test]
+fn a_start_logs_the_file_that_was_read_and_the_whole_path_of_the_embedded_store() {
+    let config = "upstream = 'http://127.0.0.1:9'\nlisten = '127.0.0.1:0'\nadmin = { listen = '127.0.0.1:0' }\n\
+                  store = { url = 'sqlite:keys.db' }\n";
+    let folder = Folder::with(&[("oncegate.toml", config)]);
+    let here = folder.path("").canonicalize().unwrap();
+    let flags = ["--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let empty = Folder::with(&[]);
+    let elsewhere = empty.path("").canonicalize().unwrap();
+    for (folder, arguments, file, store) in [
+        (&folder, &["run"][..], here.join("oncegate.toml").display().to_string(), here.join("keys.db")),
+        (&empty, &[&["run"], &flags[..]].concat(), "no file: defaults".to_owned(), elsewhere.join("oncegate.db")),
+    ] {
+        let mut command = oncegate(arguments);
+        let mut process = command.current_dir(folder.0.path()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let ready =
+            lines.map(|line| serde_json::from_str::<Value>(&line).unwrap()).find(|line| line["message"] == "ready");
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let ready = ready.expect("it starts");
+        assert_eq!(ready["config"], file);
+        assert_eq!(ready["store"], format!("sqlite:{}", store.display()));
+    }
+}
+
+#[test]
 fn explain_takes_a_request_as_curl_does() {
     let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
     let key = ["-H", "Idempotency-Key: k", "-H", "Authorization: Bearer a"];

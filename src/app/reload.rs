@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::key_changes::{KeyChanges, LookupChange, compare_routes};
 use super::keyed_route::KeyedRoute;
-use crate::config::{AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
+use crate::config::{self, AdminConfig, Config, ConfigProblems, Consumer, SourceFiles, StoreConfig, StoreLocation};
 use crate::domain::fingerprint::Secrets;
 use crate::instance::Instance;
 use crate::instance::metrics::Metrics;
@@ -40,6 +40,11 @@ impl ConfigSource {
     ) -> Self {
         let last_text = read_file(file.as_ref());
         Self { file, last_text, load: Box::new(load) }
+    }
+
+    /// The whole path of the file, or that there is none.
+    pub fn show(&self) -> String {
+        self.file.as_deref().map(config::show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned())
     }
 }
 

@@ -9,7 +9,7 @@ use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
 use super::{CommandError, ConfigFile, load, print};
-use crate::config::{self, Config, Overrides, Route, RouteMode};
+use crate::config::{self, Config, Overrides, Route, RouteMode, show_whole_path};
 use crate::domain::path_template::PathTemplate;
 use crate::domain::quantity::quantity;
 use crate::domain::route_table::RouteTable;
@@ -53,7 +53,8 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }
-    print(&config::describe(&config))?;
+    let file = arguments.file.path().map(show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned());
+    print(&format!("{:<16}{file}\n{}", "file", config::describe(&config)))?;
     match &arguments.openapi {
         None => Ok(()),
         Some(spec) => check_openapi(&config, spec, arguments),

@@ -42,6 +42,14 @@ impl StoreLocation {
         }
     }
 
+    /// The kind and the whole path of a file: another working directory is another store.
+    pub fn show_whole(&self) -> String {
+        match self {
+            Self::Sqlite(path) => format!("sqlite:{}", super::show_whole_path(path)),
+            Self::Memory | Self::Postgres(_) => self.to_string(),
+        }
+    }
+
     /// The name of the kind of store.
     pub fn kind(&self) -> &'static str {
         match self {

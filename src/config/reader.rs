@@ -471,7 +471,8 @@ impl<'a> Section<'a> {
         let path = join(&self.position.path, name);
         let Some(default) = doc.default else {
             let position = SourcePosition { path, ..self.position.clone() };
-            self.reader.problem(&position, format!("is missing: {}", doc.about));
+            let no_file = if self.reader.file.is_none() { wording::NO_DEFAULT_FILE } else { "" };
+            self.reader.problem(&position, format!("is missing: {}{no_file}", doc.about));
             return None;
         };
         let default = DeValue::parse(default).expect("defaults are TOML: a test parses each");

@@ -5,6 +5,9 @@ use toml::de::DeValue;
 use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 
+/// The end of the problem of a missing key where no file was read.
+pub(super) const NO_DEFAULT_FILE: &str = "; no ./oncegate.toml was found";
+
 /// The problem of a value of another kind than its key's.
 pub(super) fn wrong_kind(kind: ValueKind, value: &DeValue<'_>) -> String {
     let number = matches!(value, DeValue::Integer(_) | DeValue::Float(_));
