@@ -165,6 +165,40 @@ fn is_absent(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
+/// The values of flags that overrule the file.
+#[derive(Args)]
+struct OverrideArguments {
+    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
+    /// keys. For each route without a scope of its own
+    #[arg(long, value_name = "PARTS")]
+    scope: Option<String>,
+}
+
+impl OverrideArguments {
+    fn overrides(&self) -> Overrides {
+        let Self { listen, upstream, store, admin, scope } = self;
+        Overrides {
+            listen: listen.clone(),
+            upstream: upstream.clone(),
+            store: store.clone(),
+            admin: admin.clone(),
+            scope: scope.clone(),
+        }
+    }
+}
+
 /// The failure of a command: its exit code and its message.
 enum CommandError {
     /// The configuration has these problems.

@@ -360,6 +360,20 @@ fn a_start_logs_the_file_that_was_read_and_the_whole_path_of_the_embedded_store(
 }
 
 #[test]
+fn check_takes_the_overrides_of_run() {
+    let folder = Folder::with(&[]);
+    let flags =
+        ["--upstream", "http://up:9", "--listen", "127.0.0.1:1", "--admin", "127.0.0.1:2", "--store", "memory:"];
+    let checked = run_in(&folder, &[], &[&["check", "--scope", "cookie:sid"], &flags[..]].concat());
+    assert_eq!(checked.code, 0, "{}", checked.err);
+    for said in ["http://up:9", "127.0.0.1:1, admin on 127.0.0.1:2", "memory:", "cookie:sid"] {
+        assert!(checked.out.contains(said), "{said}: {}", checked.out);
+    }
+    let wrong = run_in(&folder, &[], &["check", "--upstream", "ftp://up"]);
+    assert!(wrong.code == 78 && wrong.err.contains("--upstream: "), "{}", wrong.err);
+}
+
+#[test]
 fn explain_takes_a_request_as_curl_does() {
     let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
     let key = ["-H", "Idempotency-Key: k", "-H", "Authorization: Bearer a"];

@@ -8,8 +8,8 @@ use clap::Args;
 use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
-use super::{CommandError, ConfigFile, load, print};
-use crate::config::{self, Config, Overrides, Route, RouteMode, show_whole_path};
+use super::{CommandError, ConfigFile, OverrideArguments, load, print};
+use crate::config::{self, Config, Route, RouteMode, show_whole_path};
 use crate::domain::path_template::PathTemplate;
 use crate::domain::quantity::quantity;
 use crate::domain::route_table::RouteTable;
@@ -18,6 +18,8 @@ use crate::domain::route_table::RouteTable;
 pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
+    #[command(flatten)]
+    overrides: OverrideArguments,
     /// An OpenAPI document (3.0 or 3.1, JSON or YAML): lists its state-changing operations, and exits with 1 if no
     /// route decides about one of them
     #[arg(long, value_name = "SPEC")]
@@ -49,7 +51,7 @@ fn parse_allowed(text: &str) -> Result<(Method, PathTemplate), String> {
 }
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
-    let config = load(&arguments.file, &Overrides::default())?;
+    let config = load(&arguments.file, &arguments.overrides.overrides())?;
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
     }

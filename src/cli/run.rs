@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{CommandError, ConfigFile, load};
+use super::{CommandError, ConfigFile, OverrideArguments, load};
 use crate::app::reload::ConfigSource;
-use crate::config::{self, Overrides, ProcessEnvironment};
+use crate::config::{self, ProcessEnvironment};
 use crate::{app, telemetry};
 
 /// The time for the last log lines to be written.
@@ -17,27 +17,13 @@ const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);
 pub(super) struct RunArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Where clients connect, e.g. 127.0.0.1:8080 [env: ONCEGATE_LISTEN]
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// The service, e.g. http://127.0.0.1:3000 [env: ONCEGATE_UPSTREAM]
-    #[arg(long, value_name = "URL")]
-    upstream: Option<String>,
-    /// sqlite:PATH, postgres://USER@HOST/DB or memory: [env: ONCEGATE_STORE_URL]
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
-    /// Where operators and probes connect [env: ONCEGATE_ADMIN_LISTEN]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<String>,
-    /// The parts of a request that identify its caller, e.g. authorization,header:x-tenant, or none: all callers share their
-    /// keys. For each route without a scope of its own
-    #[arg(long, value_name = "PARTS")]
-    scope: Option<String>,
+    #[command(flatten)]
+    overrides: OverrideArguments,
 }
 
 pub(super) fn run(arguments: RunArguments) -> Result<(), CommandError> {
-    let RunArguments { file, listen, upstream, store, admin, scope } = arguments;
-    let overrides = Overrides { listen, upstream, store, admin, scope };
+    let RunArguments { file, overrides } = arguments;
+    let overrides = overrides.overrides();
     let (path, flags) = (file.path().map(Path::to_owned), overrides.clone());
     let source = ConfigSource::new(path.clone(), move || config::load(path.as_deref(), &flags, &ProcessEnvironment));
     let config = load(&file, &overrides)?;
