@@ -374,6 +374,33 @@ fn check_takes_the_overrides_of_run() {
 }
 
 #[test]
+fn a_flag_or_variable_with_a_placeholder_of_another_language_is_refused() {
+    let folder = Folder::with(&[]);
+    for (flag, variable, value) in [
+        ("--store", "ONCEGATE_STORE_URL", "postgres://u:$(hunter2)@db/d"),
+        ("--store", "ONCEGATE_STORE_URL", "postgres://u:{{hunter2}}@db/d"),
+        ("--store", "ONCEGATE_STORE_URL", "sqlite:$HOME/a.db"),
+        ("--upstream", "ONCEGATE_UPSTREAM", "http://<hunter2>"),
+    ] {
+        let given = ["check", "--upstream", "http://127.0.0.1:9", flag, value];
+        let arguments = if flag == "--upstream" { &given[..1] } else { &given[..3] };
+        for refused in
+            [run_in(&folder, &[], &[arguments, &given[3..]].concat()), run_in(&folder, &[(variable, value)], arguments)]
+        {
+            assert!(
+                refused.code == 78 && refused.err.contains("nothing fills in") && !refused.err.contains("hunter2"),
+                "{value}: {} {}",
+                refused.code,
+                refused.err
+            );
+        }
+    }
+    // A password may have a `$`, and only the file's text says where a password begins.
+    let store = ["check", "--upstream", "http://127.0.0.1:9", "--store", "postgres://u:pa$word@db/d?sslmode=disable"];
+    assert_eq!(run_in(&folder, &[], &store).code, 0);
+}
+
+#[test]
 fn explain_takes_a_request_as_curl_does() {
     let folder = Folder::with(&[("oncegate.toml", CONFIG)]);
     let key = ["-H", "Idempotency-Key: k", "-H", "Authorization: Bearer a"];

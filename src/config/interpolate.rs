@@ -79,14 +79,52 @@ fn find_foreign_placeholder(text: &str) -> Option<String> {
     if is_shells(text) || is_templates || is_windows {
         return Some("is a placeholder that nothing fills in: write `${NAME}` or `${file:/path}`".into());
     }
-    // Elsewhere a `$` in the middle may be meant.
-    let has_variable = text.contains("://")
-        && text.match_indices('$').any(|(start, _)| {
-            let end = text[start + 1..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            is_shells(&text[start..end.map_or(text.len(), |end| start + 1 + end)])
-        });
-    has_variable
+    // Elsewhere these characters in the middle may be meant.
+    if !is_url(text) {
+        return None;
+    }
+    if has_template(&without_placeholders(text)) {
+        return Some(
+            "has a placeholder that nothing fills in: write `${NAME}` or `${file:/path}`, or percent-encode the characters \
+             themselves (`%3C` for `<`)"
+                .into(),
+        );
+    }
+    has_shell_variable(text)
         .then(|| "has a `$NAME` that nothing fills in: write `${NAME}`, or `%24` for the character itself".into())
+}
+
+/// Returns the problem of a URL with a placeholder in a flag or a variable, which are not interpolated. Whoever starts the process may
+/// have left it: Kubernetes keeps a `$(NAME)` that is not set. The problem does not show the text.
+pub(super) fn find_unfilled_placeholder(text: &str) -> Option<&'static str> {
+    // A password may have a `$` of its own.
+    let behind_password = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
+    let is_unfilled = has_template(text) || has_between(text, "${", "}") || has_shell_variable(behind_password);
+    (is_url(text) && is_unfilled).then_some(
+        "has a placeholder that nothing fills in: write the value itself, as only the file takes `${NAME}`, or percent-encode \
+         the characters themselves (`%24` for `$`)",
+    )
+}
+
+/// Whether a text is a URL, or a path behind a scheme.
+fn is_url(text: &str) -> bool {
+    text.contains("://") || text.starts_with("sqlite:") || text.starts_with("unix:")
+}
+
+/// Whether a text has a placeholder of a template language, of a manual or of Kubernetes. No URL has these characters unescaped.
+fn has_template(text: &str) -> bool {
+    has_between(text, "{{", "}}") || has_between(text, "<", ">") || has_between(text, "$(", ")")
+}
+
+fn has_between(text: &str, start: &str, end: &str) -> bool {
+    text.split(start).skip(1).any(|rest| rest.find(end).is_some_and(|length| length > 0))
+}
+
+fn has_shell_variable(text: &str) -> bool {
+    text.split('$').skip(1).any(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        is_name(&rest[..end.unwrap_or(rest.len())])
+    })
 }
 
 fn look_up(inside: &str, environment: &dyn Environment, read: &ReadText<'_>) -> Result<String, String> {
@@ -202,6 +240,27 @@ mod tests {
             ("postgres://$USER@db/app", true),
             ("postgres://app:pa%24word@db/app", false),
             ("https://db/?price=$5", false),
+            ("postgres://u:{{PASSWORD}}@{{HOST}}/d", true),
+            ("postgres://u:<PASSWORD>@h/d", true),
+            ("postgres://u:$(PASSWORD)@h/d", true),
+            ("postgres://u@h/d?user={{ PASSWORD }}", true),
+            ("redis://:<PASSWORD>@cache", true),
+            ("amqp://u:$(cat /run/PASSWORD)@h", true),
+            ("http://{{ host }}:8080", true),
+            ("http://a/v1/{{id}}", true),
+            ("http://a/v1/{id}?key={key}", false),
+            ("http://a/v1/{{id}", false),
+            ("http://a/v1/<", false),
+            ("http://a/v1/<>", false),
+            ("http://${HOST}/v1/${NONE:-<a>}{{", false),
+            ("sqlite:{{DIR}}/a.db", true),
+            ("sqlite:$HOME/a.db", true),
+            ("sqlite:<DIR>/a.db", true),
+            ("unix:$XDG_RUNTIME_DIR/a.sock", true),
+            ("unix:/run/$(NAME).sock", true),
+            ("sqlite:/var/a$5.db", false),
+            ("sqlite:/var/$${DIR}", false),
+            ("<p>{{ text }}</p> $NAME", false),
             ("$5", false),
             ("pa$word", false),
             ("100%", false),

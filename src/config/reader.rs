@@ -18,7 +18,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::environment::Environment;
-use super::interpolate::interpolate;
+use super::interpolate::{find_unfilled_placeholder, interpolate};
 use super::key_docs::{self, KeyDoc, ValueKind};
 use super::nearest::nearest;
 use super::problem::{ConfigProblem, ConfigProblems, line_and_column};
@@ -211,6 +211,10 @@ impl<'a> ConfigReader<'a> {
     fn text(&self, position: SourcePosition, raw: Raw<'_>, kind: ValueKind) -> Option<Text> {
         let written = match raw {
             Raw::External(value) => {
+                if let Some(problem) = find_unfilled_placeholder(&value) {
+                    self.problem(&position, problem);
+                    return None;
+                }
                 return Some(Text { shown: value.clone(), value, is_interpolated: false, position });
             }
             Raw::Toml(DeValue::String(written)) => written.into_owned(),
