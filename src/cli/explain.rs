@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use tokio::runtime;
 
 use super::request_arguments::{parse_field, parse_method, read_data};
-use super::{CommandError, ConfigFile, load_without_service};
+use super::{CommandError, ConfigFile, escape_invisible, load_without_service};
 use crate::config::Config;
 use crate::gate::admit::explain::{Explained, ExplainedCaller, explain};
 use crate::gate::admit::token::{CallerToken, verify_token};
@@ -138,7 +138,8 @@ fn render_text(explained: &Explained) -> String {
         ("body", &format!("as {}{decoded}: {body}", explained.body.form)),
         ("fingerprint", &fingerprint),
     ];
-    rows.iter().map(|(label, value)| format!("{label:<16}{value}\n")).collect()
+    // A body may have any bytes, and multipart bodies count with their lengths before them.
+    rows.iter().map(|(label, value)| format!("{label:<16}{}\n", escape_invisible(value))).collect()
 }
 
 fn describe_scope(explained: &Explained) -> String {

@@ -144,6 +144,23 @@ fn explain_shows_the_form_in_which_a_body_counts() {
 }
 
 #[test]
+fn explain_shows_the_control_characters_of_a_body_escaped() {
+    let multipart = "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\u{1b}[2J\u{202e}\r\n--b--\r\n";
+    for (media_type, data, shown) in [
+        ("multipart/form-data; boundary=b", multipart, "\\u{0}"),
+        ("text/plain", "a\u{7f}\u{1b}]0;x\u{7}\r\nkey             forged", "a\\u{7f}\\u{1b}]0;x\\u{7}\\r\\nkey"),
+    ] {
+        let media_type = format!("Content-Type: {media_type}");
+        let fields = ["-H", &media_type, "-H", "Idempotency-Key: k"];
+        let words = explain(&setup(), &[&["POST", "/pay", "-d", data], &fields[..], &CALLER[..]].concat());
+        assert!(words.contains(shown), "{words:?}");
+        let is_shown = |c: char| c == '\n' || !(c.is_control() || c == '\u{202e}');
+        assert!(words.chars().all(is_shown), "{words:?}");
+        assert_eq!(words.lines().filter(|line| line.starts_with("key ")).count(), 1, "{words:?}");
+    }
+}
+
+#[test]
 fn explain_reads_a_body_from_a_file() {
     let arguments = |data: &'static str| [&["POST", "/pay", "-d", data], &ASKED[..]].concat();
     assert_eq!(json(&setup(), &arguments(BODY)), json(&setup(), &arguments("@body")));
