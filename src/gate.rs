@@ -24,8 +24,10 @@ use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::instance::in_flight::InFlightEntry;
 use crate::instance::metrics::{MethodLabel, ReservationResult};
+use crate::instance::observability::UnguardedKey;
 use crate::instance::request_trace::TraceStage;
 use crate::instance::token_verifier::TokenVerifier;
+use crate::protocol::fields;
 use crate::protocol::problem_pages;
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
@@ -108,6 +110,11 @@ impl LiveConfig {
             UpstreamClient::new(&top.upstream, top.connect_timeout, top.upstream_idle_timeout, &top.tls, slots);
         let key_fields = key_fields(&config);
         Self { config, router, token_verifier, pass_through, key_fields }
+    }
+
+    /// The field that would be one for keys if it had `-` for `_`, if the request has one with a value.
+    fn misspelled_key_field<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
+        fields::find_misspelled(headers, |name| self.key_fields.iter().any(|field| field == name))
     }
 
     /// The field in which an unguarded request carries a key, if it does.
@@ -241,8 +248,11 @@ impl Gate {
             Admission::Unguarded(mut passing) => {
                 let method = MethodLabel::from_method(passing.request.method());
                 if method.changes_state() && !passing.only_reads {
-                    let key_field = live.key_field(passing.request.headers());
-                    self.instance.observability.count_unguarded(method, passing.request.uri().path(), key_field);
+                    let key = match (live.key_field(passing.request.headers()), &passing.misspelled_key) {
+                        (Some(field), _) => Some(UnguardedKey::In(field)),
+                        (None, misspelled) => misspelled.as_ref().map(UnguardedKey::Misspelled),
+                    };
+                    self.instance.observability.count_unguarded(method, passing.request.uri().path(), key);
                 }
                 context.continue_trace(passing.request.headers_mut());
                 let (uri, headers) = (passing.request.uri(), passing.request.headers());

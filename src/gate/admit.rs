@@ -134,7 +134,9 @@ impl Gate {
                 return Err(Refusal::Unguarded);
             }
             RouteMatch::NoRoute => {
-                return Ok(unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, None).into());
+                return Ok(
+                    unguarded(head, Body::Streaming(body), &origin, &live.pass_through, client, live, None).into()
+                );
             }
         };
         let route = &active.route;
@@ -143,9 +145,16 @@ impl Gate {
             // The service needs the fields that name the caller, as on a path without a route.
             RouteMode::Off if fields::connection_lists_any(&head.headers, &[]) => return Err(NOMINATED_FIELD),
             RouteMode::Off => {
-                return Ok(
-                    unguarded(head, Body::Streaming(body), &origin, &active.upstream, client, Some(route)).into()
-                );
+                return Ok(unguarded(
+                    head,
+                    Body::Streaming(body),
+                    &origin,
+                    &active.upstream,
+                    client,
+                    live,
+                    Some(route),
+                )
+                .into());
             }
             RouteMode::Observe => {
                 context.observe(&self.instance.observability, &head, &active.metrics);
@@ -165,7 +174,7 @@ impl Gate {
                 check_nominated(&head.headers, route)?;
                 context.unguard();
                 let body = Body::whole(whole).counted_in(share);
-                let passing = unguarded(head, body, &origin, &active.upstream, client, Some(route));
+                let passing = unguarded(head, body, &origin, &active.upstream, client, live, Some(route));
                 return Ok(PassThroughRequest { only_reads: true, ..passing }.into());
             }
             reader.put_back(whole);
@@ -183,7 +192,9 @@ impl Gate {
         let mut broken_rule = self.check_head(&search, &head, route, salt.is_provisional, context).await?;
         let body = match &search {
             // Read without a key only where one is required.
-            IdentitySearch::NoKey if reader.has_begun() => return Err(key_location::missing(&route.key)),
+            IdentitySearch::NoKey if reader.has_begun() => {
+                return Err(key_location::missing(&route.key, &head.headers));
+            }
             IdentitySearch::NoKey => Body::Streaming(reader.into_unread()),
             IdentitySearch::Found(_) | IdentitySearch::InBody => {
                 let data = match (reader.read(route.max_request_body, &mut share).await?, &search) {
@@ -236,9 +247,9 @@ impl Gate {
             (_, body) if !route.key.required => {
                 context.unguard();
                 let body = body.counted_in(share);
-                Ok(unguarded(head, body, &origin, &active.upstream, client, Some(route)).into())
+                Ok(unguarded(head, body, &origin, &active.upstream, client, live, Some(route)).into())
             }
-            (_, _) => Err(key_location::missing(&route.key)),
+            (_, _) => Err(key_location::missing(&route.key, &head.headers)),
         }
     }
 
@@ -380,6 +391,7 @@ fn unguarded(
     origin: &RequestOrigin,
     upstream: &UpstreamClient,
     client: &ClientConnection,
+    live: &LiveConfig,
     route: Option<&Arc<Route>>,
 ) -> PassThroughRequest {
     // A gRPC client may keep a stream open without sending anything for hours.
@@ -388,6 +400,8 @@ fn unguarded(
     {
         stream.limit_rate(None);
     }
+    // Before the service's fields are prepared: it may be removed from them.
+    let misspelled_key = live.misspelled_key_field(&head.headers).cloned();
     let trailers = fields::accepts_trailers(&head.headers);
     let upgrade = pass::asks_for_websocket(&head.headers, head.version);
     // HTTP/1.0 has no interim responses, and hyper sends none over HTTP/2. A client that asks for an upgrade waits for 101.
@@ -403,7 +417,7 @@ fn unguarded(
         client.early_hints.collect(&mut request);
     }
     let (upstream, tie) = (upstream.clone(), client.ties.attach());
-    PassThroughRequest { request, trailers, upgrade, only_reads: false, upstream, tie }
+    PassThroughRequest { request, trailers, upgrade, only_reads: false, misspelled_key, upstream, tie }
 }
 
 /// The refusal of a path that a lenient service may take for one of the route's.

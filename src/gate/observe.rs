@@ -74,7 +74,15 @@ impl Gate {
         }
         let mut verdict_sender = Some(verdict_sender);
         let mut send_verdict = |verdict: ObservedVerdict| verdict_sender.take().map(|sender| sender.send(verdict));
-        let passing = Box::new(PassThroughRequest { request, trailers, upgrade, only_reads: false, upstream, tie });
+        let passing = Box::new(PassThroughRequest {
+            request,
+            trailers,
+            upgrade,
+            only_reads: false,
+            misspelled_key: None,
+            upstream,
+            tie,
+        });
         let passed = pass::pass(passing, |status, headers| {
             // The trailers of a call, and bodies, pass on without being read.
             let status = grpc::status_in_head(protocol, status, headers);

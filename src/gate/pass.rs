@@ -5,7 +5,7 @@ use std::io;
 use std::iter::successors;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRAILER, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
@@ -32,6 +32,8 @@ pub struct PassThroughRequest {
     pub upgrade: bool,
     /// Whether it changes nothing, whatever its method says.
     pub only_reads: bool,
+    /// A field with a value that would be a field for keys if it had `-` for `_`, as the client sent it.
+    pub misspelled_key: Option<HeaderName>,
     /// The connections to the service.
     pub upstream: UpstreamClient,
     /// Ends the request when its client is gone: nobody else needs the response.

@@ -65,6 +65,15 @@ pub struct RepeatingCaller {
     pub mismatches: u64,
 }
 
+/// The field in which a request carries a key that nothing reads.
+#[derive(Clone, Copy, Debug)]
+pub enum UnguardedKey<'a> {
+    /// A field for keys.
+    In(&'a HeaderName),
+    /// A field that would be one if it had `-` for `_`.
+    Misspelled(&'a HeaderName),
+}
+
 /// State-changing requests that were forwarded with nothing to guard them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnguardedPath {
@@ -104,7 +113,7 @@ impl Observability {
 
     /// Counts a state-changing request that nothing guards, and logs that it carried a key in this field: its client counts
     /// on a guard, and gets a second execution instead.
-    pub fn count_unguarded(&self, method: MethodLabel, path: &str, key_field: Option<&HeaderName>) {
+    pub fn count_unguarded(&self, method: MethodLabel, path: &str, unguarded_key: Option<UnguardedKey<'_>>) {
         thread_local! {
             static KEY: RefCell<String> = const { RefCell::new(String::new()) };
         }
@@ -114,13 +123,18 @@ impl Observability {
             key.push_str(method.name());
             key.push(' ');
             push_template(key, path);
-            self.unguarded.count(key.as_str(), if key_field.is_some() { WITH_KEY } else { WITHOUT_KEY });
-            let Some(field) = key_field else { return };
+            self.unguarded.count(key.as_str(), if unguarded_key.is_some() { WITH_KEY } else { WITHOUT_KEY });
+            let Some(unguarded_key) = unguarded_key else { return };
             self.metrics.unguarded_keys.count(method);
             if let Some(requests) = self.unguarded_key_lines.count(key) {
                 let path = key.split_once(' ').map_or("", |(_, path)| path);
-                tracing::warn!(method = method.name(), path, %field, requests,
-                    "nothing guards a request that carries a key: a retry of it is executed again");
+                match unguarded_key {
+                    UnguardedKey::In(field) => tracing::warn!(method = method.name(), path, %field, requests,
+                        "nothing guards a request that carries a key: a retry of it is executed again"),
+                    UnguardedKey::Misspelled(field) => tracing::warn!(method = method.name(), path, %field, requests,
+                        "nothing guards a request that carries a key: its field has `_` for `-` and does not count, and a retry \
+                         is executed again"),
+                }
             }
         });
     }

@@ -164,6 +164,13 @@ pub fn is_misspelled(name: &str, is_read: impl Fn(&str) -> bool) -> bool {
         || is_read(&hyphenated)
 }
 
+/// Returns the first field with a value whose name has `_` where a field that `is_wanted` names has `-`.
+pub fn find_misspelled(headers: &HeaderMap, is_wanted: impl Fn(&str) -> bool) -> Option<&HeaderName> {
+    let has_underscore = |name: &HeaderName| memchr::memchr(b'_', name.as_str().as_bytes()).is_some();
+    let named = headers.iter().filter(|(name, value)| has_underscore(name) && !value.is_empty()).map(|(name, _)| name);
+    named.into_iter().find(|name| !is_wanted(name.as_str()) && is_wanted(&name.as_str().replace('_', "-")))
+}
+
 /// Whether a field has one of these names, also with `_` for `-`.
 fn is_spelled_like(names: &[HeaderName], name: &HeaderName) -> bool {
     names.contains(name)

@@ -177,7 +177,11 @@ fn caller_and_key<'a>(
     }
     let IdentitySearch::Found(identity) = identity::identify(&input(Some(body), &token))? else {
         super::check_without_key(&head.headers, route)?;
-        return if route.key.required { Err(key_location::missing(&route.key)) } else { Ok((None, Vec::new())) };
+        return if route.key.required {
+            Err(key_location::missing(&route.key, &head.headers))
+        } else {
+            Ok((None, Vec::new()))
+        };
     };
     first_sent::check(&head.headers, route, SystemTime::now)?;
     Ok((Some(identity.key), scope::identify_caller(&route.scope, head, input(None, &token).proofs)?))

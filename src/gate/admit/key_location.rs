@@ -7,6 +7,7 @@ use crate::config::{KeyRule, KeySource, Route};
 use crate::domain::fingerprint::form;
 use crate::domain::key::{Key, KeyError, KeyLimits};
 use crate::gate::first_sent;
+use crate::protocol::fields;
 use crate::protocol::refusal::Refusal;
 use canonical_json::{Scalar, value_at};
 
@@ -46,8 +47,9 @@ pub(super) fn check_other_fields(
     Ok(())
 }
 
-/// The refusal of a request without a key, which says where its key would have to be.
-pub(super) fn missing(rule: &KeyRule) -> Refusal {
+/// The refusal of a request without a key, which says where its key would have to be, and which field looks like it and does not
+/// count.
+pub(super) fn missing(rule: &KeyRule, headers: &HeaderMap) -> Refusal {
     let places: Vec<_> = rule
         .sources
         .iter()
@@ -59,10 +61,15 @@ pub(super) fn missing(rule: &KeyRule) -> Refusal {
         })
         .collect();
     let places = places.join(" or ");
+    let misspelled = fields::find_misspelled(headers, |name| rule.headers().any(|field| field == name));
+    let misspelled = misspelled.map_or_else(String::new, |name| {
+        let right = name.as_str().replace('_', "-");
+        format!(" The field `{name}` does not count, because it has `_` for `-`: send `{right}`.")
+    });
     Refusal::KeyMissing(
         format!(
             "This request needs an idempotency key {places}: a new value for each operation, and the same value for each \
-             of its retries."
+             of its retries.{misspelled}"
         )
         .into(),
     )
@@ -70,7 +77,7 @@ pub(super) fn missing(rule: &KeyRule) -> Refusal {
 
 /// Refuses a request without a key that says when it was first sent, as only a request with a key does.
 pub(super) fn check_without_key(headers: &HeaderMap, route: &Route) -> Result<(), Refusal> {
-    if first_sent::lacks_key(headers, route) { Err(missing(&route.key)) } else { Ok(()) }
+    if first_sent::lacks_key(headers, route) { Err(missing(&route.key, headers)) } else { Ok(()) }
 }
 
 /// Whether the body must be read to find the key.

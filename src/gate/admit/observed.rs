@@ -110,7 +110,9 @@ impl Instance {
             found => found,
         };
         self.check_observed(&found, observed)?;
-        let IdentitySearch::Found(identity) = found else { return Err(key_location::missing(&route.key).into()) };
+        let IdentitySearch::Found(identity) = found else {
+            return Err(key_location::missing(&route.key, &head.headers).into());
+        };
         let view = RequestView { head, body: &body, route, secrets };
         let fingerprint = fingerprinting.route_fingerprint(route, view.fingerprint_source()).await;
         let reserve_request = self.reserve_request(&view, identity, fingerprint);
@@ -156,7 +158,7 @@ impl Instance {
             IdentitySearch::NoKey => {
                 check_without_key(headers, route)?;
                 return Err(match route.key.required {
-                    true => key_location::missing(&route.key).into(),
+                    true => key_location::missing(&route.key, headers).into(),
                     false => ForetoldResult::Unguarded,
                 });
             }

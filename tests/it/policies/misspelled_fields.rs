@@ -1,6 +1,6 @@
 //! Fields with `_` for `-`, which services with a CGI-like interface take for the same field.
 
-use crate::harness::{Store, World};
+use crate::harness::{Store, World, route};
 
 const MISSPELLED: [(&str, &str); 9] = [
     ("Oncegate_Reservation", "forged"),
@@ -35,6 +35,35 @@ async fn a_field_that_is_spelled_like_one_of_ours_does_not_reach_the_service() {
     }
     let replay = with_misspelled(world.pay("k-1")).field("X_Own", "kept").send().await;
     assert_eq!(replay.oncegate_status(), Some("replayed"));
+}
+
+#[tokio::test]
+async fn the_refusal_of_a_request_whose_key_is_in_a_field_with_underscores_names_that_field() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup
+            .route(&route("pay", "key = { required = true }"))
+            .route(&route("order", "key = { header = [\"X-Order\", \"X_Order_Id\"], required = true }"))
+            .route(&route("document", "key = { header = \"X-Order\", body = \"/id\", required = true }"))
+    })
+    .await;
+    for (path, field, named) in [
+        ("/pay", "Idempotency_Key", Some(("idempotency_key", "idempotency-key"))),
+        ("/pay", "X_Api_Key", None),
+        ("/order", "X_Order", Some(("x_order", "x-order"))),
+        ("/document", "X_Order", Some(("x_order", "x-order"))),
+    ] {
+        let refusal = world.post(path).field(field, "k-1").json("{}").send().await;
+        assert_eq!(refusal.outcome(), (400, "key-missing".to_owned()), "{path} {field}");
+        let detail = refusal.problem()["detail"].as_str().unwrap().to_owned();
+        let said = named.map(|(sent, right)| {
+            format!("The field `{sent}` does not count, because it has `_` for `-`: send `{right}`.")
+        });
+        assert_eq!(detail.contains("does not count"), named.is_some(), "{path} {field}: {detail}");
+        assert!(said.is_none_or(|said| detail.ends_with(&said)), "{path} {field}: {detail}");
+    }
+    assert_eq!(world.upstream.calls(), 0);
+    let named = world.post("/order").field("X_Order_Id", "k-1").body("x").send().await;
+    assert_eq!(named.oncegate_status(), Some("executed"), "the route names this spelling");
 }
 
 #[tokio::test]
