@@ -7,7 +7,7 @@ use crate::domain::record::Record;
 use crate::domain::response_policy::OnUnknown;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
 use crate::instance::metrics::ReservationResult;
-use crate::protocol::refusal::{Refusal, RetryAfter};
+use crate::protocol::refusal::{KeyReuse, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::seeded_bug::SeededBug;
 use crate::store::ExpectedRecord;
@@ -63,6 +63,9 @@ pub enum RequestComparison {
     Same,
     /// It is another request.
     Different,
+    /// It has no body, and is not the same request. It may be the beginning of a retry: some clients send no body until the service has
+    /// asked for their credentials.
+    DifferentWithoutBody,
     /// The secret of the record's fingerprint is gone: it may be the same request.
     Impossible,
 }
@@ -111,7 +114,8 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     match comparison {
         RequestComparison::Same => {}
         RequestComparison::Different if joins => {}
-        RequestComparison::Different => return Decision::Refuse(Refusal::KeyReused),
+        RequestComparison::Different => return Decision::Refuse(Refusal::KeyReused(KeyReuse::OtherRequest)),
+        RequestComparison::DifferentWithoutBody => return Decision::Refuse(refuse_without_body(&record, rules)),
         // No client may get a response that may belong to another request, and none may be told to take a new key for what may
         // be a retry.
         RequestComparison::Impossible => {
@@ -138,17 +142,31 @@ pub fn decide(record: Record, comparison: RequestComparison, rules: &DecisionRul
     }
 }
 
+/// The refusal of a request without a body that is not the same as the key's. It never executes anything, waits for nothing and gets no
+/// response, and it never tells a client that retries to take a new key.
+fn refuse_without_body(record: &Record, rules: &DecisionRules) -> Refusal {
+    match record.state {
+        KeyState::InFlight => Refusal::InFlight(until_done(record, rules.average_latency)),
+        KeyState::Queued => Refusal::InFlight(RetryAfter::new(rules.average_latency)),
+        KeyState::Dead => Refusal::OutcomeUnknown(RetryAfter::new(DEFAULT_RETRY_AFTER)),
+        KeyState::Unknown => Refusal::OutcomeUnknown(until_known(record, rules)),
+        KeyState::Completed(_) | KeyState::Expired | KeyState::Retryable => Refusal::KeyReused(KeyReuse::WithoutBody),
+    }
+}
+
 impl Decision {
     /// The decision as the reservations metric counts it; `None` for a decision about something else, or a take-over that
     /// has not happened yet.
     pub fn counted_as(&self) -> Option<ReservationResult> {
         match self {
             // An accepted request runs on its own, and its duplicates join it.
-            Self::Accepted(AcceptedProgress::Pending(_)) | Self::Join(_) => Some(ReservationResult::InFlight),
+            Self::Accepted(AcceptedProgress::Pending(_)) | Self::Join(_) | Self::Refuse(Refusal::InFlight(_)) => {
+                Some(ReservationResult::InFlight)
+            }
             Self::Accepted(AcceptedProgress::Dead | AcceptedProgress::Unknown(_)) => Some(ReservationResult::Unknown),
             Self::Replay(_) | Self::Refuse(Refusal::ResponseNotKept) => Some(ReservationResult::Replay),
             Self::Refuse(Refusal::KeyExpired) => Some(ReservationResult::Expired),
-            Self::Refuse(Refusal::KeyReused) => Some(ReservationResult::KeyMisuse),
+            Self::Refuse(Refusal::KeyReused(_)) => Some(ReservationResult::KeyMisuse),
             Self::Refuse(Refusal::OutcomeUnknown(_)) => Some(ReservationResult::Unknown),
             Self::Refuse(_) | Self::TakeOver(_) => None,
         }
@@ -193,7 +211,7 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderMap, StatusCode};
 
-    use super::RequestComparison::{Different, Impossible, Same};
+    use super::RequestComparison::{Different, DifferentWithoutBody, Impossible, Same};
     use super::*;
     use crate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe};
     use crate::domain::ids::{RecordId, Token};
@@ -307,8 +325,34 @@ mod tests {
     }
 
     #[test]
+    fn a_request_without_a_body_learns_the_state_of_the_other_one_and_never_executes_or_advises_a_new_key() {
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Retry, OnUnknown::RetryWhenQuiet] {
+            for (state, slug, advice, counted) in [
+                (completed(Some(b"paid")), "key-reused", "fix", ReservationResult::KeyMisuse),
+                (completed(None), "key-reused", "fix", ReservationResult::KeyMisuse),
+                (KeyState::Expired, "key-reused", "fix", ReservationResult::KeyMisuse),
+                (KeyState::Retryable, "key-reused", "fix", ReservationResult::KeyMisuse),
+                (KeyState::InFlight, "in-flight", "same_key", ReservationResult::InFlight),
+                (KeyState::Queued, "in-flight", "same_key", ReservationResult::InFlight),
+                (KeyState::Dead, "outcome-unknown", "reconcile", ReservationResult::Unknown),
+                (KeyState::Unknown, "outcome-unknown", "reconcile", ReservationResult::Unknown),
+            ] {
+                let quiet = Record { deadline_in_ms: -1_000_000, ..record(state) };
+                let accepted = Record { accepted_at: Some(SystemTime::UNIX_EPOCH), ..quiet.clone() };
+                for record in [quiet, accepted] {
+                    let name = record.state.name();
+                    let decision = decide(record, DifferentWithoutBody, &DecisionRules { on_unknown, ..RULES });
+                    assert_eq!(decision.counted_as(), Some(counted), "{name}");
+                    let Decision::Refuse(refusal) = decision else { panic!("{name}: {decision:?}") };
+                    assert_eq!((refusal.slug(), refusal.client_action()), (slug, advice), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_late_retry_is_refused_whatever_it_asks() {
-        for comparison in [Same, Different, Impossible] {
+        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), KeyState::Expired] {
                 assert_eq!(word(Record { late: true, ..record(state) }, comparison, &RULES), "key-expired");
             }
@@ -317,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_record_past_its_ttl_counts_as_none_whatever_it_was_used_for() {
-        for comparison in [Same, Different, Impossible] {
+        for comparison in [Same, Different, DifferentWithoutBody, Impossible] {
             for state in [completed(Some(b"paid")), completed(None), KeyState::Expired, KeyState::Retryable] {
                 let past = Record { past_ttl: true, late: true, ..record(state) };
                 assert_eq!(word(past, comparison, &RULES), "take over");

@@ -182,7 +182,7 @@ impl From<Refusal> for MessageOutcome {
             | Refusal::KeyExpired
             | Refusal::KeyInvalid(_)
             | Refusal::KeyMissing(_)
-            | Refusal::KeyReused
+            | Refusal::KeyReused(_)
             | Refusal::LoopDetected
             | Refusal::PathAmbiguous(_)
             | Refusal::RequestFromFuture

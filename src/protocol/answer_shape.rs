@@ -64,7 +64,7 @@ impl DialectError {
 fn acp_error(refusal: &Refusal) -> DialectError {
     match refusal {
         Refusal::KeyMissing(_) => DialectError::new(400, "invalid_request", "idempotency_key_required"),
-        Refusal::KeyReused => DialectError::new(422, "invalid_request", "idempotency_conflict"),
+        Refusal::KeyReused(_) => DialectError::new(422, "invalid_request", "idempotency_conflict"),
         Refusal::InFlight(_) => DialectError::new(409, "invalid_request", "idempotency_in_flight"),
         Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "processing_error", in_words(refusal)),
         other => match other.status().as_u16() {
@@ -79,7 +79,7 @@ fn acp_error(refusal: &Refusal) -> DialectError {
 #[rustfmt::skip]
 fn repeatability_error(refusal: &Refusal) -> DialectError {
     let status = match refusal {
-        Refusal::KeyReused => 400,
+        Refusal::KeyReused(_) => 400,
         Refusal::KeyExpired | Refusal::RequestFromFuture | Refusal::RequestTooOld => 412,
         other => other.status().as_u16(),
     };
@@ -91,7 +91,7 @@ fn repeatability_error(refusal: &Refusal) -> DialectError {
 #[rustfmt::skip]
 fn stripe_error(refusal: &Refusal) -> DialectError {
     match refusal {
-        Refusal::KeyExpired | Refusal::KeyReused => DialectError::new(400, "idempotency_error", in_words(refusal)),
+        Refusal::KeyExpired | Refusal::KeyReused(_) => DialectError::new(400, "idempotency_error", in_words(refusal)),
         Refusal::InFlight(_) => DialectError::new(409, "invalid_request_error", "idempotency_key_in_use"),
         Refusal::OutcomeUnknown(_) | Refusal::ResponseNotKept => DialectError::new(409, "api_error", in_words(refusal)),
         Refusal::TooManyKeys(_) => DialectError::new(429, "rate_limit_error", in_words(refusal)),

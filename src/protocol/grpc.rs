@@ -137,7 +137,7 @@ pub fn status_of_refusal(refusal: &Refusal) -> GrpcStatus {
         Refusal::OutcomeUnknown(_) | Refusal::UpstreamBroken => GrpcStatus::Unknown,
         Refusal::RequestTimeout | Refusal::UpstreamTimeout => GrpcStatus::DeadlineExceeded,
         // Not ALREADY_EXISTS: a client may take that for the success of an earlier attempt.
-        Refusal::KeyExpired | Refusal::KeyReused => GrpcStatus::FailedPrecondition,
+        Refusal::KeyExpired | Refusal::KeyReused(_) => GrpcStatus::FailedPrecondition,
         // Here it is the success of an earlier attempt.
         Refusal::ResponseNotKept => GrpcStatus::AlreadyExists,
         Refusal::ResponseCorrupt => GrpcStatus::DataLoss,

@@ -33,7 +33,7 @@ pub enum Refusal {
     /// The route requires a key. The text says where it was looked for.
     KeyMissing(Cow<'static, str>),
     /// The key was used for another request.
-    KeyReused,
+    KeyReused(KeyReuse),
     /// The request has been through this instance before.
     LoopDetected,
     /// The attempt may have executed; its outcome is unknown, or cannot be told to this request.
@@ -72,6 +72,15 @@ pub enum Refusal {
     UpstreamTimeout,
     /// The service got nothing of the request, or processed nothing of it. The text says why.
     UpstreamUnreachable(Cow<'static, str>),
+}
+
+/// The kind of request that came with the key of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyReuse {
+    /// A request with a body, which is another operation.
+    OtherRequest,
+    /// A request without a body, which may be the beginning of a retry.
+    WithoutBody,
 }
 
 /// A limit of an instance that was reached.
@@ -163,7 +172,7 @@ impl Refusal {
         Self::KeyExpired,
         Self::KeyInvalid(""),
         Self::KeyMissing(Cow::Borrowed("")),
-        Self::KeyReused,
+        Self::KeyReused(KeyReuse::OtherRequest),
         Self::LoopDetected,
         Self::OutcomeUnknown(RetryAfter(1)),
         Self::Overloaded(ReachedLimit::HeldBodies),
@@ -205,8 +214,10 @@ impl Refusal {
                 "The idempotency key cannot be used", (*detail).into()),
             Self::KeyMissing(detail) => (400, "key-missing", Fix, OncegateStatus::Rejected,
                 "An idempotency key is required", (&**detail).into()),
-            Self::KeyReused => (422, "key-reused", NewKey, OncegateStatus::KeyReused,
+            Self::KeyReused(KeyReuse::OtherRequest) => (422, "key-reused", NewKey, OncegateStatus::KeyReused,
                 "The key was used for another request", "This key belongs to a request that differs from this one. A new operation needs a new key; a retry must repeat the first request unchanged.".into()),
+            Self::KeyReused(KeyReuse::WithoutBody) => (422, "key-reused", Fix, OncegateStatus::KeyReused,
+                "The key was used for another request", "This request has no body, and the request that the key belongs to is another one, which may have been executed. If this is a retry of it, send it as it was sent first, with its body and the same key: some clients send no body until they are asked for credentials.".into()),
             Self::LoopDetected => (508, "loop-detected", Fix, OncegateStatus::Rejected,
                 "The request has come back", "The request has been through this instance before: its upstream leads back to it. It was not forwarded again.".into()),
             Self::OutcomeUnknown(_) => (409, "outcome-unknown", Reconcile, OncegateStatus::Unknown,
@@ -296,7 +307,7 @@ impl Refusal {
             | Self::KeyExpired
             | Self::KeyInvalid(_)
             | Self::KeyMissing(_)
-            | Self::KeyReused
+            | Self::KeyReused(_)
             | Self::LoopDetected
             | Self::PathAmbiguous(_)
             | Self::RequestFromFuture
@@ -372,7 +383,7 @@ mod tests {
             Refusal::KeyExpired => 5,
             Refusal::KeyInvalid(_) => 6,
             Refusal::KeyMissing(_) => 7,
-            Refusal::KeyReused => 8,
+            Refusal::KeyReused(_) => 8,
             Refusal::LoopDetected => 9,
             Refusal::OutcomeUnknown(_) => 10,
             Refusal::Overloaded(_) => 11,

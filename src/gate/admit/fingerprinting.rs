@@ -64,6 +64,7 @@ impl Fingerprinting {
         match fingerprint {
             None => RequestComparison::Impossible,
             Some(fingerprint) if fingerprint == record.fingerprint => RequestComparison::Same,
+            Some(_) if source.body.is_empty() => RequestComparison::DifferentWithoutBody,
             Some(_) => RequestComparison::Different,
         }
     }

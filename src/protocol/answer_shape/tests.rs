@@ -3,7 +3,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::super::refusal::{ReachedLimit, RetryAfter};
+use super::super::refusal::{KeyReuse, ReachedLimit, RetryAfter};
 use super::*;
 
 const BASE: &str = "/.oncegate/problems/";
@@ -27,7 +27,7 @@ fn unknown() -> Refusal {
 async fn acp_has_the_flat_errors_of_its_specification() {
     for (refusal, status, kind, code) in [
         (Refusal::KeyMissing("where".into()), 400, "invalid_request", "idempotency_key_required"),
-        (Refusal::KeyReused, 422, "invalid_request", "idempotency_conflict"),
+        (Refusal::KeyReused(KeyReuse::OtherRequest), 422, "invalid_request", "idempotency_conflict"),
         (in_flight(), 409, "invalid_request", "idempotency_in_flight"),
         (Refusal::KeyInvalid("why"), 400, "invalid_request", "key_invalid"),
         (Refusal::RequestTooLarge(9), 413, "invalid_request", "request_too_large"),
@@ -47,7 +47,7 @@ async fn acp_has_the_flat_errors_of_its_specification() {
 async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
     for (refusal, status, code, retry) in [
         (Refusal::KeyMissing("where".into()), 400, "KEY_MISSING", "fix"),
-        (Refusal::KeyReused, 422, "KEY_REUSED", "new_key"),
+        (Refusal::KeyReused(KeyReuse::OtherRequest), 422, "KEY_REUSED", "new_key"),
         (in_flight(), 409, "IN_FLIGHT", "same_key"),
         (unknown(), 409, "OUTCOME_UNKNOWN", "reconcile"),
         (Refusal::StoreUnavailable, 503, "STORE_UNAVAILABLE", "same_key"),
@@ -64,7 +64,7 @@ async fn graphql_has_one_error_without_data_and_its_code_in_capitals() {
 #[tokio::test]
 async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed() {
     for (refusal, status, kind, code, should_retry) in [
-        (Refusal::KeyReused, 400, "idempotency_error", "key_reused", "false"),
+        (Refusal::KeyReused(KeyReuse::OtherRequest), 400, "idempotency_error", "key_reused", "false"),
         (Refusal::KeyExpired, 400, "idempotency_error", "key_expired", "false"),
         (in_flight(), 409, "invalid_request_error", "idempotency_key_in_use", "true"),
         (unknown(), 409, "api_error", "outcome_unknown", "false"),
@@ -92,7 +92,7 @@ async fn stripe_has_errors_that_its_sdks_raise_and_retries_what_was_not_executed
 #[tokio::test]
 async fn repeatability_answers_412_outside_of_the_window_and_400_to_another_request() {
     for (refusal, status) in [
-        (Refusal::KeyReused, 400),
+        (Refusal::KeyReused(KeyReuse::OtherRequest), 400),
         (Refusal::KeyInvalid("not a UUID"), 400),
         (Refusal::KeyMissing("where".into()), 400),
         (Refusal::RequestTooOld, 412),

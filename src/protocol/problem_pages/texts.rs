@@ -97,7 +97,9 @@ pub(super) const PAGES: [ProblemPage; 27] = [
         executed: "This request was not executed. The one that the key belongs to may have been; its record is \
                    unchanged.",
         client: "For a new operation, use a new key. For a retry, repeat the first request unchanged: a body that is \
-                 built anew for each try, for example with the current time in it, is another request.",
+                 built anew for each try, for example with the current time in it, is another request. If the document \
+                 says `fix`, the request had no body, and may be the beginning of a retry: do not use a new key for it. \
+                 Send the first request's body and credentials at once, without waiting to be asked.",
         operator: "The cause is nearly always a client that makes its keys from too little, such as a customer \
                    number. The route's `fingerprint` defines when two requests are the same.",
     },

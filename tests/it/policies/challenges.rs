@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use crate::harness::{Store, World, find_program, route, skip};
+use crate::harness::{Answer, Hold, Response, Store, World, find_program, on_both_stores, route, skip};
 
 const CHALLENGE: &str = "challenge = 'Basic realm=\"payments\"'";
 
@@ -83,4 +83,88 @@ with opener.open(request) as answer:
         }
     }
     assert_eq!(world.upstream.calls(), calls);
+}
+
+/// The status, the code and the advice of a refusal.
+fn advice(response: &Response) -> (u16, String, String) {
+    let (status, code) = response.outcome();
+    (status, code, response.problem()["retry"].as_str().unwrap_or_default().to_owned())
+}
+
+on_both_stores!(a_request_without_a_body_is_never_told_to_take_a_new_key_for_a_retry);
+async fn a_request_without_a_body_is_never_told_to_take_a_new_key_for_a_retry(store: Store) {
+    let world = World::with(store, |setup| {
+        setup
+            .route(&route("pay", "in_flight = \"wait\""))
+            .route(&route("accepted", "in_flight = \"accepted\""))
+            .route(&route("retrying", "on_unknown = \"retry\""))
+    })
+    .await;
+    let pay = |path: &str, key: &str| world.post(path).key(key).json(r#"{"amount":10}"#);
+    let probe = |path: &str, key: &str| world.post(path).key(key);
+    let is = |status: u16, code: &str, retry: &str| (status, code.to_owned(), retry.to_owned());
+    for path in ["/pay", "/accepted"] {
+        let hold = Hold::new();
+        world.upstream.then(Answer::status(201).hold(&hold));
+        let calls = world.upstream.calls();
+        let first = pay(path, "running").spawn();
+        world.upstream.wait_for_executed(calls + 1).await;
+        let refused = probe(path, "running").send().await;
+        assert_eq!(advice(&refused), is(409, "in-flight", "same_key"), "{path}");
+        assert_eq!((refused.oncegate_status(), refused.field("retry-after").is_some()), (Some("in-flight"), true));
+        hold.release();
+        assert_eq!(first.await.unwrap().unwrap().status, 201);
+    }
+    for (path, key, status, expected, then) in [
+        ("/pay", "completed", 201, is(422, "key-reused", "fix"), "replayed"),
+        ("/pay", "unknown", 502, is(409, "outcome-unknown", "reconcile"), "unknown"),
+        ("/retrying", "retried", 502, is(409, "outcome-unknown", "reconcile"), "executed"),
+        ("/pay", "released", 500, is(422, "key-reused", "fix"), "executed"),
+    ] {
+        world.upstream.then(Answer::status(status));
+        assert_eq!(pay(path, key).send().await.status, status, "{key}");
+        let calls = world.upstream.calls();
+        for _ in 0..2 {
+            let refused = probe(path, key).send().await;
+            assert_eq!(advice(&refused), expected, "{key}");
+            assert!(!refused.is_replay() && refused.field("idempotency-key-expires").is_none(), "{key}");
+        }
+        assert_eq!(world.upstream.calls(), calls, "{key}: it is not executed");
+        assert_eq!(pay(path, key).send().await.oncegate_status(), Some(then), "{key}: the retry is as before");
+    }
+    let other = world.post("/pay").key("completed").body("other").send().await;
+    assert_eq!(advice(&other), is(422, "key-reused", "new_key"), "a request with a body is another one");
+}
+
+#[tokio::test]
+async fn a_request_without_a_body_is_not_taken_for_the_accepted_one() {
+    let world = World::with(Store::sqlite(), |setup| {
+        setup.top("secret = \"a secret of some length\"").route(&route("pay", "delivery = \"async\""))
+    })
+    .await;
+    let hold = Hold::new();
+    world.upstream.then(Answer::status(201).hold(&hold));
+    assert_eq!(world.pay("k-1").send().await.status, 202);
+    let refused = world.post("/pay").key("k-1").send().await;
+    assert_eq!(advice(&refused), (409, "in-flight".to_owned(), "same_key".to_owned()));
+    assert_eq!(refused.field("location"), None);
+    hold.release();
+}
+
+#[tokio::test]
+async fn curl_with_digest_executes_once_and_its_retry_is_not_told_to_take_a_new_key() {
+    let world = World::with(Store::sqlite(), |setup| setup.route(&route("pay", "scope = [\"none\"]"))).await;
+    let challenge = "Digest realm=\"payments\", qop=\"auth\", nonce=\"n\"";
+    world.upstream.then(Answer::status(401).field("WWW-Authenticate", challenge));
+    let url = format!("http://{}/pay", world.proxy.listen);
+    let curl = ["-s", "-i", "--digest", "--user", "u:p", "-H", "Idempotency-Key: k-curl", "--json", "{\"a\":1}", &url];
+    for expected in ["oncegate-status: executed", "\"retry\":\"fix\""] {
+        let arguments = curl.iter().map(|argument| (*argument).to_owned()).collect();
+        let Some(output) = run(&["curl"], arguments).await else { return };
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let lengths: Vec<_> = world.upstream.executed().iter().map(|call| call.body.len()).collect();
+    assert_eq!(lengths.last(), Some(&7), "{lengths:?}");
+    assert_eq!(world.upstream.calls(), 2);
 }
