@@ -254,6 +254,12 @@ mod tests {
                 [Some(AttemptRunning), Some(OutcomeUnknown), None, None],
             ),
             ("unknown, accepted, retried", delivered, &[retry, quiet], [None, Some(DeliveryLost), None, None]),
+            (
+                "unknown, accepted, perhaps running",
+                RecordSummary { is_accepted: true, ..running },
+                &[hold, quiet],
+                [Some(AttemptRunning), Some(OutcomeUnknown), None, None],
+            ),
             ("dead", dead, &[hold], [Some(AttemptRunning), Some(OutcomeUnknown), None, None]),
             (
                 "dead, retried where it is unknown",

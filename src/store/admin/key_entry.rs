@@ -47,7 +47,7 @@ pub struct KeyEntry {
     /// The time past its TTL for which the key is remembered, to refuse late retries; `None` where it is not, or where its response
     /// is gone already.
     pub remembered_for: Option<Duration>,
-    /// Whether the store has a time for its next delivery: its attempts are known not to have executed.
+    /// Whether the store has a time for its next delivery.
     pub is_due: bool,
     /// The stored response's status.
     pub status: Option<u16>,
@@ -84,7 +84,7 @@ impl KeyEntry {
         RecordSummary {
             state: self.state,
             is_accepted: self.accepted_at.is_some(),
-            is_unexecuted: self.is_due || matches!(self.state, StateKind::Queued | StateKind::Retryable),
+            is_unexecuted: is_unexecuted(self.state, self.is_due),
             past_ttl: forgotten_at.is_some_and(|at| at <= self.now),
             late: self.state == StateKind::Expired || (self.remembered_for.is_some() && self.lapsed()),
             running_for: self.now.duration_since(self.reserved_at).unwrap_or_default(),
@@ -99,6 +99,16 @@ impl KeyEntry {
     /// The time limit of the newest attempt.
     pub fn time_limit(&self) -> Duration {
         self.deadline.duration_since(self.reserved_at).unwrap_or_default()
+    }
+}
+
+/// Whether none of a key's attempts has executed, for all that is known. A dead key with a time for its next delivery was queued
+/// when it was given up. An unknown key has such a time too where its route retries, and may have executed.
+fn is_unexecuted(state: StateKind, is_due: bool) -> bool {
+    match state {
+        StateKind::Queued | StateKind::Retryable => true,
+        StateKind::Dead => is_due,
+        StateKind::Completed | StateKind::Expired | StateKind::InFlight | StateKind::Unknown => false,
     }
 }
 
@@ -117,4 +127,16 @@ pub struct EarlierAttempt {
     pub state: StateKind,
     /// The cause for which its outcome was unknown; `None` if it never was.
     pub cause: Option<UnknownCause>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dead_key_is_known_not_to_have_executed_by_the_time_of_its_next_delivery() {
+        let known = |is_due| StateKind::ALL.into_iter().filter(move |state| is_unexecuted(*state, is_due));
+        assert!(known(false).eq([StateKind::Queued, StateKind::Retryable]));
+        assert!(known(true).eq([StateKind::Dead, StateKind::Queued, StateKind::Retryable]));
+    }
 }

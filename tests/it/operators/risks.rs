@@ -32,7 +32,7 @@ struct Situation {
     says: &'static str,
 }
 
-const SITUATIONS: [Situation; 11] = [
+const SITUATIONS: [Situation; 12] = [
     Situation {
         route: "live",
         lines: "",
@@ -98,6 +98,15 @@ const SITUATIONS: [Situation; 11] = [
         expected: [[NO, RISK, NO, NO]; 2],
         says: "never delivered",
     },
+    Situation {
+        route: "delivered",
+        lines: "delivery = \"async\"\non_unknown = \"retry-when-quiet\"\nreconcile = { after = \"0s\" }\n\
+                retry = { base = \"1000h\", cap = \"1000h\", give_up_after = \"2000h\" }",
+        made_by: None,
+        // The store has a time for the next delivery, and the last one may still be running.
+        expected: [[RUNS, RISK, NO, NO]; 2],
+        says: "perhaps a second time",
+    },
     Situation { route: "running", lines: "", made_by: None, expected: [[NO; 4]; 2], says: "" },
 ];
 
@@ -125,6 +134,7 @@ async fn arrange(world: &mut World, hold: &Hold) {
             let expected = match situation.route {
                 "retryable" | "queued" => (Answer::status(503).field("Oncegate-Decision", "release"), [503, 202]),
                 "unknown" | "retried" | "dead" | "dead-retried" => (Answer::close(), [502, 502]),
+                "delivered" => (Answer::close(), [202, 202]),
                 _ => (Answer::status(201), [201, 201]),
             };
             let calls = world.upstream.calls();
