@@ -9,6 +9,10 @@ use memchr::memmem;
 /// More parts than a body of this size has, and few enough to scan.
 const PARTS_MAX: usize = 1024;
 
+/// More parameters than a media type has: `multipart/related` has four with its boundary (RFC 2387). Few enough to compare each with
+/// all others.
+const PARAMETERS_MAX: usize = 16;
+
 /// A batch has changesets, and they have requests. Each level is scanned again.
 const DEPTH_MAX: usize = 4;
 
@@ -48,8 +52,9 @@ impl<'a> MultipartType<'a> {
         let mut parameters: Vec<(Vec<u8>, &[u8])> = Vec::new();
         while !rest.is_empty() {
             let (name, value, after) = read_parameter(trim(rest.strip_prefix(b";")?))?;
+            let is_repeated = || parameters.iter().any(|(other, _)| *other == name);
             // RFC 2231 has more spellings of a name.
-            if name.contains(&b'*') || parameters.iter().any(|(other, _)| *other == name) {
+            if parameters.len() == PARAMETERS_MAX || name.contains(&b'*') || is_repeated() {
                 return None;
             }
             parameters.push((name, value));
@@ -359,6 +364,11 @@ mod tests {
         const TYPE: &str = "multipart/form-data; boundary=\"b\"";
         let whole = body("b", &[A]);
         assert!(of(TYPE, &whole).is_some());
+        // The boundary, and so many others.
+        let with_parameters = |others: usize| {
+            let others: String = (0..others).map(|number| format!("; p{number}=x")).collect();
+            format!("{TYPE}{others}")
+        };
         for (content_type, body) in [
             ("multipart/form-data", &*whole),
             ("multipart/; boundary=b", &whole),
@@ -392,9 +402,11 @@ mod tests {
             (TYPE, &body("b", &["X: y\r\n\r\n--b"])),
             (TYPE, &body("b", &["X: y\r\n\r\n\r\n--bc"])),
             (TYPE, &body("b", &vec![A; PARTS_MAX])),
+            (&with_parameters(PARAMETERS_MAX), &whole),
         ] {
             assert_eq!(of(content_type, body), None, "{content_type} {body}");
         }
         assert!(of(TYPE, &body("b", &vec![A; PARTS_MAX - 1])).is_some());
+        assert!(of(&with_parameters(PARAMETERS_MAX - 1), &whole).is_some());
     }
 }
