@@ -3,6 +3,7 @@
 //! A retry after such a response is another caller, and is executed again. The response may be that of any request, such as a
 //! page that polls; so all responses are looked at that could change a part which their own request had.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, COOKIE, HOST, SET_COOKIE};
@@ -100,9 +101,11 @@ impl SentParts<'_> {
             }
             RenewablePlace::Cookie(name) => {
                 let lines = response.get_all(SET_COOKIE).iter();
+                // Looked for once, and only for a response that sets it.
+                let sent = LazyCell::new(|| self.sent_cookie(name));
                 lines.filter_map(|line| SetCookie::parse(line.as_bytes())).any(|cookie| {
                     cookie.name == name.as_bytes()
-                        && self.sent_cookie(name).is_some_and(|sent| sent != cookie.value)
+                        && sent.is_some_and(|sent| sent != cookie.value)
                         && self.reaches(&cookie, &part.route)
                 })
             }

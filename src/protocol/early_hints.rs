@@ -99,8 +99,9 @@ pub fn is_taken_for_final(headers: &HeaderMap) -> bool {
 fn encode(headers: &HeaderMap) -> Option<Vec<u8>> {
     let mut response = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
     let empty = response.len();
+    let named = fields::connection_names(headers);
     for (name, value) in headers.iter().filter(|(name, value)| PASSED.contains(name) && is_one_line(value)) {
-        if fields::connection_options(headers).any(|option| option.eq_ignore_ascii_case(name.as_str().as_bytes())) {
+        if named.contains(name) {
             continue;
         }
         response.extend_from_slice(name.as_str().as_bytes());

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -135,6 +136,11 @@ pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .filter(|name| !name.is_empty())
 }
 
+/// Returns the names that `Connection` lists, to look up each field of a message: a client can list 30,000.
+pub fn connection_names(headers: &HeaderMap) -> HashSet<HeaderName> {
+    connection_options(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
+}
+
 /// Whether `Connection` lists a field that must not be removed: one of `guarded`, or one for the host, the caller or the end
 /// of the body.
 pub fn connection_lists_any(headers: &HeaderMap, guarded: &[&HeaderName]) -> bool {
@@ -145,8 +151,7 @@ pub fn connection_lists_any(headers: &HeaderMap, guarded: &[&HeaderName]) -> boo
 
 /// Removes the hop-by-hop fields, and those that `is_ours` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap, is_ours: impl Fn(&HeaderName) -> bool) {
-    let named: Vec<HeaderName> =
-        connection_options(headers).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    let named = connection_names(headers);
     remove(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name) || is_ours(name));
 }
 
