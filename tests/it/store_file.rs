@@ -227,6 +227,48 @@ async fn an_outcome_after_a_change_of_the_files_is_answered_as_unstored() {
     assert_eq!(proxy.ended().await, Some(74));
 }
 
+/// The file that the store's path is a link to, in another folder.
+fn target(folder: &Path) -> PathBuf {
+    folder.parent().unwrap().join("volume").join("real.db")
+}
+
+/// A way to lay links from the store's path to [`target`], by its name.
+type NamedLink = (&'static str, fn(&Path));
+
+const LINKS: &[NamedLink] = &[
+    ("an absolute link", |folder| symlink(target(folder), database(folder)).unwrap()),
+    ("a relative link", |folder| symlink("../volume/real.db", database(folder)).unwrap()),
+    ("a link to a link", |folder| {
+        symlink("../volume/real.db", folder.join("step")).unwrap();
+        symlink("step", database(folder)).unwrap();
+    }),
+    ("a link through a linked folder", |folder| {
+        symlink("../volume", folder.join("linked")).unwrap();
+        symlink("linked/real.db", database(folder)).unwrap();
+    }),
+];
+
+#[tokio::test]
+async fn a_link_to_a_missing_file_whose_log_is_there_is_refused() {
+    for (name, link) in LINKS {
+        let place = Place::new("10s").await;
+        let folder = place.folder();
+        fs::create_dir(target(&folder).parent().unwrap()).unwrap();
+        fs::rename(database(&folder), target(&folder)).unwrap();
+        link(&folder);
+        let proxy = place.setup.start().await;
+        assert_eq!(pay(&proxy, "k").send().await.oncegate_status(), Some("executed"), "{name}");
+        fs::rename(target(&folder), target(&folder).with_file_name("elsewhere")).unwrap();
+        assert_eq!(pay(&proxy, "late").send().await.status, 503, "{name}");
+        assert_eq!(proxy.ended().await, Some(74), "{name}");
+        let ended = place.setup.fails().await;
+        assert!(ended.code == 69 && ended.stderr.contains("real.db-wal"), "{name}: {}", ended.stderr);
+        assert!(!target(&folder).exists(), "{name}: an empty file was made");
+        let back = |folder: &Path| fs::rename(target(folder).with_file_name("elsewhere"), target(folder)).unwrap();
+        place.has_next(name, Next::Repaired(back)).await;
+    }
+}
+
 #[tokio::test]
 async fn what_changes_no_contents_of_the_files_ends_nothing() {
     let place = Place::new("200ms").await;

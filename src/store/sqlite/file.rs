@@ -1,8 +1,9 @@
 //! The database file: creating it, locking it, and refusing files of other programs.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
+use std::iter;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -19,6 +20,9 @@ const APPLICATION_ID: i64 = 0x4f6e_6365;
 /// Files up to this size are checked completely at opening: a third of a second, from the page cache. Larger files
 /// would make a restart slow; their damage is reported when SQLite reads it.
 const CHECKED_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// The longest chain of symbolic links that Linux follows, see path_resolution(7).
+const LINKS_MAX: usize = 40;
 
 /// An open database. The fields are dropped in this order.
 pub(super) struct Database {
@@ -64,19 +68,26 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
 }
 
 /// Refuses to begin a new file beside the log of one that is missing or empty: that log shows that the file went away while a
-/// process had it open, and SQLite would delete it.
+/// process had it open, and SQLite would delete it. It is beside the file that a symbolic link leads to.
 fn refuse_log_without_file(path: &Path) -> Result<(), OpenError> {
     let length = |path: &Path| path.metadata().map_or(0, |file| file.len());
-    let log = log_path(path);
-    if length(path) > 0 || length(&log) == 0 {
+    if length(path) > 0 {
         return Ok(());
     }
+    let targets = iter::successors(Some(path.to_owned()), |path| read_link(path)).take(LINKS_MAX);
+    let Some(log) = targets.map(|target| log_path(&target)).find(|log| length(log) > 0) else { return Ok(()) };
     let source = format!(
         "it is missing or empty, and its log {} is there: somebody has removed, moved or emptied it while a process had it open. \
          Put the file back; or remove the log too, and retries of all earlier keys are executed again",
         log.display()
     );
     Err(OpenError::Damaged { path: path.to_owned(), source: source.into() })
+}
+
+/// The path that a symbolic link names, whether or not there is a file; `None` where the path is no link.
+fn read_link(path: &Path) -> Option<PathBuf> {
+    let named = fs::read_link(path).ok()?;
+    Some(path.parent().unwrap_or(Path::new("")).join(named))
 }
 
 /// Opens a database in memory.
