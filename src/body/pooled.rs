@@ -55,7 +55,8 @@ impl PooledConnection {
         self.place = place;
     }
 
-    fn return_to(mut self: Box<Self>, pool: Arc<dyn ReturnToPool>) {
+    /// Returns it to its pool, with no request on it. A broken one is dropped.
+    pub fn return_to(mut self: Box<Self>, pool: Arc<dyn ReturnToPool>) {
         if self.writing.has_failed() {
             return;
         }

@@ -158,7 +158,8 @@ impl UpstreamPool {
             let mut failed = match connection {
                 ChosenConnection::Http1(mut connection) => {
                     if !may_send() {
-                        self.return_unused(connection);
+                        let pool: Arc<dyn ReturnToPool> = Arc::<Self>::clone(self);
+                        connection.return_to(pool);
                         return Err(CallError::TooLate);
                     }
                     shape_for_http1(request);
@@ -237,11 +238,6 @@ impl UpstreamPool {
             drop(turn);
         }
         self.wait_or_connect(deadline, offer).await
-    }
-
-    fn return_unused(self: &Arc<Self>, connection: Box<PooledConnection>) {
-        let pool: Arc<dyn ReturnToPool> = Arc::<Self>::clone(self);
-        pool.return_connection(connection);
     }
 
     /// Makes a connection. Where all slots are taken, it waits until `deadline` for one, or for a connection that becomes idle
@@ -411,4 +407,39 @@ fn copy_of(request: &Request<Body>) -> Request<Body> {
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     copy
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use tokio::net::TcpStream;
+
+    use super::super::connector::ConnectorKind;
+    use super::super::{UpstreamSlots, tcp};
+    use super::*;
+    use crate::config::UpstreamTarget;
+
+    #[tokio::test]
+    async fn an_answer_that_came_before_the_first_request_is_not_its_answer() {
+        let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let authority: Authority = service.local_addr().unwrap().to_string().parse().unwrap();
+        let connector = Connector { kind: ConnectorKind::Tcp(tcp()), limit: Duration::from_secs(5) };
+        let slots = UpstreamSlots::new(8).of(&Arc::new(UpstreamTarget::Http(authority.clone())));
+        let idle_max = Duration::from_secs(60);
+        let pool = UpstreamPool::new(connector, PoolProtocol::Http1, Scheme::HTTP, authority, idle_max, slots);
+        let mut request = Request::new(Body::empty());
+        // The second one finds that the service has sent nothing yet.
+        for _ in 0..2 {
+            assert!(matches!(pool.call(&mut request, &|| false, None).await, Err(CallError::TooLate)));
+        }
+        let (mut peer, _) = service.accept().unwrap();
+        peer.write_all(b"HTTP/1.1 408 Slow\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+        peer.set_nonblocking(true).unwrap();
+        TcpStream::from_std(peer).unwrap().set_zero_linger().unwrap();
+        // The runtime has not waited since, so it does not know of the answer when the request is written.
+        let result = pool.call(&mut request, &|| true, None).await;
+        assert!(matches!(result, Err(CallError::Broken(_))), "{result:?}");
+    }
 }
