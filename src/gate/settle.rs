@@ -131,17 +131,17 @@ fn persist_in_background(instance: &Arc<Instance>, settlement: Settlement, mut e
     entry.publish_outcome(&settlement.outcome);
     instance.wait_groups.wake(settlement.id);
     let instance_in_task = Arc::clone(instance);
+    if entry.reserve_status() == ReserveStatus::Unstorable {
+        // Requests find it until the process knows the store's salt, and then have other ids. No drain waits for that.
+        tokio::spawn(async move {
+            instance_in_task.joined.cancelled().await;
+            drop(entry);
+            instance_in_task.wait_groups.wake(settlement.id);
+        });
+        return;
+    }
     instance.tracker.spawn(async move {
         let instance = instance_in_task;
-        if entry.reserve_status() == ReserveStatus::Unstorable {
-            // Requests find it until the process knows the store's salt, and then have other ids.
-            tokio::select! {
-                () = instance.joined.cancelled() => {}
-                () = instance.drain_expired.cancelled() => {}
-            }
-            drop(entry);
-            return instance.wait_groups.wake(settlement.id);
-        }
         let mut pause = PAUSE_FIRST;
         let pause_max = PAUSE_MAX.min(instance.instance_lease.expiry() / 2);
         loop {

@@ -114,6 +114,8 @@ async fn an_instance_that_starts_without_its_store_bypasses_it_and_becomes_whole
 #[tokio::test]
 async fn an_instance_without_its_store_drains() {
     let (world, _cluster) = started_without().await;
+    // No store can take its outcome.
+    assert_eq!(world.pay("k-1").send().await.oncegate_status(), Some("bypassed"));
     assert_eq!(world.proxy.stop().await, Some(0));
 }
 
