@@ -29,6 +29,7 @@ use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::salts::OpenSaltError;
 use crate::store::{self, OpenError, OpenedStore};
 use crate::tasks::issuer_keys::IssuerKeysReader;
+use crate::telemetry::logs::error_causes;
 use crate::telemetry::traces::export::{self, SpanExporter};
 use crate::upstream::connection_slots::UpstreamSlots;
 use assembly::Assembly;
@@ -209,12 +210,18 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         "ready"
     );
 
+    let mut store_error = None;
     let (by, is_by_signal) = tokio::select! {
         () = signals.wait() => ("a signal", true),
         () = leaving.cancelled() => ("the admin listener", false),
         () = instance.salt_replaced.cancelled() => ("another salt in the store", false),
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
-        Err(error) = &mut store_tasks => return Err(error),
+        // Requests that bypass the store are running.
+        Err(error) = &mut store_tasks => {
+            tracing::error!(cause = error_causes(&error), "{error}: this process cannot use its store, and ends");
+            store_error = Some(error);
+            ("a store that cannot be used", false)
+        }
     };
     leaving.cancel();
     tracing::info!(by, "draining");
@@ -223,7 +230,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         () = instance.store.failed() => return Err(end_without_store(&instance).await),
         () = signals.wait_for_second(is_by_signal) => {
             tracing::warn!(attempts = instance.in_flight.count(), "stopped at once by a second signal");
-            return Ok(());
+            return store_error.map_or(Ok(()), Err);
         }
     }
     stops.last.cancel();
@@ -238,9 +245,10 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     // The exporter has a time limit of its own.
     traces.wait().await;
     tracing::info!("stopped");
-    match instance.salt_replaced.is_cancelled() {
-        true => Err(StartError::Salt(SaltError::Changed.into())),
-        false => Ok(()),
+    match store_error {
+        Some(error) => Err(error),
+        None if instance.salt_replaced.is_cancelled() => Err(StartError::Salt(SaltError::Changed.into())),
+        None => Ok(()),
     }
 }
 

@@ -147,8 +147,21 @@ async fn a_store_that_the_program_cannot_use_ends_an_instance_that_has_started_w
     for (what, setup, says) in setups {
         started.push((what, setup.start().await, says));
     }
+    let hold = Hold::new();
+    let mut running = Vec::new();
+    for (_, proxy, _) in &started {
+        let calls = upstream.calls();
+        upstream.then(Answer::status(201).hold(&hold));
+        running.push(proxy.post("/pay").key("running").body("x").spawn());
+        upstream.wait_for_executed(calls + 1).await;
+    }
     let (_cluster, ()) = on_cluster(cluster, Cluster::restart).await;
-    for (what, proxy, says) in started {
+    for (_, proxy, _) in &started {
+        proxy.wait_for_log("draining").await;
+    }
+    hold.release();
+    for (running, (what, proxy, says)) in running.into_iter().zip(started) {
+        assert_eq!(running.await.unwrap().unwrap().oncegate_status(), Some("bypassed"), "{what}");
         assert_eq!(proxy.ended().await, Some(69), "{what}");
         assert!(proxy.output().contains(says), "{what}: {}", proxy.output());
     }
