@@ -14,6 +14,7 @@ use lapin::types::AMQPValue;
 use crate::config::{Consumer, MessageKey};
 use crate::domain::key::KeyError;
 use crate::domain::message_path::MessagePathError;
+use crate::domain::response::FIELDS_MAX;
 use crate::gate::message::Message;
 use crate::protocol::fields::is_misspelled;
 use crate::protocol::refusal::Refusal;
@@ -57,6 +58,9 @@ const PATH_HEADER_INVALID: Refusal = Refusal::BadRequest(
     "A header that the message's path needs is missing, present twice, or has a value that cannot stand in a path.",
 );
 
+const TOO_MANY_HEADERS: Refusal =
+    Refusal::BadRequest(StatusCode::BAD_REQUEST, "The message has more headers than a request can have fields.");
+
 /// Decodes a delivery into a message for the gate.
 ///
 /// # Errors
@@ -85,7 +89,7 @@ pub fn decode_message(
     let path = filled.map_err(|error| match error {
         MessagePathError::Climbs | MessagePathError::Missing => PATH_HEADER_INVALID,
     })?;
-    let headers = sent.to_fields(properties, |name| consumer.reads_header(name));
+    let headers = sent.to_fields(properties, |name| consumer.reads_header(name)).ok_or(TOO_MANY_HEADERS)?;
     // A header that is present and cannot become a field must not count as missing.
     if consumer.scope.header_names().any(|name| sent.all(name.as_str()).count() != headers.get_all(name).iter().count())
     {
@@ -134,8 +138,8 @@ impl MessageHeaders {
     }
 
     /// Returns the header fields that the service sees. Tables, lists and other values without a text form are left out.
-    /// Nor is one that is spelled like a field that Oncegate sets or reads.
-    fn to_fields(&self, properties: &BasicProperties, is_read: impl Fn(&str) -> bool) -> HeaderMap {
+    /// Nor is one that is spelled like a field that Oncegate sets or reads. `None` if there are more than [`FIELDS_MAX`].
+    fn to_fields(&self, properties: &BasicProperties, is_read: impl Fn(&str) -> bool) -> Option<HeaderMap> {
         let mut fields = HeaderMap::new();
         for (name, value) in &self.0 {
             let kept = !DROPPED_HEADERS.contains(&name.as_str())
@@ -143,6 +147,9 @@ impl MessageHeaders {
                 && !is_misspelled(name, &is_read);
             let value = value.as_deref().and_then(|value| HeaderValue::from_bytes(value).ok());
             if let (true, Ok(name), Some(value)) = (kept, name.parse::<HeaderName>(), value) {
+                if fields.keys_len() == FIELDS_MAX {
+                    return None;
+                }
                 fields.append(name, value);
             }
         }
@@ -156,7 +163,7 @@ impl MessageHeaders {
         let sent = properties.timestamp().filter(|seconds| *seconds <= LAST_HTTP_DATE);
         let sent = sent.map(|seconds| httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
         set(DATE, sent.as_deref());
-        fields
+        Some(fields)
     }
 }
 
@@ -280,6 +287,14 @@ mod tests {
         }
         let by_id = read("key = 'message-id'", &properties(&[id()]).with_message_id("m-1".into())).unwrap();
         assert_eq!(&*by_id.key, b"m-1");
+    }
+
+    #[test]
+    fn a_message_with_more_headers_than_a_request_has_room_for_is_refused() {
+        let names: Vec<_> = (0..40_000).map(|number| format!("x-{number}")).collect();
+        let many = names.iter().map(|name| (name.as_str(), AMQPValue::Boolean(true)));
+        let all: Vec<_> = [("x-idempotency-key", long("k")), ("x-id", long("7"))].into_iter().chain(many).collect();
+        assert_eq!(read("", &properties(&all)).unwrap_err().slug(), "bad-request");
     }
 
     #[test]

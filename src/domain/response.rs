@@ -3,6 +3,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+/// The most names of fields that are read from anything but HTTP, whose readers have narrower limits. A [`HeaderMap`] panics beyond
+/// 24,576 names: this leaves room for those that are added.
+pub const FIELDS_MAX: usize = 16_384;
+
 /// An upstream's response, as it is stored and replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
@@ -55,7 +59,8 @@ impl StoredResponse {
     /// block's memory.
     ///
     /// # Errors
-    /// [`CorruptRow`] where the status is not 200 to 599, or the block is not of the form of [`Self::encode_fields`].
+    /// [`CorruptRow`] where the status is not 200 to 599, or the block is not of the form of [`Self::encode_fields`] or has more
+    /// than [`FIELDS_MAX`] names.
     pub fn decode(status: i16, fields: &Bytes, body: Option<Bytes>) -> Result<Self, CorruptRow> {
         let status = u16::try_from(status)
             .ok()
@@ -81,6 +86,9 @@ impl StoredResponse {
             let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| CorruptRow("a field name"))?;
             let value =
                 HeaderValue::from_maybe_shared(fields.slice_ref(value)).map_err(|_| CorruptRow("a field value"))?;
+            if maps[part].keys_len() == FIELDS_MAX {
+                return Err(CorruptRow("too many fields"));
+            }
             maps[part].append(name, value);
         }
         if part == 0 {
@@ -128,6 +136,8 @@ mod tests {
             let fields = Bytes::from_static(fields);
             assert_eq!(StoredResponse::decode(200, &fields, None), Err(CorruptRow(why)), "{fields:?}");
         }
+        let many: String = (0..40_000).map(|number| format!("x-{number}: 1\r\n")).chain(["\r\n".into()]).collect();
+        assert_eq!(StoredResponse::decode(200, &many.into(), None), Err(CorruptRow("too many fields")));
         for status in [-1, 0, 99, 101, 600, 999] {
             assert_eq!(StoredResponse::decode(status, &Bytes::from_static(b"\r\n"), None), Err(CorruptRow("status")));
         }

@@ -61,7 +61,7 @@ fn parse_fields(block: &[u8]) -> Option<HeaderMap> {
     let mut fields = HeaderMap::new();
     for line in lines {
         let (name, value) = field(line)?;
-        fields.append(name, value);
+        fields.try_append(name, value).ok()?;
     }
     Some(fields)
 }
@@ -76,6 +76,11 @@ mod tests {
 
     fn frame(flag: u8, data: &str) -> Vec<u8> {
         [&[flag][..], &(data.len() as u32).to_be_bytes(), data.as_bytes()].concat()
+    }
+
+    /// More fields than a map has room for.
+    fn many_fields() -> String {
+        (0..40_000).map(|number| format!("x-{number}: 1\r\n")).collect()
     }
 
     #[test]
@@ -113,6 +118,7 @@ mod tests {
             ([end.clone(), frame(0, "a message")].concat(), None),
             (frame(0x81, "compressed"), None),
             (frame(0x80, "no colon"), None),
+            (frame(0x80, &many_fields()), None),
             (b"<html>".to_vec(), None),
         ] {
             assert_eq!(status(&body).as_deref(), found, "{body:?}");

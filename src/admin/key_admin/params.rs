@@ -8,7 +8,7 @@ use super::problem::ApiProblem;
 use super::{AdminMethod, AdminRequest};
 use crate::config;
 use crate::domain::ids::RecordId;
-use crate::domain::response::StoredResponse;
+use crate::domain::response::{FIELDS_MAX, StoredResponse};
 use crate::domain::state::StateKind;
 use crate::protocol::fields;
 use crate::store::admin::{Cursor, IdRange, KeyFilter, ListOrder, OperatorDecision};
@@ -298,6 +298,9 @@ fn parse_headers(pairs: Vec<(String, String)>) -> Result<HeaderMap, ApiProblem> 
         let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("is not a field name"))?;
         let value = value.trim_matches([' ', '\t']).as_bytes();
         let value = HeaderValue::from_bytes(value).map_err(|_| bad("does not have a valid field value"))?;
+        if headers.keys_len() == FIELDS_MAX {
+            return Err(ApiProblem::bad("headers", format!("has too many fields: at most {FIELDS_MAX} are possible")));
+        }
         headers.append(known, value);
     }
     Ok(headers)
@@ -345,6 +348,12 @@ mod tests {
             [("state", "unknown"), ("scope", "0A"), ("route", "pay"), ("key", "a b"), ("older_than", "5m")];
         assert_eq!(parse_filter(conditions), Ok(filter));
         assert_eq!(parse_filter([("state", ""), ("key", "")]), Ok(KeyFilter::default()));
+    }
+
+    #[test]
+    fn a_typed_response_with_more_fields_than_a_map_has_room_for_is_refused() {
+        let fields = (0..40_000).map(|number| (format!("x-{number}"), "1".to_owned())).collect();
+        assert!(detail(build_typed_response(200, fields, Bytes::new())).contains("too many"));
     }
 
     #[test]
