@@ -1,48 +1,50 @@
 //! GraphQL over HTTP: the parameters of a request, and whether its operation only reads.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use apollo_parser::Parser;
 use apollo_parser::cst::{Definition, OperationDefinition};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 /// The deepest nesting of a document that is read; a deeper one counts as one that may write.
 const DEPTH_MAX: usize = 200;
-/// The longest document that is read, in tokens.
+/// The longest document that is read, in tokens; in a batch all documents together.
 const TOKENS_MAX: usize = 20_000;
 
 /// The parameters of a request, as the body has them.
 #[derive(Debug, Default, PartialEq)]
-pub struct GraphqlParameters {
+pub struct GraphqlParameters<Extensions = Value> {
     /// The document.
     pub query: Option<String>,
     /// The name of the operation in the document.
     pub operation_name: Option<String>,
     /// Additions of clients and servers.
-    pub extensions: Option<Value>,
+    pub extensions: Option<Extensions>,
 }
 
 /// Whether a request's JSON body, or each element of a batch, names an operation that only reads. A body that services may read in
 /// different ways does not count as one.
 pub fn only_reads(body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum RequestBody {
-        Batch(Vec<GraphqlParameters>),
-        One(GraphqlParameters),
-    }
-    match serde_json::from_slice(body) {
-        Ok(RequestBody::Batch(batch)) => !batch.is_empty() && batch.iter().all(GraphqlParameters::only_read),
-        Ok(RequestBody::One(request)) => request.only_read(),
-        Err(_) => false,
+    let first = body.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+    match first {
+        Some(b'[') => serde_json::from_slice::<ReadingBatch>(body).is_ok(),
+        _ => serde_json::from_slice::<GraphqlParameters<IgnoredAny>>(body)
+            .is_ok_and(|request| request.only_reads(&mut { TOKENS_MAX })),
     }
 }
 
 /// Whether the operation of this name only reads; without a name, whether all do.
 pub fn operation_only_reads(document: &str, name: Option<&str>) -> bool {
-    let tree = Parser::new(document).recursion_limit(DEPTH_MAX).token_limit(TOKENS_MAX).parse();
+    operation_only_reads_within(document, name, &mut { TOKENS_MAX })
+}
+
+/// Takes the tokens of the document from `tokens_left`, and reads no more than these.
+fn operation_only_reads_within(document: &str, name: Option<&str>, tokens_left: &mut usize) -> bool {
+    let tree = Parser::new(document).recursion_limit(DEPTH_MAX).token_limit(*tokens_left).parse();
+    *tokens_left = tokens_left.saturating_sub(tree.token_limit().high);
     if tree.errors().len() > 0 {
         return false;
     }
@@ -69,18 +71,49 @@ fn is_read(operation: &OperationDefinition) -> bool {
     operation.operation_type().is_none_or(|kind| kind.query_token().is_some() || kind.subscription_token().is_some())
 }
 
-impl GraphqlParameters {
-    fn only_read(&self) -> bool {
-        self.query.as_deref().is_some_and(|document| operation_only_reads(document, self.operation_name.as_deref()))
+impl<Extensions> GraphqlParameters<Extensions> {
+    fn only_reads(&self, tokens_left: &mut usize) -> bool {
+        let name = self.operation_name.as_deref();
+        self.query.as_deref().is_some_and(|document| operation_only_reads_within(document, name, tokens_left))
+    }
+}
+
+/// A batch of requests that only read. Each is judged when it is read, and dropped: a batch has up to a third as many elements as
+/// bytes.
+struct ReadingBatch;
+
+/// Reads an array. An element that may write is an error, and so is an empty batch.
+impl<'de> Deserialize<'de> for ReadingBatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BatchVisitor;
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = ReadingBatch;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a batch of GraphQL requests")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut requests: S) -> Result<Self::Value, S::Error> {
+                let (mut tokens_left, mut is_empty) = (TOKENS_MAX, true);
+                while let Some(request) = requests.next_element::<GraphqlParameters<IgnoredAny>>()? {
+                    if !request.only_reads(&mut tokens_left) {
+                        return Err(S::Error::custom("a request may write"));
+                    }
+                    is_empty = false;
+                }
+                if is_empty { Err(S::Error::custom("the batch is empty")) } else { Ok(ReadingBatch) }
+            }
+        }
+        deserializer.deserialize_seq(BatchVisitor)
     }
 }
 
 /// Reads an object. A parameter that is there twice, or under a name that some servers take for it, is an error.
-impl<'de> Deserialize<'de> for GraphqlParameters {
+impl<'de, Extensions: Default + Deserialize<'de>> Deserialize<'de> for GraphqlParameters<Extensions> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ParametersVisitor;
-        impl<'de> Visitor<'de> for ParametersVisitor {
-            type Value = GraphqlParameters;
+        struct ParametersVisitor<Extensions>(PhantomData<Extensions>);
+        impl<'de, Extensions: Default + Deserialize<'de>> Visitor<'de> for ParametersVisitor<Extensions> {
+            type Value = GraphqlParameters<Extensions>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("the parameters of a GraphQL request")
@@ -88,7 +121,7 @@ impl<'de> Deserialize<'de> for GraphqlParameters {
 
             fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<Self::Value, M::Error> {
                 const NAMES: [&str; 3] = ["query", "operationName", "extensions"];
-                let mut parameters = GraphqlParameters::default();
+                let mut parameters = GraphqlParameters::<Extensions>::default();
                 let mut seen = Vec::new();
                 while let Some(name) = members.next_key::<String>()? {
                     let Some(known) = NAMES.into_iter().find(|known| known.eq_ignore_ascii_case(&name)) else {
@@ -108,7 +141,7 @@ impl<'de> Deserialize<'de> for GraphqlParameters {
                 Ok(parameters)
             }
         }
-        deserializer.deserialize_map(ParametersVisitor)
+        deserializer.deserialize_map(ParametersVisitor(PhantomData))
     }
 }
 
@@ -152,6 +185,11 @@ mod tests {
         }
     }
 
+    /// A batch of so many documents, each of a few tokens.
+    fn batch_of(documents: usize) -> String {
+        format!("[{}]", vec![r#"{"query":"{ a }"}"#; documents].join(","))
+    }
+
     #[test]
     fn a_body_counts_only_if_every_server_reads_the_same_operation_in_it() {
         for (body, reads) in [
@@ -170,11 +208,20 @@ mod tests {
             (r#"[{"query":"{ a }"},{"query":"mutation { b }"}]"#, false),
             (r#"[{"query":"{ a }","query":"mutation { b }"}]"#, false),
             (r#"[["mutation { b }","A",null]]"#, false),
+            (" \t\r\n[ {\"query\":\"{ a }\"} ] ", true),
+            (" \t\r\n{\"query\":\"{ a }\"} ", true),
+            (r#"[{"query":"{ a }"},]"#, false),
+            (r#"[{"query":"{ a }"}]]"#, false),
+            (r#"[{"query":"{ a }"},{"query":"{ b }""#, false),
+            (r#"[{"query":"{ a }"},null]"#, false),
+            (r#"[{"query":"{ a }"},{}]"#, false),
+            (&batch_of(100), true),
+            (&batch_of(TOKENS_MAX), false),
             ("[]", false),
             (r#""{ a }""#, false),
             ("", false),
         ] {
-            assert_eq!(only_reads(body.as_bytes()), reads, "{body}");
+            assert_eq!(only_reads(body.as_bytes()), reads, "{body:.80}");
         }
     }
 }

@@ -170,7 +170,7 @@ impl Gate {
         if may_only_read(&head, route)
             && let Some(whole) = reader.read(route.max_request_body, &mut share).await?
         {
-            if only_reads(&head, &whole, route) {
+            if only_reads(&head, &whole, route, &self.fingerprinting).await {
                 check_nominated(&head.headers, route)?;
                 context.unguard();
                 let body = Body::whole(whole).counted_in(share);

@@ -6,21 +6,40 @@ use http::{HeaderMap, HeaderValue, Method, request};
 use crate::domain::fingerprint::form;
 use crate::domain::graphql::{only_reads, operation_only_reads};
 
-/// Whether the operation of a request is a query or a subscription, in a batch each of them. `false` where it cannot be told.
-pub fn request_only_reads(head: &request::Parts, body: &[u8]) -> bool {
-    if head.method != Method::POST || head.headers.contains_key(CONTENT_ENCODING) || has_parameter(head.uri.query()) {
-        return false;
-    }
-    match media_type(&head.headers) {
-        Some(b"application/json") => only_reads(body),
-        Some(b"application/graphql") => {
-            std::str::from_utf8(body).is_ok_and(|document| operation_only_reads(document, None))
+/// The form of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub enum GraphqlBodyForm {
+    /// The document itself.
+    Document,
+    /// The parameters in JSON, or a batch of them.
+    Json,
+}
+
+impl GraphqlBodyForm {
+    /// The form by the request's head; `None` where the body alone does not tell what the request does.
+    pub fn find(head: &request::Parts) -> Option<Self> {
+        if head.method != Method::POST || head.headers.contains_key(CONTENT_ENCODING) || has_parameter(head.uri.query())
+        {
+            return None;
         }
-        _ => false,
+        match media_type(&head.headers)? {
+            b"application/json" => Some(Self::Json),
+            b"application/graphql" => Some(Self::Document),
+            _ => None,
+        }
+    }
+
+    /// Whether the operation in a body is a query or a subscription, in a batch each of them. `false` where it cannot be told.
+    pub fn only_reads(self, body: &[u8]) -> bool {
+        match self {
+            Self::Document => str::from_utf8(body).is_ok_and(|document| operation_only_reads(document, None)),
+            Self::Json => only_reads(body),
+        }
     }
 }
 
-/// The media type, without its parameters. `None` if there is not exactly one.
+/// The media type, without its parameters. `None` if there is not exactly one, and where the text may be in another encoding than
+/// UTF-8: a service that decodes it reads another document.
 fn media_type(headers: &HeaderMap) -> Option<&[u8]> {
     let mut types = headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
     let only = types.next().filter(|_| types.next().is_none())?;
@@ -65,7 +84,8 @@ mod tests {
                 request = request.header(*name, *value);
             }
             let head = request.body(()).unwrap().into_parts().0;
-            assert_eq!(request_only_reads(&head, body.as_bytes()), reads, "{method} {target} {fields:?}");
+            let found = GraphqlBodyForm::find(&head).is_some_and(|form| form.only_reads(body.as_bytes()));
+            assert_eq!(found, reads, "{method} {target} {fields:?}");
         }
     }
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::fingerprinting::fingerprint_input;
 use super::identity::{self, IdentityInput, IdentitySearch, KeySearch};
+use super::read_only::only_reads_at_once;
 use super::scope::CallerProofs;
 use super::token::CallerToken;
 use super::{check_nominated, key_location, method_override, scope};
@@ -132,7 +133,7 @@ pub fn explain(
         // Its requests stream through, with or without a key.
         RouteMode::Off => (None, Vec::new()),
         // A query of GraphQL passes like a request without a key.
-        _ if super::only_reads(head, body, route) => (None, Vec::new()),
+        _ if only_reads_at_once(head, body, route) => (None, Vec::new()),
         RouteMode::Enforce | RouteMode::Observe => caller_and_key(config, route, head, body, caller)
             .map_err(|refusal| ExplainedRefusal::of_route(refusal, route))?,
     };

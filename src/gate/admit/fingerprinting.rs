@@ -75,17 +75,22 @@ impl Fingerprinting {
         if recipe.body_size_limit(&head.headers, body.len()) < LARGE_BODY {
             return recipe.fingerprint(&fingerprint_input(head, body), secrets);
         }
-        // The thread keeps it, also for a client that leaves.
-        let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
         let (recipe, secrets, body) = (recipe.clone(), secrets.clone(), body.clone());
         let (mut owned, ()) = request::Request::new(()).into_parts();
         (owned.method, owned.uri, owned.headers) = (head.method.clone(), head.uri.clone(), head.headers.clone());
-        let hashing = spawn_blocking(move || {
+        self.run_on_thread(move || recipe.fingerprint(&fingerprint_input(&owned, &body), &secrets)).await
+    }
+
+    /// Runs work on a large body on another thread, after that on others of this worker.
+    pub(super) async fn run_on_thread<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        // The thread keeps it, also for a client that leaves.
+        let permit = Arc::clone(&self.large).acquire_owned().await.expect("the semaphore is never closed");
+        let working = spawn_blocking(move || {
             let _permit = permit;
-            recipe.fingerprint(&fingerprint_input(&owned, &body), &secrets)
+            work()
         });
-        match hashing.await {
-            Ok(fingerprint) => fingerprint,
+        match working.await {
+            Ok(result) => result,
             Err(stopped) => panic::resume_unwind(stopped.into_panic()),
         }
     }

@@ -92,7 +92,7 @@ impl Instance {
         let copy = match may_only_read(head, route) {
             true => {
                 let (body, share) = copied_body(head, route, copy).await?;
-                if only_reads(head, &body, route) {
+                if only_reads(head, &body, route, fingerprinting).await {
                     return Err(ForetoldResult::Unguarded);
                 }
                 Copied::Whole(body, share)
