@@ -43,7 +43,16 @@ impl GraphqlBodyForm {
 fn media_type(headers: &HeaderMap) -> Option<&[u8]> {
     let mut types = headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes);
     let only = types.next().filter(|_| types.next().is_none())?;
-    only.split(|byte| *byte == b';').next().map(<[u8]>::trim_ascii)
+    let mut parts = only.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let essence = parts.next()?;
+    parts.all(is_for_utf8).then_some(essence)
+}
+
+/// Whether a parameter lets the text be UTF-8. One that has `charset` anywhere else than in its plain form does not.
+fn is_for_utf8(parameter: &[u8]) -> bool {
+    let parameter = parameter.to_ascii_lowercase();
+    matches!(&*parameter, b"charset=utf-8" | b"charset=\"utf-8\"")
+        || memchr::memmem::find(&parameter, b"charset").is_none()
 }
 
 /// Whether the query of a URL has a parameter of GraphQL: some servers prefer it to the one in the body.
@@ -71,6 +80,13 @@ mod tests {
             ("POST", "/graphql?a=1&operationName=B", &one, JSON, false),
             ("PUT", "/graphql", &one, JSON, false),
             ("POST", "/graphql", &[("content-type", "application/json; charset=utf-8")], JSON, true),
+            ("POST", "/graphql", &[("content-type", "application/json;charset=\"UTF-8\"; profile=a")], JSON, true),
+            ("POST", "/graphql", &[("content-type", "application/json; charset=utf-16")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json; a=b;Charset=\"utf-7\"")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json; charset=utf-8; charset=utf-7")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json; charset*=utf-8''utf-7")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/json; charset = utf-7")], JSON, false),
+            ("POST", "/graphql", &[("content-type", "application/graphql; charset=utf-7")], "query { a }", false),
             ("POST", "/graphql", &[], JSON, false),
             ("POST", "/graphql", &[("content-type", "text/plain")], JSON, false),
             ("POST", "/graphql", &[("content-type", "application/json"), ("content-type", "text/plain")], JSON, false),
