@@ -25,7 +25,7 @@ use crate::downstream::connection_limits::ConnectionLimits;
 use crate::gate::Gate;
 use crate::instance::Instance;
 use crate::seeded_bug::SeededBug;
-use crate::store::encrypted::{EncryptedStore, Encryption};
+use crate::store::encryption::Encryption;
 use crate::store::salts::OpenSaltError;
 use crate::store::{self, OpenError, OpenedStore};
 use crate::tasks::issuer_keys::IssuerKeysReader;
@@ -145,14 +145,13 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
     let hangups = reload::listen_for_hangups().map_err(StartError::Machine)?;
     let config = Arc::new(config);
     let shares = file_descriptors::divide(&config.limits, config.store.max_connections, config.upstreams().len());
-    let OpenedStore { store, preparation } = store::open_unprepared(&(&config.store).into())
+    let OpenedStore { store, preparation } = store::open_unprepared(&(&*config).into())
         .await
         .map_err(|error| StartError::Store(config.store.location.clone(), error))?;
     // After the store: the token's file may be in the store's folder.
     let admin_tokens = AdminTokens::load(&config.admin).map_err(StartError::AdminToken)?;
-    let store = EncryptedStore::new(store, Encryption::from(&*config));
     let slots = UpstreamSlots::new(shares.each_upstream);
-    let Assembly { instance, spans } = assembly::assemble(&config, &store, slots)?;
+    let Assembly { instance, spans } = assembly::assemble(&config, store, slots)?;
     let (sender, live) = watch::channel(Arc::clone(&config));
     let stops = ShutdownSignals::default();
     let background = TaskTracker::new();
@@ -176,7 +175,7 @@ pub async fn run(config: Config, source: ConfigSource) -> Result<(), StartError>
         () = issuer_keys.read() => {}
     }
     background.spawn(issuer_keys.run(stops.tasks.clone()));
-    background.spawn(reload_encryption(live.clone(), store, Arc::clone(&instance), stops.last.clone()));
+    background.spawn(reload_encryption(live.clone(), Arc::clone(&instance), stops.last.clone()));
     let leaving = stops.downstream.leaving.clone();
     let source_shown = source.show();
     let admin = AdminListener::new(Arc::clone(&instance), admin_tokens, live.clone(), leaving.clone());
@@ -332,15 +331,10 @@ fn start_consumers(
 }
 
 /// Passes the secrets of each new configuration to the store, and with its server to the shared cache, until `stop`.
-async fn reload_encryption(
-    mut live: watch::Receiver<Arc<Config>>,
-    store: Arc<EncryptedStore>,
-    instance: Arc<Instance>,
-    stop: CancellationToken,
-) {
+async fn reload_encryption(mut live: watch::Receiver<Arc<Config>>, instance: Arc<Instance>, stop: CancellationToken) {
     while let Some(Ok(())) = stop.run_until_cancelled(live.changed()).await {
         let config = Arc::clone(&live.borrow_and_update());
-        store.reload(Encryption::from(&*config));
+        instance.store.reload_encryption(Encryption::from(&*config));
         if let Some(shared_cache) = instance.shared_cache.get() {
             shared_cache.reload(config.secrets.clone(), config.cache_redis.as_ref(), &config.trust);
         }

@@ -32,8 +32,8 @@ use crate::protocol::problem_pages;
 use crate::protocol::refusal::{ReachedLimit, Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::via;
-use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
+use crate::store::{StoreError, TakeOverParams};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
 use admit::fingerprinting::Fingerprinting;
@@ -406,7 +406,8 @@ impl Gate {
                         entry = in_flight.register(guarded.reserve_request.token);
                     }
                     reserving_since = BootInstant::now();
-                    let taking_over = store.take_over(guarded.reserve_request.clone(), found);
+                    let taking_over =
+                        store.take_over(TakeOverParams { request: guarded.reserve_request.clone(), from: found });
                     result = match context.timed(TraceStage::Reserve, pin!(taking_over)).await {
                         Ok(result) => result,
                         Err(error) => return WorkResult::refused(log_and_refuse(error)),

@@ -14,7 +14,7 @@ use crate::cache::{Cache, CacheEpoch};
 use crate::config::{Config, Route, StoreConfig};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::record::Record;
-use crate::store::{Breaker, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::upstream::connection_slots::UpstreamSlots;
 use in_flight::InFlightRegistry;
 use instance_salt::InstanceSalt;
@@ -55,10 +55,8 @@ pub struct Instance {
     pub config: Arc<Config>,
     /// The recent latency of each route's attempts.
     pub latencies: RouteLatencies,
-    /// The store behind its breaker. Its reservations decide which attempt may run.
-    pub store: Arc<dyn Store>,
-    /// The same breaker, for the state of the store.
-    pub breaker: Arc<Breaker>,
+    /// The store. Its reservations decide which attempt may run.
+    pub store: Arc<Store>,
     /// The number of requests that were forwarded unguarded because the store could not reserve.
     pub bypassed: AtomicU64,
     /// Metrics, request traces and counts for operators.

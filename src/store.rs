@@ -1,43 +1,59 @@
 //! The store. Its reservations decide which attempt may run.
 //!
-//! [`Store`] is the contract; `sqlite` and `postgres` implement it, and one contract suite tests both. Every method is
-//! one statement or one short transaction, and a write that it acknowledges is durable. Only the store's clock decides.
-//! The store knows nothing of HTTP, and no transaction stays open while the upstream works.
+//! [`Backend`] is the contract; `sqlite` and `postgres` implement it, and one contract suite tests both. [`Store`] passes each
+//! call to one of them, through the [`breaker`], the [`metrics`] and the [`encryption`]. Every call is one statement or one
+//! short transaction, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
+//! of HTTP, and no transaction stays open while the upstream works.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 
 use crate::config;
-use crate::domain::attempt::{ReplacedRecord, ReserveRequest, ReserveResult, Settlement};
-use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
-use crate::domain::ids::{InstanceId, RecordId, Token};
-use crate::domain::key_holder::KeyHolder;
-use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::attempt::{ReserveRequest, ReserveResult, Settlement};
+use crate::domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::{InstanceId, RecordId};
+use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::record::Record;
-use crate::domain::scope::Scope;
-use crate::domain::state::StateKind;
+use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
+use admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
+use breaker::{Breaker, CallKind, OpenPeriod, StoreHealth};
+use encryption::{Encryption, SealResponses};
+use metrics::{Op, StoreMetrics};
 
 pub use crate::config::StoreLocation;
-pub use admin::AdminStore;
-pub use breaker::Breaker;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use migrate::Migration;
-pub use salts::SaltStore;
-pub use service_reports::ServiceReports;
+pub use open::{OpenedStore, StorePreparation, migrate, open, open_unprepared, pending, schema};
+pub use params::{
+    ApplyOperatorDecisionParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams, EnqueueParams,
+    ExtendDeadlineParams, FindReservationParams, GiveUpParams, LeaseRenewal, ListAuditEntriesParams,
+    ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams, MoveLiveKeysParams, ReapParams,
+    ReapScope, RememberRouteIdentitiesParams, ReplaceSaltParams, StoreRouteRetentionParams, SweepParams,
+    TakeOverParams,
+};
+pub use results::{
+    ExpectedRecord, PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey,
+};
 pub use sqlite::{InlineDatabase, open_inline};
 
 pub mod admin;
 mod batch;
 pub mod breaker;
 mod deliveries;
-pub mod encrypted;
+pub mod encryption;
 pub mod error;
 pub mod metrics;
 mod migrate;
+mod open;
+mod params;
 mod postgres;
 pub mod reply;
+mod results;
 pub mod row;
 pub mod salts;
 mod service_reports;
@@ -47,58 +63,204 @@ mod sqlite;
 /// commit.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// The future of [`Store::relocate`].
+/// The future of [`Backend::relocate`].
 pub type RelocateFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RelocateError>> + Send + 'a>>;
 
 /// The time limit of [`Store::count_live_keys`] and [`Store::move_live_keys`].
 const COUNT_TIME_MAX: Duration = Duration::from_millis(250);
 
-/// The operations that Oncegate needs of a store.
+/// The table of the calls. An entry has the specification, the signature, and the [`CallKind`] with the call's [`Op`] and
+/// its label. `calls!(name)` passes the table to the macro `name!`: `declare_calls!` makes the methods of [`Backend`] from
+/// it, `define_calls!` those of [`Store`], and `define_ops!` the variants of [`Op`].
+macro_rules! calls {
+    ($make:ident) => { $make! {
+        // First attempts and the attempts after them.
+
+        /// Reserves the key for a first attempt, or returns the record that it has.
+        ///
+        /// At most one caller, ever, gets [`ReserveResult::Fresh`] for a key without a record.
+        reserve(request: ReserveRequest) -> ReserveResult: Begins(Reserve, "reserve");
+
+        /// Starts the next attempt of a key, unless its record has changed since it was read.
+        ///
+        /// The caller decides whether the key may be taken over; the store guarantees that only one of several callers
+        /// takes it over. A key past its TTL counts as a new key: its attempts start again at 1.
+        take_over(params: TakeOverParams) -> ReserveResult: Begins(TakeOver, "take_over");
+
+        /// Stores the outcome of an attempt, if the attempt is the key's newest and its outcome may settle a key in that
+        /// state: [`AttemptOutcome::may_settle`](crate::domain::attempt::AttemptOutcome::may_settle) is the table. The same
+        /// settlement again changes nothing and returns [`SettleResult::Fenced`].
+        ///
+        /// Where the key has no record, and the outcome must not be lost ([`Settlement::lease_to_restore`]), the whole record
+        /// is written: a failover may have lost the reservation. Its times count from then.
+        settle(settlement: Settlement) -> SettleResult: Always(Settle, "settle");
+
+        /// Returns the key's record, if it has one.
+        find(id: RecordId) -> Option<Record>: Begins(Find, "find");
+
+        /// Moves the deadline of an attempt in flight to the time limit from now by the store's clock, unless it is later
+        /// already. Returns whether the attempt is in flight; nothing has changed otherwise.
+        extend_deadline(params: ExtendDeadlineParams) -> bool: Always(ExtendDeadline, "extend_deadline");
+
+        /// Counts a holder's live keys, those past their TTL that are not deleted yet included, up to the limit. Ends within
+        /// 250 ms: a limit of keys is not worth more of a request's time. A failure leaves the breaker closed: the request
+        /// goes on without the count.
+        count_live_keys(params: CountLiveKeysParams) -> u32: Unjudged(CountLiveKeys, "count_live_keys");
+
+        /// Lets a key count for the holder, with all other live keys of its caller that count for the same holder as it.
+        /// Leaves out keys that another transaction has locked. Returns the number of keys that count for another holder than
+        /// before. Ends within 250 ms. A failure leaves the breaker closed.
+        move_live_keys(params: MoveLiveKeysParams) -> u32: Unjudged(MoveLiveKeys, "move_live_keys");
+
+        // Asynchronous deliveries.
+
+        /// Accepts a key for asynchronous delivery, with its request: both are durable, or neither.
+        ///
+        /// At most one caller gets [`EnqueueResult::Accepted`] for a key without a record, and none where somebody reserves
+        /// it.
+        enqueue(params: EnqueueParams) -> EnqueueResult: Begins(Enqueue, "enqueue");
+
+        /// Starts attempts for deliveries that are due, under the tokens of the request, and marks keys dead that are past
+        /// their limits. Several callers get different keys; the attempts of a caller that dies are swept like any other.
+        pick_up(request: PickUpRequest) -> PickUpResult: Begins(PickUp, "pick_up");
+
+        /// Marks an accepted key dead, with the reason in the audit log, if the attempt is still its newest and the key is
+        /// in one of the states. Returns whether it did.
+        give_up(params: GiveUpParams) -> bool: Always(GiveUp, "give_up");
+
+        // Leases, and the keys of instances that have died.
+
+        /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the
+        /// time until which the ends of TTLs are held.
+        renew_lease(renewal: LeaseRenewal) -> RenewResult: Always(RenewLease, "renew");
+
+        /// Gives the instance's lease back, so that nobody has to wait until it expires.
+        release_lease(instance: InstanceId) -> (): Always(ReleaseLease, "release_lease");
+
+        /// Makes keys unknown whose attempt nobody can be running any more: keys in flight under an instance whose lease
+        /// has expired or is missing, or past their own deadline by `expiry`. At most `limit` keys; rows that another
+        /// transaction has locked are left for the next pass.
+        ///
+        /// Opening the embedded store makes the attempts of its last process unknown. The first call returns these too,
+        /// however many.
+        sweep(params: SweepParams) -> Vec<SweptKey>: Always(Sweep, "sweep");
+
+        /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago, or before the
+        /// clock was set back. The caller compares them with its running attempts.
+        list_in_flight(params: ListInFlightParams) -> Vec<ReservedAttempt>: Always(ListInFlight, "list_in_flight");
+
+        /// Deletes completed and retryable records past their TTL, oldest first; of those that are remembered to refuse late
+        /// retries, it drops the response only. It handles at least `limit` records where so many are past their TTL, and at
+        /// most twice as many; of these, it leaves those that the scope leaves out.
+        reap(params: ReapParams) -> ReapedRows: Always(Reap, "reap");
+
+        /// Checks that the store answers and accepts writes.
+        ping() -> (): Always(Ping, "ping");
+
+        // Probes of the service about keys.
+
+        /// Claims unknown keys of this service that are quiet and due for a probe: counts the probe, sets the time of the
+        /// next one, and returns the keys. Several callers get different keys; a caller that dies costs one probe.
+        claim_probes(params: ClaimProbesParams) -> Vec<Probe>: Always(ClaimProbes, "claim_probes");
+
+        /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
+        /// newer attempt or, except for a response, a newer probe. A change of state is written together with its audit
+        /// entry.
+        apply_probe_finding(finding: ProbeFinding) -> bool: Always(Resolve, "resolve");
+
+        /// Returns a page of the keys of these routes that were settled within `since` and have not lapsed, in the order of
+        /// their ids. Changes nothing.
+        list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage: Always(ListSettledKeys, "list_settled_keys");
+
+        // The routes and the salt of a service.
+
+        /// Stores how a service's routes find their keys, in place of all that it has stored before, and returns that, in
+        /// the order of the names.
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
+            Always(RememberRouteIdentities, "route_identities");
+
+        /// Stores the retention rules of a service's routes, for services that complete their keys in the database itself.
+        /// A store that only the proxy writes to ignores it.
+        store_route_retention(params: StoreRouteRetentionParams) -> (): Direct;
+
+        /// Returns the service's salt in its stored form, if it has one.
+        find_salt(service: Arc<str>) -> Option<Vec<u8>>: Direct;
+
+        /// Stores the service's salt, if the stored one is still the one that was read. Returns whether it did.
+        replace_salt(params: ReplaceSaltParams) -> bool: Direct;
+
+        // Reports of services about their own attempts. A response that a service gives outside of its answer is a settlement.
+
+        /// Returns the key of a reservation, if the reservation is its newest attempt's.
+        find_reservation(params: FindReservationParams) -> Option<ReservedKey>: Direct;
+
+        /// Records a service's report about its own attempt, as long as no later attempt has begun and the key is not
+        /// completed.
+        ///
+        /// "Not executed" is applied at once where nobody waits for the attempt any more. While the attempt is in flight
+        /// the report is stored, and applies once the attempt has ended without a response, see
+        /// [`Self::apply_deferred_reports`]: a proxy still waits for the answer to that attempt, perhaps on another instance,
+        /// and two attempts of a key never run at the same time.
+        record_report(report: ServiceReport) -> ReportResult: Direct;
+
+        /// Makes keys retryable whose service reported "not executed" while the attempt ran, and whose attempt has ended
+        /// since without a response; at most `limit` keys. Returns their ids.
+        apply_deferred_reports(limit: u32) -> Vec<RecordId>: Direct;
+
+        // The operators' side.
+
+        /// Lists a service's keys that fit the filter, without bodies and fields: from one scan of at most
+        /// [`SCAN_ROWS_MAX`](admin::SCAN_ROWS_MAX) rows. A page may be empty and not the last.
+        list_keys(params: ListKeysParams) -> KeyPage: Direct;
+
+        /// Applies a decision to those of the keys that are still as they were seen, at most
+        /// [`DECISIONS_MAX`](admin::DECISIONS_MAX). The verdicts come in the order of the targets.
+        apply_operator_decision(params: ApplyOperatorDecisionParams) -> DecisionResults: Direct;
+
+        /// Lists audit entries, the latest first: of one key or of all, with a number below `before`.
+        list_audit_entries(params: ListAuditEntriesParams) -> Vec<AuditEntry>: Direct;
+
+        /// Counts the service's keys by route and state.
+        count_keys(service: Arc<str>) -> KeyCounts: Direct;
+
+        /// Counts the living instances of the service that may still cache a response purged by that count.
+        count_instances_behind(params: CountInstancesBehindParams) -> u64: Direct;
+
+        /// Lists the instances of the service, the one that has renewed its lease last before the others. Those whose lease
+        /// ran out within the last day may be among them.
+        list_instances(params: ListInstancesParams) -> Vec<InstanceEntry>: Direct;
+    } };
+}
+pub(crate) use calls;
+
+/// Declares the calls, as [`Backend`] has them.
+macro_rules! declare_calls {
+    ($($(#[$about:meta])* $name:ident($($params:ident: $Params:ty)?) -> $Answer:ty:
+        $kind:ident $(($op:ident, $label:literal))?;)+) => {
+        $($(#[$about])* fn $name(&self $(, $params: $Params)?) -> StoreFuture<'_, $Answer>;)+
+    };
+}
+
+/// An implementation of the store.
 ///
 /// Each call ends within the store's `timeout`, with [`StoreError::TimedOut`] if need be. A write whose call failed may
 /// have happened all the same: a caller that needs to know reads again by the attempt's token.
-pub trait Store: Send + Sync + 'static {
-    /// Reserves the key for a first attempt, or returns the record that it has.
-    ///
-    /// At most one caller, ever, gets [`ReserveResult::Fresh`] for a key without a record.
-    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult>;
-
-    /// Starts the next attempt of a key that was found as `from`, unless the record has changed since.
-    ///
-    /// The caller decides whether the key may be taken over; the store guarantees that only one of several callers
-    /// takes it over. A key past its TTL counts as a new key: its attempts start again at 1.
-    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult>;
-
-    /// Stores the outcome of an attempt, if the attempt is the key's newest and its outcome may settle a key in that state:
-    /// [`AttemptOutcome::may_settle`](crate::domain::attempt::AttemptOutcome::may_settle) is the table. The same settlement
-    /// again changes nothing and returns [`SettleResult::Fenced`].
-    ///
-    /// Where the key has no record, and the outcome must not be lost ([`Settlement::lease_to_restore`]), the whole record is
-    /// written: a failover may have lost the reservation. Its times count from then.
-    fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult>;
-
-    /// Returns the key's record, if it has one.
-    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>>;
-
-    /// Counts a holder's live keys, those past their TTL that are not deleted yet included, up to `limit`. Ends within 250 ms: a
-    /// limit of keys is not worth more of a request's time.
-    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32>;
-
-    /// Lets a key count for `holder`, with all other live keys of its caller that count for the same holder as it. Leaves out keys
-    /// that another transaction has locked. Returns the number of keys that count for another holder than before. Ends within
-    /// 250 ms.
-    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32>;
-
-    /// Renews an instance's lease from now; the first call takes it. Returns the store's time, the purge count, and the time
-    /// until which the ends of TTLs are held.
-    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult>;
+///
+/// The operators' calls are about one service each, and never see another service's keys in the same database. Each
+/// statement's work is bounded, whatever the table's size, so that operators do not slow requests down.
+pub trait Backend: Send + Sync + 'static {
+    calls!(declare_calls);
 
     /// Looks at all servers of the store, to leave a former primary that still takes writes. Called at each heartbeat.
-    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>>;
+    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
+        Box::pin(std::future::ready(PrimaryCheck::default()))
+    }
 
     /// Whether the store has moved to another primary since the last [`Self::check_primaries`]: it may have neither the lease nor
     /// what was reserved under it.
-    fn has_changed_primary(&self) -> bool;
+    fn has_changed_primary(&self) -> bool {
+        false
+    }
 
     /// Uses another location of the same store from now on: other hosts, another user or password, other certificates. Changes
     /// nothing where the location is not usable, or leads to another store.
@@ -106,236 +268,158 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(RelocateError::NeedsRestart)))
     }
 
-    /// Gives the instance's lease back, so that nobody has to wait until it expires.
-    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()>;
-
-    /// Makes keys unknown whose attempt nobody can be running any more: keys in flight under an instance whose lease
-    /// has expired or is missing, or past their own deadline by `expiry`. At most `limit` keys; rows that another
-    /// transaction has locked are left for the next pass.
-    ///
-    /// `as_of` is the store's time by the caller's own clock. A time after it has not come, whatever the store's clock says;
-    /// and a lease that was renewed later than both by more than `expiry` has expired: the store's clock was set back since.
-    ///
-    /// Opening the embedded store makes the attempts of its last process unknown. The first call returns these too, however many.
-    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>>;
-
-    /// Returns the keys in flight under this instance's name that were reserved at least `older_than` ago, or before the clock
-    /// was set back. The caller compares them with its running attempts.
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>>;
-
-    /// Moves the deadline of an attempt in flight to `time_limit` from now by the store's clock, unless it is later already.
-    /// Returns whether the attempt is in flight; nothing has changed otherwise.
-    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool>;
-
-    /// Deletes completed and retryable records past their TTL, oldest first; of those that are remembered to refuse late
-    /// retries, it drops the response only. It handles at least `limit` records where so many are past their TTL, and at
-    /// most twice as many; of these, it leaves those that `scope` leaves out.
-    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows>;
-
-    /// Claims at most `limit` unknown keys of this service that are quiet and due for a probe: counts the probe, sets
-    /// the time of the next one, and returns the keys. Several callers get different keys; a caller that dies costs one
-    /// probe. For `as_of` see [`Self::sweep`].
-    fn claim_probes(
-        &self,
-        service: &Arc<str>,
-        schedules: Vec<ProbeSchedule>,
-        limit: u32,
-        as_of: SystemTime,
-    ) -> StoreFuture<'_, Vec<Probe>>;
-
-    /// Applies the verdict of a probe, and returns whether it was applied: not if the key is no longer unknown, has a
-    /// newer attempt or, except for a response, a newer probe. A change of state is written together with its audit
-    /// entry.
-    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool>;
-
-    /// Returns a page of the keys of these routes that were settled in the last `since` and have not lapsed, in the
-    /// order of their ids, from after `after` on. Reads at most `limit` rows, and changes nothing.
-    fn list_settled_keys(
-        &self,
-        service: &Arc<str>,
-        routes: Vec<Arc<str>>,
-        since: Duration,
-        after: Option<RecordId>,
-        limit: u32,
-    ) -> StoreFuture<'_, SettledKeyPage>;
-
-    /// Accepts a key for asynchronous delivery, with its request: both are durable, or neither. A key with a record is
-    /// accepted over its record `from`, unless that has changed since.
-    ///
-    /// At most one caller gets [`EnqueueResult::Accepted`] for a key without a record, and none where somebody reserves
-    /// it.
-    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult>;
-
-    /// Starts attempts for deliveries that are due, under the tokens of the order, and marks keys dead that are past
-    /// their limits. Several callers get different keys; the attempts of a caller that dies are swept like any other.
-    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult>;
-
-    /// Marks an accepted key dead, with the reason in the audit log, if the attempt is still its newest and the key is
-    /// in one of these states. Returns whether it did.
-    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool>;
-
     /// Waits until the store has failed for good: only a new process can open it again. For ever, for a store that can come
     /// back.
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+}
 
-    /// Checks that the store answers and accepts writes.
-    fn ping(&self) -> StoreFuture<'_, ()>;
+/// The store of a process: a [`Backend`] behind a circuit breaker, with metrics and with encrypted responses.
+pub struct Store {
+    backend: Arc<dyn Backend>,
+    encryption: RwLock<Arc<Encryption>>,
+    breaker: Breaker,
+    metrics: StoreMetrics,
+    /// The runtime of the pings: a caller's own runtime may end earlier.
+    runtime: Handle,
+    me: Weak<Self>,
+}
 
-    /// Stores how a service's routes find their keys, in place of all that it has stored before, and returns that, in
-    /// the order of the names. Each route has one entry.
-    fn remember_route_identities(
+/// Defines the calls, as [`Store`] has them.
+macro_rules! define_calls {
+    ($($(#[$about:meta])* $name:ident($($params:ident: $Params:ty)?) -> $Answer:ty:
+        $kind:ident $(($op:ident, $label:literal))?;)+) => {
+        $($(#[$about])* pub fn $name(&self $(, $params: $Params)?) -> StoreFuture<'_, $Answer> {
+            self.call(CallKind::$kind $((Op::$op))?, ($($params,)?), |backend, ($($params,)?)| backend.$name($($params)?))
+        })+
+    };
+}
+
+impl Store {
+    calls!(define_calls);
+
+    /// Makes the store of a backend. To be called on the runtime that is to ping it.
+    pub fn new(backend: Arc<dyn Backend>, encryption: Encryption) -> Arc<Self> {
+        let (encryption, runtime) = (RwLock::new(Arc::new(encryption)), Handle::current());
+        Arc::new_cyclic(|me| Self {
+            backend,
+            encryption,
+            breaker: Breaker::default(),
+            metrics: StoreMetrics::default(),
+            runtime,
+            me: me.clone(),
+        })
+    }
+
+    /// Makes a call: the way of all of them.
+    fn call<'a, P: SealResponses + Send + 'a, T: SealResponses + 'a>(
+        &'a self,
+        kind: CallKind,
+        mut params: P,
+        call: impl FnOnce(&'a dyn Backend, P) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let admitted = self.breaker.admit(kind)?;
+            let started = Instant::now();
+            params.seal(&self.encryption());
+            let mut answer = call(&*self.backend, params).await;
+            if let Ok(opened) = &mut answer
+                && let Err(corrupt) = opened.open(&self.encryption())
+            {
+                answer = Err(corrupt.into());
+            }
+            if let Some(op) = kind.op() {
+                self.metrics.count(op, started, &answer);
+            }
+            if let Some(period) = self.breaker.judge(admitted, &answer) {
+                self.runtime.spawn(ping_until_answered(self.me.clone(), period));
+            }
+            answer
+        })
+    }
+
+    /// Returns the store's health.
+    pub fn health(&self) -> StoreHealth {
+        self.breaker.health()
+    }
+
+    /// Returns the metrics of the calls.
+    pub fn metrics(&self) -> &StoreMetrics {
+        &self.metrics
+    }
+
+    /// Uses other secrets from now on.
+    pub fn reload_encryption(&self, encryption: Encryption) {
+        *self.encryption.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(encryption);
+    }
+
+    fn encryption(&self) -> Arc<Encryption> {
+        Arc::clone(&self.encryption.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the
+    /// number of instances that still may.
+    ///
+    /// # Errors
+    /// [`StoreError`], where the store cannot be read.
+    pub async fn wait_until_forgotten(
         &self,
         service: Arc<str>,
-        rules: Vec<RouteIdentity>,
-    ) -> StoreFuture<'_, Vec<RouteIdentity>>;
+        purges: u64,
+        wait_max: Duration,
+    ) -> Result<u64, StoreError> {
+        let (params, deadline) = (CountInstancesBehindParams { service, purges }, Instant::now() + wait_max);
+        loop {
+            let behind = self.count_instances_behind(params.clone()).await?;
+            if behind == 0 || Instant::now() >= deadline {
+                return Ok(behind);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
 
-    /// Returns the interface for the salts of services.
-    fn salts(&self) -> &dyn SaltStore;
+    /// See [`Backend::check_primaries`].
+    pub async fn check_primaries(&self) -> PrimaryCheck {
+        let check = self.backend.check_primaries().await;
+        self.metrics.primaries.set(i64::try_from(check.primaries).unwrap_or(i64::MAX));
+        check
+    }
 
-    /// Returns the interface for reports of services about their attempts.
-    fn service_reports(&self) -> &dyn ServiceReports;
+    /// See [`Backend::has_changed_primary`].
+    pub fn has_changed_primary(&self) -> bool {
+        self.backend.has_changed_primary()
+    }
 
-    /// Returns the interface for operators.
-    fn admin(&self) -> &dyn AdminStore;
-}
+    /// See [`Backend::relocate`].
+    ///
+    /// # Errors
+    /// [`RelocateError`], and nothing has changed.
+    pub async fn relocate(&self, location: &StoreLocation) -> Result<(), RelocateError> {
+        self.backend.relocate(location).await
+    }
 
-/// A request to take or renew a lease.
-#[derive(Clone, Debug)]
-pub struct LeaseRenewal {
-    /// The instance whose lease it is.
-    pub instance: InstanceId,
-    /// The service that the instance protects.
-    pub service: Arc<str>,
-    /// The lease's length from now.
-    pub expiry: Duration,
-    /// The purge count up to which the instance has emptied its cache. `None` where it has just started and has cached
-    /// nothing: that applies only where the instance has no row yet.
-    pub purges_seen: Option<u64>,
-    /// The time until which no instance shall take a record for past its TTL, where this one has seen the store's clock jump.
-    pub hold_ttls_until: Option<SystemTime>,
-}
-
-/// The result of a lease renewal.
-#[derive(Clone, Copy, Debug)]
-pub struct RenewResult {
-    /// The store's time.
-    pub now: SystemTime,
-    /// The number of purges by all instances that share the store.
-    pub purges: u64,
-    /// The latest [`LeaseRenewal::hold_ttls_until`] of all instances; 1970 where there is none.
-    pub ttls_held_until: SystemTime,
-}
-
-/// The result of a look at all servers of the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrimaryCheck {
-    /// The number of servers that take writes; 0 for a store at one place, which is compared with none.
-    pub primaries: usize,
-    /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a newer
-    /// timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its lease.
-    pub has_changed: bool,
-}
-
-/// A record as a caller has read it. [`Store::take_over`] compares it, so that one of several callers wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpectedRecord {
-    /// The newest attempt's token.
-    pub token: Token,
-    /// The state.
-    pub state: StateKind,
-    /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
-    pub past_ttl_at: Option<SystemTime>,
-}
-
-impl ExpectedRecord {
-    /// The record, once it is taken over.
-    fn replaced(&self) -> ReplacedRecord {
-        let was_completed = matches!(self.state, StateKind::Completed | StateKind::Expired);
-        ReplacedRecord { token: self.token, was_completed }
+    /// See [`Backend::failed`].
+    pub async fn failed(&self) {
+        self.backend.failed().await;
     }
 }
 
-impl From<&Record> for ExpectedRecord {
-    fn from(record: &Record) -> Self {
-        let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
-        Self { token: record.token, state: record.state.kind(), past_ttl_at }
+/// Sends one ping after the other until the store has answered a call, or is dropped.
+async fn ping_until_answered(store: Weak<Store>, period: OpenPeriod) {
+    loop {
+        let Some(pause) = store.upgrade().map(|store| store.breaker.next_pause()) else { return };
+        sleep(pause).await;
+        let Some(store) = store.upgrade() else { return };
+        if !store.breaker.is_open_since(period) {
+            return;
+        }
+        // An answer closes the breaker.
+        drop(store.ping().await);
     }
 }
 
-/// The store's answer to a [`Settlement`].
-#[derive(Debug)]
-pub enum SettleResult {
-    /// Written, and durable.
-    Done {
-        /// When the record will be forgotten, where it has a TTL.
-        expires_at: Option<SystemTime>,
-    },
-    /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the key.
-    /// Holds the current record; `None` if there is none and the outcome need not be stored.
-    Fenced(Option<Record>),
-}
-
-/// A key that [`Store::sweep`] made unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SweptKey {
-    /// The record's id.
-    pub id: RecordId,
-    /// The route's name.
-    pub route: String,
-    /// The number of the attempt whose outcome is unknown.
-    pub attempt: u32,
-    /// The instance that had reserved the attempt.
-    pub instance: InstanceId,
-    /// Whether the start of the embedded store has made it unknown, and logged it, before the first sweep.
-    pub is_logged: bool,
-}
-
-/// A reservation that [`Store::list_in_flight`] found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservedAttempt {
-    /// The record's id.
-    pub id: RecordId,
-    /// The attempt's token.
-    pub token: Token,
-    /// The route's name.
-    pub route: String,
-}
-
-/// The records that [`Store::reap`] may take for past their TTL, as far as its caller believes the store's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReapScope {
-    /// The store's time by the caller's own clock, as for [`Store::sweep`].
-    pub as_of: SystemTime,
-    /// Records that were settled before this time are left.
-    pub settled_since: SystemTime,
-}
-
-/// The records that one call of [`Store::reap`] handled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReapedRows {
-    /// The deleted records.
-    pub deleted: u64,
-    /// The records that are still remembered and lost their response.
-    pub responses_dropped: u64,
-}
-
-impl ReapedRows {
-    /// Whether a call with this limit may have left records behind that are past their TTL.
-    pub fn is_full_batch(self, limit: u32) -> bool {
-        self.deleted + self.responses_dropped >= u64::from(limit)
-    }
-}
-
-/// The requests of a route, and the way in which it finds their keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteIdentity {
-    /// The route's name.
-    pub route: Arc<str>,
-    /// An opaque description.
-    pub finds: String,
-}
-
-/// The store's location and limits.
+/// The store's location, limits and encryption.
 #[derive(Clone)]
 pub struct StoreSettings {
     /// The store's location.
@@ -344,105 +428,24 @@ pub struct StoreSettings {
     pub max_connections: usize,
     /// The time limit of one call.
     pub timeout: Duration,
-    /// Whether [`open`] migrates an old schema; otherwise it refuses it.
+    /// Whether [`open()`] migrates an old schema; otherwise it refuses it.
     pub migrate: bool,
+    /// The encryption of responses.
+    pub encryption: Encryption,
 }
 
-impl From<&config::StoreConfig> for StoreSettings {
-    fn from(store: &config::StoreConfig) -> Self {
+impl From<&config::Config> for StoreSettings {
+    fn from(config: &config::Config) -> Self {
+        let store = &config.store;
         Self {
             location: store.location.clone(),
             max_connections: store.max_connections,
             timeout: store.timeout,
             migrate: store.migrate,
+            encryption: config.into(),
         }
     }
 }
 
-/// Opens the store, and migrates its schema where the settings say so.
-///
-/// # Errors
-/// [`OpenError`]; nothing is left open then.
-pub async fn open(settings: &StoreSettings) -> Result<Arc<dyn Store>, OpenError> {
-    let OpenedStore { store, preparation } = open_unprepared(settings).await?;
-    preparation.run().await?;
-    Ok(store)
-}
-
-/// An opened store. Before its preparation only [`Store::ping`] may be called.
-pub struct OpenedStore {
-    /// The store.
-    pub store: Arc<dyn Store>,
-    /// The rest of its opening.
-    pub preparation: StorePreparation,
-}
-
-/// The part of opening a store that needs its server.
-pub struct StorePreparation {
-    settings: StoreSettings,
-    /// `None` where there is no server.
-    server: Option<postgres::PgServer>,
-}
-
-impl StorePreparation {
-    /// Checks the server, and migrates the schema where the settings say so.
-    ///
-    /// # Errors
-    /// [`OpenError`]. After [`OpenError::Away`] it can be called again.
-    pub async fn run(&self) -> Result<(), OpenError> {
-        match &self.server {
-            Some(server) => postgres::prepare(server, &self.settings).await,
-            None => Ok(()),
-        }
-    }
-}
-
-/// Opens the store, and connects to no server yet.
-///
-/// # Errors
-/// [`OpenError`]; nothing is left open then.
-pub async fn open_unprepared(settings: &StoreSettings) -> Result<OpenedStore, OpenError> {
-    let (store, server): (Arc<dyn Store>, _) = match &settings.location {
-        StoreLocation::Memory => (Arc::new(sqlite::open(None, settings).await?), None),
-        StoreLocation::Postgres(url) => {
-            let store = postgres::open_unprepared(url, settings).await?;
-            let server = store.server.clone();
-            (Arc::new(store), Some(server))
-        }
-        StoreLocation::Sqlite(path) => (Arc::new(sqlite::open(Some(path), settings).await?), None),
-    };
-    Ok(OpenedStore { store, preparation: StorePreparation { settings: settings.clone(), server } })
-}
-
-/// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.
-pub fn schema(location: &StoreLocation) -> &'static str {
-    match location {
-        StoreLocation::Memory | StoreLocation::Sqlite(_) => sqlite::newest_step(),
-        StoreLocation::Postgres(_) => postgres::newest_step(),
-    }
-}
-
-/// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of the migrations applied and of
-/// the indexes built.
-///
-/// # Errors
-/// [`OpenError`]; the migrations before the one that failed have been applied.
-pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
-    match &settings.location {
-        StoreLocation::Memory => Ok(Vec::new()),
-        StoreLocation::Postgres(url) => postgres::migrate(url, settings).await,
-        StoreLocation::Sqlite(path) => sqlite::migrate(path).await,
-    }
-}
-
-/// Returns the migrations and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
-///
-/// # Errors
-/// [`OpenError`].
-pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
-    match &settings.location {
-        StoreLocation::Memory => Ok(Vec::new()),
-        StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
-        StoreLocation::Sqlite(path) => sqlite::pending(path).await,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -122,10 +122,10 @@ impl Readiness {
 impl AdminListener {
     /// Returns whether new requests should be sent here, and if not, why. Takes less than a second, whatever the store does.
     pub(super) async fn readiness(&self) -> Readiness {
-        let Instance { config, store, breaker, instance_lease, store_clock, bypassed, .. } = &*self.instance;
+        let Instance { config, store, instance_lease, store_clock, bypassed, .. } = &*self.instance;
         let is_joined = self.instance.joined.is_cancelled();
         // An open breaker probes the store by itself.
-        let (trouble, has_failed) = match breaker.health().is_open {
+        let (trouble, has_failed) = match store.health().is_open {
             true => (Some("it has not answered for some time".to_owned()), false),
             false => match timeout(PING_MAX, store.ping()).await {
                 Ok(Ok(())) if !is_joined => (Some("this process has not used it since its start".to_owned()), false),
@@ -135,7 +135,7 @@ impl AdminListener {
                 Err(_) => (Some("the store did not answer in time".to_owned()), false),
             },
         };
-        let health = breaker.health();
+        let health = store.health();
         let store_silent_for = trouble.is_some().then(|| health.silent_for.unwrap_or(PING_MAX));
         let (is_lease_held, is_draining) = (instance_lease.may_start(), self.leaving.is_cancelled());
         let is_away = trouble.is_some() || health.is_open;

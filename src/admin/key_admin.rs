@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::instance::store_clock::StoreClock;
-use crate::store::Store;
+use crate::store::admin::{Cursor, KeyFilter};
+use crate::store::{ListKeysParams, Store};
 use dto::AdminResponse;
 use params::KeyRequest;
 use problem::ApiProblem;
@@ -69,7 +70,7 @@ pub struct AdminRequest<'a> {
 
 /// Answers requests about the keys of one service.
 pub struct KeyAdmin {
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     config: watch::Receiver<Arc<Config>>,
     store_clock: Option<Arc<StoreClock>>,
 }
@@ -77,11 +78,7 @@ pub struct KeyAdmin {
 impl KeyAdmin {
     /// Works on this store. Each request goes by the configuration at its beginning. `store_clock` is `None` where no instance
     /// has watched the store's clock: then the operator vouches for it that an attempt is over, and no TTL counts as ended.
-    pub fn new(
-        store: Arc<dyn Store>,
-        config: watch::Receiver<Arc<Config>>,
-        store_clock: Option<Arc<StoreClock>>,
-    ) -> Self {
+    pub fn new(store: Arc<Store>, config: watch::Receiver<Arc<Config>>, store_clock: Option<Arc<StoreClock>>) -> Self {
         Self { store, config, store_clock }
     }
 
@@ -104,7 +101,7 @@ impl KeyAdmin {
     /// Returns the administration for one request.
     pub fn snapshot(&self) -> KeyAdminSnapshot<'_> {
         KeyAdminSnapshot {
-            store: &*self.store,
+            store: &self.store,
             config: Arc::clone(&self.config.borrow()),
             store_clock: self.store_clock.as_deref(),
             as_of: self.store_clock.as_ref().map(|clock| clock.now()),
@@ -114,7 +111,7 @@ impl KeyAdmin {
 
 /// The administration of keys while one request is carried out: a reload does not change the configuration under it.
 pub struct KeyAdminSnapshot<'a> {
-    store: &'a dyn Store,
+    store: &'a Store,
     config: Arc<Config>,
     store_clock: Option<&'a StoreClock>,
     /// The store's time at the request's beginning, before any attempt was found quiet.
@@ -124,6 +121,11 @@ pub struct KeyAdminSnapshot<'a> {
 impl KeyAdminSnapshot<'_> {
     fn service(&self) -> Arc<str> {
         Arc::clone(&self.config.service)
+    }
+
+    /// The call for a page of the service's keys.
+    fn key_page(&self, filter: KeyFilter, after: Option<Cursor>, limit: u32) -> ListKeysParams {
+        ListKeysParams { service: self.service(), filter, after, limit }
     }
 }
 

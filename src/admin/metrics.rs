@@ -40,7 +40,7 @@ impl KeyCountCache {
     /// Counts the keys, unless that was done a moment ago, or the breaker keeps calls from the store.
     async fn refresh(&self, instance: &Arc<Instance>) {
         let mut tried = self.tried.lock().await;
-        if tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) && !instance.breaker.health().is_open {
+        if tried.is_none_or(|tried| tried.elapsed() >= COUNT_EVERY) && !instance.store.health().is_open {
             *tried = Some(Instant::now());
             // In a task: a count that takes longer than the scrape waits is there for the next one.
             let counting = tokio::spawn(count(Arc::clone(instance), Arc::clone(&self.counted)));
@@ -56,7 +56,7 @@ impl KeyCountCache {
 
 /// Counts the keys; the store ends a count that takes too long.
 async fn count(instance: Arc<Instance>, counted: Arc<std::sync::Mutex<Option<Instant>>>) {
-    let counting = instance.store.admin().count_keys(Arc::clone(&instance.config.service));
+    let counting = instance.store.count_keys(Arc::clone(&instance.config.service));
     let Ok(tally) = counting.await else { return };
     let of = |state: StateKind| tally.counts.iter().filter(move |count| count.state == state);
     let mut counted = lock(&counted);
@@ -78,7 +78,7 @@ impl AdminListener {
         }
         metrics.in_flight.set(i64::try_from(self.instance.in_flight.count()).unwrap_or(i64::MAX));
         metrics.held_body_bytes.set(i64::try_from(self.instance.held_bytes()).unwrap_or(i64::MAX));
-        metrics.breaker_open.set(i64::from(self.instance.breaker.health().is_open));
+        metrics.breaker_open.set(i64::from(self.instance.store.health().is_open));
         let format = ScrapeFormat::from_accept(headers.get(header::ACCEPT).map_or(b"", HeaderValue::as_bytes));
         let mut response = Response::new(Body::whole(metrics.text(format)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));

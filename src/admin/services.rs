@@ -25,7 +25,7 @@ use crate::domain::state::{KeyState, StateKind};
 use crate::instance::Instance;
 use crate::protocol::fields;
 use crate::protocol::stored_response;
-use crate::store::SettleResult;
+use crate::store::{FindReservationParams, SettleResult};
 
 /// The reports of services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,8 +116,8 @@ impl ServiceApi {
         handle: ReservationHandle,
         config: &'a Config,
     ) -> Result<CurrentReservation<'a>, ApiProblem> {
-        let reports = self.instance.store.service_reports();
-        let key = reports.find_reservation(Arc::clone(&config.service), handle).await?.ok_or_else(over)?;
+        let params = FindReservationParams { service: Arc::clone(&config.service), handle };
+        let key = self.instance.store.find_reservation(params).await?.ok_or_else(over)?;
         let route = config.routes.iter().find(|route| route.has_name(&key.route)).map(|route| &**route);
         Ok(CurrentReservation { handle, key, config, route })
     }
@@ -185,7 +185,7 @@ impl ServiceApi {
         };
         let id = current.handle.id;
         let report = ServiceReport { service: Arc::clone(&current.config.service), handle: current.handle, kind: what };
-        match self.instance.store.service_reports().record_report(report).await? {
+        match self.instance.store.record_report(report).await? {
             ReportResult::Taken => {
                 tracing::debug!(record = %id, "the service has reported about an attempt");
                 self.instance.wait_groups.wake(id);

@@ -29,8 +29,7 @@ use crate::instance::store_clock::{ClockReading, StoreClock};
 use crate::instance::token_verifier::TokenVerifiers;
 use crate::instance::{self, Instance};
 use crate::machine::fill_random;
-use crate::store::encrypted::EncryptedStore;
-use crate::store::{Breaker, LeaseRenewal, salts};
+use crate::store::{LeaseRenewal, Store, salts};
 use crate::tasks;
 use crate::tasks::deferred_reports::DeferredReports;
 use crate::tasks::deliverer::Deliverer;
@@ -57,10 +56,9 @@ pub struct Assembly {
 /// [`StartError::Machine`].
 pub fn assemble(
     config: &Arc<Config>,
-    store: &Arc<EncryptedStore>,
+    store: Arc<Store>,
     upstream_slots: UpstreamSlots,
 ) -> Result<Assembly, StartError> {
-    let breaker = Breaker::new(Arc::<EncryptedStore>::clone(store));
     let (mut random, mut provisional) = ([0; 8], [0; 32]);
     fill_random(&mut random).map_err(|error| StartError::Machine(error.into()))?;
     fill_random(&mut provisional).map_err(|error| StartError::Machine(error.into()))?;
@@ -69,7 +67,7 @@ pub fn assemble(
         config.store.heartbeat,
         config.store.expiry,
     );
-    let metrics = Metrics::new(breaker.metrics());
+    let metrics = Metrics::new(store.metrics());
     let (tracer, spans) = config.otlp.as_ref().map(|_| traces::span_queue(&metrics.spans)).unzip();
     let now = BootInstant::now();
     // This machine's clock, until the store's is known.
@@ -100,8 +98,7 @@ pub fn assemble(
         is_salt_doubtful: AtomicBool::new(false),
         latencies: RouteLatencies::default(),
         config: Arc::clone(config),
-        store: breaker.clone(),
-        breaker,
+        store,
         observability: Arc::new(Observability::new(metrics, tracer)),
         reload_state: ReloadState::default(),
         bypassed: AtomicU64::new(0),
@@ -116,7 +113,7 @@ pub fn assemble(
 /// [`StartError::Salt`] and [`StartError::Lease`].
 pub async fn join(instance: &Instance) -> Result<Option<SharedCacheTask>, StartError> {
     let Instance { config, store, instance_lease, store_clock, observability, .. } = instance;
-    let salt = salts::open(&**store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
+    let salt = salts::open(store, &config.service, &config.secrets, None).await.map_err(StartError::Salt)?;
     let begun = BootInstant::now();
     let (service, expiry) = (Arc::clone(&config.service), config.store.expiry);
     let renewal =

@@ -220,7 +220,7 @@ async fn reseal_salt(instance: &Instance, secrets: &Secrets) -> Result<(), OpenS
     let Some(salt) = instance.salt.stored() else {
         return Err(StoreError::Unavailable("it has not been reached since the start".into()).into());
     };
-    salts::open(&*instance.store, &instance.config.service, secrets, Some(salt)).await.map(drop)
+    salts::open(&instance.store, &instance.config.service, secrets, Some(salt)).await.map(drop)
 }
 
 fn describe_lookup_change(change: &LookupChange) -> String {

@@ -14,7 +14,7 @@ use super::route_identities;
 use crate::config::{Config, RouteMode};
 use crate::domain::service_report::RouteRetention;
 use crate::instance::Instance;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoreRouteRetentionParams};
 
 /// The pause between two tries while the store is unavailable.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn publish(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
+pub(super) async fn publish(store: &Store, config: &Config) -> Result<(), StoreError> {
     let guarding = config.routes.iter().filter(|route| route.mode == RouteMode::Enforce);
     let by_name = guarding.flat_map(|route| route.names().map(move |name| (name, route)));
     let retention = by_name.map(|(name, route)| RouteRetention {
@@ -34,11 +34,12 @@ pub(super) async fn publish(store: &dyn Store, config: &Config) -> Result<(), St
         drop_headers: route.drop_headers.clone(),
         encrypted: config.store.encrypt,
     });
-    store.service_reports().store_route_retention(Arc::clone(&config.service), retention.collect()).await
+    let (service, retention) = (Arc::clone(&config.service), retention.collect());
+    store.store_route_retention(StoreRouteRetentionParams { service, retention }).await
 }
 
 /// The next start compares its routes with those of the last reload.
-async fn write_both(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
+async fn write_both(store: &Store, config: &Config) -> Result<(), StoreError> {
     publish(store, config).await?;
     route_identities::remember(store, config).await.map(drop)
 }
@@ -52,7 +53,7 @@ pub(super) async fn publish_changes(
     let publish_each = async {
         while live.changed().await.is_ok() {
             let mut config = Arc::clone(&live.borrow_and_update());
-            while write_both(&*instance.store, &config).await.is_err() {
+            while write_both(&instance.store, &config).await.is_err() {
                 tokio::time::sleep(RETRY_PAUSE).await;
                 config = Arc::clone(&live.borrow_and_update());
             }

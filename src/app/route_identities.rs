@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::key_changes::{KeyChanges, compare_routes};
 use super::keyed_route::KeyedRoute;
 use crate::config::Config;
-use crate::store::{RouteIdentity, Store, StoreError};
+use crate::store::{RememberRouteIdentitiesParams, RouteIdentity, Store, StoreError};
 
 /// Stores the routes, and logs a warning for each change since the last time.
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn warn_of_changes(store: &dyn Store, config: &Config) -> Result<(), StoreError> {
+pub(super) async fn warn_of_changes(store: &Store, config: &Config) -> Result<(), StoreError> {
     let routes: Vec<KeyedRoute> = config.routes.iter().map(|route| (&**route).into()).collect();
     let before = remember(store, config).await?;
     let before: Vec<_> =
@@ -46,8 +46,10 @@ pub(super) async fn warn_of_changes(store: &dyn Store, config: &Config) -> Resul
 ///
 /// # Errors
 /// The store's.
-pub(super) async fn remember(store: &dyn Store, config: &Config) -> Result<Vec<RouteIdentity>, StoreError> {
+pub(super) async fn remember(store: &Store, config: &Config) -> Result<Vec<RouteIdentity>, StoreError> {
     let identity = |route: KeyedRoute| RouteIdentity { finds: route.to_stored(), route: route.name };
     let identities = config.routes.iter().map(|route| identity((&**route).into())).collect();
-    store.remember_route_identities(Arc::clone(&config.service), identities).await
+    store
+        .remember_route_identities(RememberRouteIdentitiesParams { service: Arc::clone(&config.service), identities })
+        .await
 }

@@ -20,10 +20,10 @@ pub(super) fn run(arguments: &MigrateArguments) -> Result<(), CommandError> {
     let store_error = |error| CommandError::Store(location.clone(), error);
     let output = block_on(async {
         if arguments.print {
-            let pending = store::pending(&(&config.store).into()).await.map_err(store_error)?;
+            let pending = store::pending(&(&config).into()).await.map_err(store_error)?;
             Ok(pending.iter().map(|migration| format!("-- {}\n{}\n", migration.name, migration.sql)).collect())
         } else {
-            let applied = store::migrate(&(&config.store).into()).await.map_err(store_error)?;
+            let applied = store::migrate(&(&config).into()).await.map_err(store_error)?;
             Ok(match applied.is_empty() {
                 true => format!("nothing to do: the schema of {location} is up to date\n"),
                 false => applied.iter().map(|name| format!("applied {name} to {location}\n")).collect(),

@@ -17,7 +17,7 @@ use crate::domain::key::shorten_middle;
 use crate::domain::probe::{ProbeAnswer, SettledKey};
 use crate::domain::quantity::quantity;
 use crate::domain::state::StateKind;
-use crate::store::{self, OpenError, Store, StoreError, StoreSettings};
+use crate::store::{self, ListSettledKeysParams, OpenError, Store, StoreError, StoreSettings};
 use crate::upstream::UpstreamClient;
 use crate::upstream::connection_slots::UpstreamSlots;
 use crate::upstream::probe::{self, ProbePools, ProbeReply};
@@ -89,7 +89,7 @@ async fn compare(
     let location = &config.store.location;
     require_file(location)?;
     // A command that only reads must not migrate.
-    let settings = StoreSettings { migrate: false, ..(&config.store).into() };
+    let settings = StoreSettings { migrate: false, ..config.into() };
     let store = store::open(&settings).await.map_err(|error| {
         if matches!(error, OpenError::InUse { .. }) {
             eprintln!(
@@ -112,7 +112,7 @@ async fn compare(
 }
 
 async fn compare_pages(
-    store: &Arc<dyn Store>,
+    store: &Arc<Store>,
     service: &Arc<str>,
     routes: &Routes,
     since: Duration,
@@ -120,7 +120,9 @@ async fn compare_pages(
     let names: Vec<Arc<str>> = routes.keys().map(Arc::clone).collect();
     let (mut report, mut after): (_, Option<RecordId>) = (ComparisonReport::default(), None);
     loop {
-        let page = store.list_settled_keys(service, names.clone(), since, after, PAGE).await?;
+        let service = Arc::clone(service);
+        let params = ListSettledKeysParams { service, routes: names.clone(), since, after, limit: PAGE };
+        let page = store.list_settled_keys(params).await?;
         let mut work = JoinSet::new();
         for key in page.keys {
             let Some(route) = routes.get(&*key.subject.route).cloned() else { continue };
@@ -153,7 +155,7 @@ enum Comparison {
 }
 
 async fn compare_key(
-    store: Arc<dyn Store>,
+    store: Arc<Store>,
     route: Arc<ComparedRoute>,
     key: SettledKey,
 ) -> Result<(Comparison, SettledKey, ProbeReply), StoreError> {

@@ -29,6 +29,7 @@ use crate::jitter::random_fraction;
 use crate::protocol::refusal::Refusal;
 use crate::protocol::retry_after::requested_pause;
 use crate::protocol::{grpc, request_codec};
+use crate::store::GiveUpParams;
 use crate::telemetry::logs::error_causes;
 
 /// The state of a delivery after an attempt.
@@ -166,7 +167,7 @@ impl Gate {
 
     /// Marks the key dead if it is in one of the states, and returns whether it was.
     async fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> bool {
-        self.instance.store.give_up(id, token, states, note).await.unwrap_or_else(|error| {
+        self.instance.store.give_up(GiveUpParams { id, token, states, note }).await.unwrap_or_else(|error| {
             tracing::warn!(record = %id, cause = error_causes(&error), "{error}; the next pick-up gives the key up");
             false
         })

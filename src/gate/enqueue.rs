@@ -24,6 +24,7 @@ use crate::machine::fill_random;
 use crate::protocol::prefer;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::request_codec;
+use crate::store::EnqueueParams;
 
 /// Whether a route delivers a request with these fields later.
 pub(super) fn is_for_later(route: &Route, headers: &HeaderMap) -> bool {
@@ -108,7 +109,7 @@ impl Gate {
                     Err(error) => Err(error),
                 }
             } else {
-                self.instance.store.enqueue(request.clone(), replaces).await
+                self.instance.store.enqueue(EnqueueParams { request: request.clone(), from: replaces }).await
             };
             let record = match enqueued {
                 Ok(EnqueueResult::Accepted) => {

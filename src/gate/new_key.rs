@@ -11,6 +11,7 @@ use crate::instance::Instance;
 use crate::instance::key_limits::NewKeyAllowance;
 use crate::instance::live_keys::{KeyRoom, LiveKeyAllowance};
 use crate::protocol::refusal::RetryAfter;
+use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 /// A key that may be new: it has taken its part of the route's limits.
 #[derive(Debug, Default)]
@@ -110,7 +111,8 @@ pub(super) async fn accept_caller(instance: &Instance, route: &Route, request: &
         let caller = KeyHolder::of_caller(salt, &request.service, route.space_name(), &request.scope);
         // A later attempt of a key does not know for whom the key counts.
         if request.holder != Some(caller) {
-            match instance.store.move_live_keys(request.id, request.scope, caller).await {
+            let params = MoveLiveKeysParams { id: request.id, scope: request.scope, holder: caller };
+            match instance.store.move_live_keys(params).await {
                 Ok(moved) => instance.live_keys.note_moved(caller, moved),
                 Err(error) => {
                     tracing::warn!(%error, "an accepted caller's first keys count for their address until they are deleted");
@@ -128,7 +130,8 @@ async fn is_accepted(instance: &Instance, caller: KeyHolder, scope: &Scope) -> b
     if instance.key_limits.is_accepted(scope) {
         return true;
     }
-    let is_accepted = instance.store.count_live_keys(caller, 1).await.is_ok_and(|owned| owned > 0);
+    let counting = instance.store.count_live_keys(CountLiveKeysParams { holder: caller, limit: 1 });
+    let is_accepted = counting.await.is_ok_and(|owned| owned > 0);
     if is_accepted {
         instance.key_limits.note_accepted(scope);
     }
@@ -140,7 +143,7 @@ async fn take_room_of(instance: &Instance, holder: KeyHolder, limit: u32) -> Opt
     match instance.live_keys.try_take(holder, limit) {
         KeyRoom::Free(allowance) => Some(allowance),
         KeyRoom::Full => None,
-        KeyRoom::Unknown(look) => match instance.store.count_live_keys(holder, limit).await {
+        KeyRoom::Unknown(look) => match instance.store.count_live_keys(CountLiveKeysParams { holder, limit }).await {
             Ok(counted) => look.note_count(counted),
             // A limit must not make an outage: the reservation itself shows whether the store works.
             Err(error) => {

@@ -32,7 +32,7 @@ use crate::protocol::grpc::CallProtocol;
 use crate::protocol::refusal::{Refusal, RetryAfter};
 use crate::protocol::status::OncegateStatus;
 use crate::protocol::{fields, grpc};
-use crate::store::StoreError;
+use crate::store::{StoreError, TakeOverParams};
 
 /// The meaning of a response for its attempt: the verdict, the TTL and the status.
 type ObservedVerdict = (ResponseVerdict, Duration, ServiceStatus);
@@ -282,7 +282,9 @@ impl Observation<'_> {
             }
             match decision {
                 Decision::TakeOver(_) if round == TAKE_OVERS_MAX => break,
-                Decision::TakeOver(expected) => result = instance.store.take_over(request.clone(), expected).await?,
+                Decision::TakeOver(from) => {
+                    result = instance.store.take_over(TakeOverParams { request: request.clone(), from }).await?;
+                }
                 decision => return Ok(foretell(decision, route.in_flight, is_for_later)),
             }
         }

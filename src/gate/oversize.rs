@@ -25,6 +25,7 @@ use crate::instance::Instance;
 use crate::protocol::directives::{ResponseJudgement, ServiceDirectives};
 use crate::protocol::grpc::CallProtocol;
 use crate::protocol::{grpc, stored_response};
+use crate::store::ExtendDeadlineParams;
 use crate::telemetry::logs::error_causes;
 
 /// The number of frames between the service's pace and the client's: neither waits for each single frame.
@@ -168,7 +169,8 @@ impl StreamDeadline {
         if self.stored < self.of_service + STALL_MAX {
             // Twice as far as needed now, so that a slow client costs one statement each 30 seconds.
             let extended = self.of_service + 2 * STALL_MAX;
-            match self.instance.store.extend_deadline(id, token, extended - Instant::now()).await {
+            let params = ExtendDeadlineParams { id, token, time_limit: extended - Instant::now() };
+            match self.instance.store.extend_deadline(params).await {
                 Ok(true) => self.stored = extended,
                 Ok(false) => {
                     tracing::warn!(record = %id, "a large response is cut because its key is not in flight any more");

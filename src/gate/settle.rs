@@ -13,7 +13,7 @@ use crate::instance::Instance;
 use crate::instance::in_flight::{InFlightEntry, ReserveStatus};
 use crate::instance::metrics::LateCompletion;
 use crate::seeded_bug::SeededBug;
-use crate::store::{SettleResult, StoreError};
+use crate::store::{SettleResult, StoreError, TakeOverParams};
 use crate::telemetry::logs::error_causes;
 
 /// The result of `persist`.
@@ -192,7 +192,8 @@ async fn settle_or_take_over(
     if !matches!(record.state, KeyState::Retryable) {
         return Ok(result);
     }
-    match instance.store.take_over(ReserveRequest::clone(&lease.reserve_request), record.into()).await? {
+    let params = TakeOverParams { request: ReserveRequest::clone(&lease.reserve_request), from: record.into() };
+    match instance.store.take_over(params).await? {
         ReserveResult::Fresh(_) => instance.store.settle(settlement.clone()).await,
         ReserveResult::Taken(record) => Ok(SettleResult::Fenced(Some(record))),
     }

@@ -1,15 +1,12 @@
 //! The operators' side of the store: listing keys, and applying decisions to them.
 //!
-//! [`AdminStore`] is the contract; both stores implement it, and the contract suite tests both. Each call is about one
-//! service and never sees another service's keys in the same database. Each statement's work is bounded, whatever the
-//! table's size, so that operators do not slow requests down. A decision compares the record's token and state with
-//! those that the operator saw. Each decision is one commit together with its audit entry.
+//! A decision compares the record's token and state with those that the operator saw. Each decision is one commit together
+//! with its audit entry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{StoreError, StoreFuture};
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::StoredResponse;
@@ -34,51 +31,6 @@ pub const SCAN_ROWS_MAX: u32 = 10_000;
 
 /// The most decisions in one commit: few enough that their row locks delay no request noticeably.
 pub const DECISIONS_MAX: usize = 500;
-
-/// The operations that operators need of a store.
-pub trait AdminStore: Send + Sync {
-    /// Lists a service's keys that fit the filter, without bodies and fields: at most `limit`, from one scan of at most
-    /// [`SCAN_ROWS_MAX`] rows. A page may be empty and not the last.
-    fn list_keys(
-        &self,
-        service: Arc<str>,
-        filter: KeyFilter,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> StoreFuture<'_, KeyPage>;
-
-    /// Applies a decision to those of the keys that are still as they were seen, at most [`DECISIONS_MAX`]. The
-    /// verdicts come in the order of the targets.
-    ///
-    /// `as_of` is the store's time by the caller's own clock, where it has watched the store's: no attempt is quiet by a later
-    /// time.
-    fn apply_operator_decision(
-        &self,
-        service: Arc<str>,
-        decision: Arc<OperatorDecision>,
-        targets: Vec<Target>,
-        as_of: Option<SystemTime>,
-    ) -> StoreFuture<'_, DecisionResults>;
-
-    /// Lists audit entries, the latest first: of one key or of all, with a number below `before`.
-    fn list_audit_entries(
-        &self,
-        service: Arc<str>,
-        of: Option<RecordId>,
-        before: Option<i64>,
-        limit: u32,
-    ) -> StoreFuture<'_, Vec<AuditEntry>>;
-
-    /// Counts the keys by route and state.
-    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts>;
-
-    /// Counts the living instances of the service that may still cache a response purged by that count.
-    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64>;
-
-    /// Lists the instances of the service, at most `limit`, the one that has renewed its lease last before the others. Those whose
-    /// lease ran out within the last day may be among them.
-    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>>;
-}
 
 /// A filter on keys. The default fits all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -190,6 +142,16 @@ impl OperatorDecision {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    /// The response that the key gets, as it is stored.
+    pub fn response<'a>(&'a self, target: &'a Target) -> Option<&'a Arc<StoredResponse>> {
+        match &self.change {
+            OperatorAction::Complete(response) => Some(target.sealed_response.as_ref().unwrap_or(response)),
+            OperatorAction::NotExecuted | OperatorAction::Purge | OperatorAction::Release | OperatorAction::Requeue => {
+                None
+            }
+        }
+    }
+
     /// Whether the decision is possible in the key's state, and its risk is accepted, or is none once the attempt is quiet.
     pub fn is_allowed(&self, target: &Target) -> bool {
         let is_safe = matches!(target.risk, None | Some(ActionRisk::AttemptRunning));
@@ -282,6 +244,8 @@ pub struct Target {
     pub remember: Option<Duration>,
     /// The time past the newest attempt's deadline after which nothing of it can be running any more.
     pub quiet_after: Duration,
+    /// The decision's response as the store encrypts it for this key; `None` where it does not, or there is none.
+    pub sealed_response: Option<Arc<StoredResponse>>,
 }
 
 /// The results of a decision.
@@ -407,27 +371,6 @@ impl KeyCounts {
     }
 }
 
-/// Waits at most `wait_max` until no living instance of the service caches a response purged by that count. Returns the
-/// number of instances that still may.
-///
-/// # Errors
-/// [`StoreError`], where the store cannot be read.
-pub async fn wait_until_forgotten(
-    admin_store: &dyn AdminStore,
-    service: Arc<str>,
-    purges: u64,
-    wait_max: Duration,
-) -> Result<u64, StoreError> {
-    let deadline = tokio::time::Instant::now() + wait_max;
-    loop {
-        let behind = admin_store.count_instances_behind(Arc::clone(&service), purges).await?;
-        if behind == 0 || tokio::time::Instant::now() >= deadline {
-            return Ok(behind);
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, StatusCode};
@@ -447,6 +390,7 @@ mod tests {
             ttl: Duration::from_secs(1),
             remember: None,
             quiet_after: Duration::from_secs(1),
+            sealed_response: None,
         }
     }
 

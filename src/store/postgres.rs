@@ -12,31 +12,36 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::row::{FoundRecord, millis};
+use super::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
+use super::row::FoundRecord;
 use super::{
-    AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
-    RecordId, RelocateError, RelocateFuture, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt,
-    RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreFuture, StoreLocation, StoreSettings, SweptKey,
+    ApplyOperatorDecisionParams, Backend, COUNT_TIME_MAX, ClaimProbesParams, CountInstancesBehindParams,
+    CountLiveKeysParams, EnqueueParams, ExpectedRecord, ExtendDeadlineParams, FindReservationParams, GiveUpParams,
+    LeaseRenewal, ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams,
+    ListSettledKeysParams, MoveLiveKeysParams, OpenError, PrimaryCheck, ReapParams, ReapedRows, Record, RecordId,
+    RelocateError, RelocateFuture, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReserveRequest,
+    ReserveResult, ReservedAttempt, RouteIdentity, SettleResult, StoreFuture, StoreLocation, StoreRouteRetentionParams,
+    StoreSettings, SweepParams, SweptKey, TakeOverParams,
 };
 use crate::config::PostgresUrl;
 use crate::domain::attempt::{AttemptLease, Settlement};
 use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
-use crate::domain::ids::{InstanceId, Token};
-use crate::domain::key_holder::KeyHolder;
-use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::ids::InstanceId;
+use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
-use crate::domain::scope::Scope;
-use crate::domain::state::{KeyState, StateKind};
+use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
+use crate::domain::state::KeyState;
 use batcher::Batcher;
 use connect::PgPool;
 use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
 use pools::PgPools;
+use retry::RetryBudget::{Always, InDoubt};
 use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::ReportBatchers;
 use statements::{
@@ -137,54 +142,105 @@ pub(super) async fn open_unprepared(url: &PostgresUrl, settings: &StoreSettings)
     })
 }
 
-impl Store for Postgres {
-    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
-        let reserve_request = Arc::new(reserve_request);
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
-            self.reserve_once(reserve_request.clone(), in_doubt, deadline)
-        }))
+/// Defines calls that are one statement each, on a connection of a pool.
+macro_rules! statements {
+    ($($name:ident($Params:ty) -> $Answer:ty: $budget:ident, $pool:ident, $($once:ident)::+;)+) => {
+        $(fn $name(&self, params: $Params) -> StoreFuture<'_, $Answer> {
+            self.retry($budget, params, |params, _, deadline| $($once)::+(&self.$pool, params, deadline))
+        })+
+    };
+}
+
+impl Backend for Postgres {
+    statements! {
+        give_up(GiveUpParams) -> bool: InDoubt, upkeep, deliveries::give_up;
+        renew_lease(LeaseRenewal) -> RenewResult: Always, lease, upkeep::renew_lease;
+        release_lease(InstanceId) -> (): Always, lease, upkeep::release_lease;
+        sweep(SweepParams) -> Vec<SweptKey>: InDoubt, sweep, upkeep::sweep;
+        list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: InDoubt, sweep, upkeep::list_in_flight;
+        reap(ReapParams) -> ReapedRows: InDoubt, upkeep, upkeep::reap;
+        apply_probe_finding(ProbeFinding) -> bool: InDoubt, upkeep, probes::resolve;
+        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: InDoubt, admin_reads, probes::list_settled_keys;
+        remember_route_identities(RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
+            Always, upkeep, upkeep::remember_route_identities;
+        store_route_retention(StoreRouteRetentionParams) -> ():
+            Always, upkeep, service_reports::store_route_retention;
+        // With the heartbeat, behind nothing else.
+        find_salt(Arc<str>) -> Option<Vec<u8>>: InDoubt, lease, salts::find_salt;
+        // A second try after one that may have been executed stores nothing: the caller then finds the salt of the first.
+        replace_salt(ReplaceSaltParams) -> bool: InDoubt, upkeep, salts::replace_salt;
+        // A report is idempotent.
+        find_reservation(FindReservationParams) -> Option<ReservedKey>:
+            InDoubt, reports, service_reports::find_reservation;
+        record_report(ServiceReport) -> ReportResult: InDoubt, reports, service_reports::record_report;
+        apply_deferred_reports(u32) -> Vec<RecordId>: InDoubt, upkeep, service_reports::apply_deferred_reports;
+        list_keys(ListKeysParams) -> KeyPage: InDoubt, admin_reads, admin::list_keys;
+        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>: InDoubt, admin_reads, admin::list_audit_entries;
+        count_keys(Arc<str>) -> KeyCounts: InDoubt, admin_reads, admin::count_keys;
+        count_instances_behind(CountInstancesBehindParams) -> u64: InDoubt, upkeep, admin::count_instances_behind;
+        list_instances(ListInstancesParams) -> Vec<InstanceEntry>: InDoubt, admin_reads, admin::list_instances;
     }
 
-    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
-        let reserve_request = Arc::new(reserve_request);
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
-            let taking_over = self.take_over_once(reserve_request.clone(), from, in_doubt, deadline);
-            async move { Ok(taking_over.await?.taken_over_from(from.replaced())) }
-        }))
+    fn reserve(&self, request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        self.retry(InDoubt, request, |request, in_doubt, deadline| self.reserve_once(request, in_doubt, deadline))
+    }
+
+    fn take_over(&self, TakeOverParams { request, from }: TakeOverParams) -> StoreFuture<'_, ReserveResult> {
+        self.retry(InDoubt, request, move |request, in_doubt, deadline| async move {
+            Ok(self.take_over_once(request, from, in_doubt, deadline).await?.taken_over_from(from.replaced()))
+        })
     }
 
     fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
-        let settlement = Arc::new(settlement);
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |in_doubt| {
-            self.settle_once(settlement.clone(), in_doubt, deadline)
-        }))
+        self.retry(Always, settlement, |settlement, in_doubt, deadline| {
+            self.settle_once(settlement, in_doubt, deadline)
+        })
     }
 
     fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
-            Ok(self.find.find(id, false, deadline).await?.map(|found| found.record))
-        }))
+        self.retry(InDoubt, id, move |id, _, deadline| async move {
+            Ok(self.find.find(*id, false, deadline).await?.map(|found| found.record))
+        })
     }
 
-    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
+    fn extend_deadline(&self, params: ExtendDeadlineParams) -> StoreFuture<'_, bool> {
+        self.retry(Always, params, |params, _, deadline| self.extend_deadline_once(params, deadline))
+    }
+
+    fn count_live_keys(&self, params: CountLiveKeysParams) -> StoreFuture<'_, u32> {
         let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
-        Box::pin(async move { Ok(lookups::count_live_keys(&self.begin, holder, limit, deadline).await?) })
+        Box::pin(async move { Ok(lookups::count_live_keys(&self.begin, params, deadline).await?) })
     }
 
-    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
+    fn move_live_keys(&self, params: MoveLiveKeysParams) -> StoreFuture<'_, u32> {
         let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
-        Box::pin(async move { Ok(lookups::move_live_keys(&self.begin, id, scope, holder, deadline).await?) })
+        Box::pin(async move { Ok(lookups::move_live_keys(&self.begin, params, deadline).await?) })
     }
 
-    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
+    fn enqueue(&self, EnqueueParams { request, from }: EnqueueParams) -> StoreFuture<'_, EnqueueResult> {
+        self.retry(InDoubt, request, move |request, in_doubt, deadline| {
+            self.enqueue_once(request, from, in_doubt, deadline)
+        })
+    }
+
+    // Not tried again: attempts whose answer was lost are released as orphans, and are due again.
+    fn pick_up(&self, request: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
         let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            upkeep::renew_lease(&self.lease, renewal.clone(), deadline)
-        }))
+        Box::pin(async move { Ok(deliveries::pick_up(&self.begin, &request, deadline).await?) })
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.retry(InDoubt, (), |_, _, deadline| upkeep::ping(&self.lease, deadline))
+    }
+
+    // Not tried again: a probe counted twice would be a probe that nobody sends.
+    fn claim_probes(&self, params: ClaimProbesParams) -> StoreFuture<'_, Vec<Probe>> {
+        let deadline = self.deadline();
+        Box::pin(async move { Ok(probes::claim_probes(&self.upkeep, params, deadline).await?) })
+    }
+
+    fn apply_operator_decision(&self, params: ApplyOperatorDecisionParams) -> StoreFuture<'_, DecisionResults> {
+        Box::pin(self.apply_decision(params))
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
@@ -203,137 +259,24 @@ impl Store for Postgres {
             }
         })
     }
-
-    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            upkeep::release_lease(&self.lease, instance, deadline)
-        }))
-    }
-
-    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::sweep(&self.sweep, millis(expiry), limit, as_of, deadline)
-        }))
-    }
-
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::list_in_flight(&self.sweep, instance, millis(older_than), deadline)
-        }))
-    }
-
-    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            self.extend_deadline_once(id, token, time_limit, deadline)
-        }))
-    }
-
-    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            upkeep::reap(&self.upkeep, limit, scope, deadline)
-        }))
-    }
-
-    // Not tried again: a probe counted twice would be a probe that nobody sends.
-    fn claim_probes(
-        &self,
-        service: &Arc<str>,
-        schedules: Vec<ProbeSchedule>,
-        limit: u32,
-        as_of: SystemTime,
-    ) -> StoreFuture<'_, Vec<Probe>> {
-        let (service, deadline) = (Arc::clone(service), self.deadline());
-        Box::pin(
-            async move { Ok(probes::claim_probes(&self.upkeep, &service, &schedules, limit, as_of, deadline).await?) },
-        )
-    }
-
-    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
-        let (finding, deadline) = (Arc::new(finding), self.deadline());
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            probes::resolve(&self.upkeep, Arc::clone(&finding), deadline)
-        }))
-    }
-
-    fn list_settled_keys(
-        &self,
-        service: &Arc<str>,
-        routes: Vec<Arc<str>>,
-        since: Duration,
-        after: Option<RecordId>,
-        limit: u32,
-    ) -> StoreFuture<'_, SettledKeyPage> {
-        let (expected, deadline) = (Arc::new((Arc::clone(service), routes)), self.deadline());
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            probes::list_settled_keys(&self.admin_reads, Arc::clone(&expected), millis(since), after, limit, deadline)
-        }))
-    }
-
-    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
-        let order = Arc::new(order);
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
-            self.enqueue_once(order.clone(), from, in_doubt, deadline)
-        }))
-    }
-
-    // Not tried again: attempts whose answer was lost are released as orphans, and are due again.
-    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
-        let deadline = self.deadline();
-        Box::pin(async move { Ok(deliveries::pick_up(&self.begin, &order, deadline).await?) })
-    }
-
-    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
-        let (note, deadline) = (Arc::<str>::from(note), self.deadline());
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            let note = Arc::clone(&note);
-            async move { deliveries::give_up(&self.upkeep, id, token, states, &note, deadline).await }
-        }))
-    }
-
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn ping(&self) -> StoreFuture<'_, ()> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| upkeep::ping(&self.lease, deadline)))
-    }
-
-    fn remember_route_identities(
-        &self,
-        service: Arc<str>,
-        rules: Vec<RouteIdentity>,
-    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
-        let deadline = self.deadline();
-        let identities = Arc::new((service, rules));
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            let identities = identities.clone();
-            async move { upkeep::remember_route_identities(&self.upkeep, &identities.0, &identities.1, deadline).await }
-        }))
-    }
-
-    fn salts(&self) -> &dyn SaltStore {
-        self
-    }
-
-    fn service_reports(&self) -> &dyn ServiceReports {
-        self
-    }
-
-    fn admin(&self) -> &dyn AdminStore {
-        self
-    }
 }
 
 impl Postgres {
     fn deadline(&self) -> Instant {
         Instant::now() + self.timeout
+    }
+
+    /// Makes a call until its outcome is known, see [`retry_until_known`].
+    fn retry<'a, P: Send + Sync + 'a, T: 'a, F: Future<Output = Result<T, PgFailure>> + Send + 'a>(
+        &self,
+        budget: RetryBudget,
+        params: P,
+        call_once: impl Fn(Arc<P>, bool, Instant) -> F + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        let (params, deadline) = (Arc::new(params), self.deadline());
+        Box::pin(retry_until_known(deadline, budget, move |in_doubt| {
+            call_once(Arc::clone(&params), in_doubt, deadline)
+        }))
     }
 
     /// `in_doubt`: whether an earlier try of this very call may have written the row.
@@ -414,11 +357,10 @@ impl Postgres {
 
     async fn extend_deadline_once(
         &self,
-        id: RecordId,
-        token: Token,
-        time_limit: Duration,
+        params: Arc<ExtendDeadlineParams>,
         deadline: Instant,
     ) -> Result<bool, PgFailure> {
+        let ExtendDeadlineParams { id, token, time_limit } = *params;
         let mut pauses = RetryPauses::new();
         loop {
             match self.extend.call(ExtendStatement { id, token, time_limit }, deadline).await? {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Store, StoreError, StoreFuture};
+use super::{ReplaceSaltParams, Store, StoreError};
 use crate::domain::fingerprint::Secrets;
 use crate::domain::scope::Salt;
 use crate::domain::stored_salt::{SaltError, StoredSalt};
@@ -12,15 +12,6 @@ use crate::seeded_bug::SeededBug;
 
 /// The number of tries to store a salt. Each that fails has met the start of another instance, which stores once or twice.
 const ROUNDS_MAX: usize = 100;
-
-/// The salts of services, in their stored form.
-pub trait SaltStore: Send + Sync {
-    /// Returns the service's salt, if it has one.
-    fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>>;
-
-    /// Stores the service's salt, if the stored one is still `from`. Returns whether it did.
-    fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool>;
-}
 
 /// The reason for which a service has no salt to work with.
 #[derive(Debug)]
@@ -67,13 +58,13 @@ impl From<StoreError> for OpenSaltError {
 /// # Errors
 /// [`OpenSaltError`]; nothing was stored then, as far as is known.
 pub async fn open(
-    store: &dyn Store,
+    store: &Store,
     service: &Arc<str>,
     secrets: &Secrets,
     in_use: Option<&Salt>,
 ) -> Result<Salt, OpenSaltError> {
     for _ in 0..ROUNDS_MAX {
-        let found = store.salts().find_salt(Arc::clone(service)).await?;
+        let found = store.find_salt(Arc::clone(service)).await?;
         let stored = found.as_deref().map(StoredSalt::decode).transpose()?;
         let salt = match (&stored, in_use) {
             (Some(stored), _) => stored.open(service, secrets)?,
@@ -88,7 +79,8 @@ pub async fn open(
             None => Some(StoredSalt::new(&salt, service, secrets, random())),
         };
         let Some(changed) = changed else { return Ok(salt) };
-        if store.salts().replace_salt(Arc::clone(service), found, changed.encode()).await? {
+        let params = ReplaceSaltParams { service: Arc::clone(service), from: found, to: changed.encode() };
+        if store.replace_salt(params).await? {
             log_change(stored.as_ref(), &changed);
             return Ok(salt);
         }
@@ -100,8 +92,8 @@ pub async fn open(
 ///
 /// # Errors
 /// [`OpenSaltError`].
-pub async fn check_current(store: &dyn Store, service: &Arc<str>, secrets: &Secrets) -> Result<(), OpenSaltError> {
-    match store.salts().find_salt(Arc::clone(service)).await? {
+pub async fn check_current(store: &Store, service: &Arc<str>, secrets: &Secrets) -> Result<(), OpenSaltError> {
+    match store.find_salt(Arc::clone(service)).await? {
         Some(found) => Ok(StoredSalt::decode(&found)?.check_current(secrets)?),
         None => Ok(()),
     }
@@ -126,12 +118,12 @@ pub enum SaltCheck {
 /// # Errors
 /// The store failed.
 pub async fn check(
-    store: &dyn Store,
+    store: &Store,
     service: &Arc<str>,
     secrets: &Secrets,
     in_use: &Salt,
 ) -> Result<SaltCheck, StoreError> {
-    let Some(found) = store.salts().find_salt(Arc::clone(service)).await? else { return Ok(SaltCheck::Lost) };
+    let Some(found) = store.find_salt(Arc::clone(service)).await? else { return Ok(SaltCheck::Lost) };
     if SeededBug::SaltNotCompared.is_active() {
         return Ok(SaltCheck::Same);
     }
@@ -147,7 +139,7 @@ pub async fn check(
 /// # Errors
 /// The store failed.
 pub async fn restore(
-    store: &dyn Store,
+    store: &Store,
     service: &Arc<str>,
     secrets: &Secrets,
     in_use: &Salt,

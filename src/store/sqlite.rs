@@ -17,20 +17,22 @@ use rusqlite::config::DbConfig;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use super::batch::BatchCallError;
-use super::row::{body_bytes, millis, verdict_bytes};
+use super::row::{body_bytes, verdict_bytes};
 use super::{
-    AdminStore, COUNT_TIME_MAX, ExpectedRecord, LeaseRenewal, OpenError, PrimaryCheck, ReapScope, ReapedRows, Record,
-    RecordId, RenewResult, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SaltStore, ServiceReports,
-    SettleResult, Store, StoreError, StoreFuture, StoreSettings, SweptKey,
+    ApplyOperatorDecisionParams, Backend, COUNT_TIME_MAX, ClaimProbesParams, CountInstancesBehindParams,
+    CountLiveKeysParams, EnqueueParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams, LeaseRenewal,
+    ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
+    MoveLiveKeysParams, OpenError, ReapParams, ReapedRows, Record, RecordId, RememberRouteIdentitiesParams,
+    RenewResult, ReplaceSaltParams, ReserveRequest, ReserveResult, ReservedAttempt, RouteIdentity, SettleResult,
+    StoreError, StoreFuture, StoreRouteRetentionParams, StoreSettings, SweepParams, SweptKey, TakeOverParams,
 };
 use crate::domain::attempt::Settlement;
-use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
-use crate::domain::ids::{InstanceId, Token};
-use crate::domain::key_holder::KeyHolder;
-use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
-use crate::domain::scope::Scope;
-use crate::domain::state::StateKind;
+use crate::domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::ids::InstanceId;
+use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
+use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use writer::{SqliteFailure, WriterInbox};
 
 pub(super) use file::{migrate, pending};
@@ -88,7 +90,7 @@ impl InlineDatabase {
 ///
 /// # Errors
 /// [`OpenError`].
-pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Store>, InlineDatabase), OpenError> {
+pub fn open_inline(timeout: Duration, clock: Clock) -> Result<(Arc<dyn Backend>, InlineDatabase), OpenError> {
     let mut db = file::memory()?.db;
     schema::prepare(&mut db, None, true)?;
     // A simulation executes few statements of each kind, and need not plan each anew for its values.
@@ -146,15 +148,51 @@ fn system_clock() -> i64 {
     i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
 }
 
-impl Store for Sqlite {
-    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
-        let reserve_request = Arc::new(reserve_request);
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &reserve_request))
+/// Defines calls that are one job each: a function of the database, the time and the parameters.
+macro_rules! jobs {
+    ($($name:ident($Params:ty) -> $Answer:ty: $urgency:ident, $($job:ident)::+;)+) => {
+        $(fn $name(&self, params: $Params) -> StoreFuture<'_, $Answer> {
+            self.call(Urgency::$urgency, 0, move |db, now| $($job)::+(db, now, &params))
+        })+
+    };
+}
+
+impl Backend for Sqlite {
+    jobs! {
+        extend_deadline(ExtendDeadlineParams) -> bool: First, statements::extend_deadline;
+        pick_up(PickUpRequest) -> PickUpResult: Ordinary, deliveries::pick_up;
+        give_up(GiveUpParams) -> bool: Ordinary, deliveries::give_up;
+        renew_lease(LeaseRenewal) -> RenewResult: First, statements::renew_lease;
+        release_lease(InstanceId) -> (): First, statements::release_lease;
+        list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: Ordinary, statements::list_in_flight;
+        reap(ReapParams) -> ReapedRows: Ordinary, statements::reap;
+        claim_probes(ClaimProbesParams) -> Vec<Probe>: Ordinary, probes::claim_probes;
+        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: Ordinary, probes::list_settled_keys;
+        remember_route_identities(RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
+            Ordinary, statements::remember_route_identities;
+        // Each heartbeat waits for it.
+        find_salt(Arc<str>) -> Option<Vec<u8>>: First, salts::find_salt;
+        replace_salt(ReplaceSaltParams) -> bool: Ordinary, salts::replace_salt;
+        find_reservation(FindReservationParams) -> Option<ReservedKey>: Ordinary, service_reports::find_reservation;
+        record_report(ServiceReport) -> ReportResult: Ordinary, service_reports::record_report;
+        apply_deferred_reports(u32) -> Vec<RecordId>: Ordinary, service_reports::apply_deferred_reports;
+        list_keys(ListKeysParams) -> KeyPage: Ordinary, admin::list_keys;
+        apply_operator_decision(ApplyOperatorDecisionParams) -> DecisionResults:
+            Ordinary, admin::apply_operator_decision;
+        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>: Ordinary, admin::list_audit_entries;
+        count_keys(Arc<str>) -> KeyCounts: Ordinary, admin::count_keys;
+        count_instances_behind(CountInstancesBehindParams) -> u64: Ordinary, admin::count_instances_behind;
+        list_instances(ListInstancesParams) -> Vec<InstanceEntry>: Ordinary, admin::list_instances;
     }
 
-    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
-        let reserve_request = Arc::new(reserve_request);
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &reserve_request, from))
+    fn reserve(&self, request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
+        let request = Arc::new(request);
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::reserve(db, now, &request))
+    }
+
+    fn take_over(&self, TakeOverParams { request, from }: TakeOverParams) -> StoreFuture<'_, ReserveResult> {
+        let request = Arc::new(request);
+        self.call(Urgency::Ordinary, 0, move |db, now| statements::take_over(db, now, &request, from))
     }
 
     fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
@@ -166,35 +204,23 @@ impl Store for Sqlite {
         self.call(Urgency::Ordinary, 0, move |db, now| Ok(statements::find(db, now, id)?.map(|found| found.record)))
     }
 
-    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
-        let counting = self.call(Urgency::Ordinary, 0, move |db, _| statements::count_live_keys(db, holder, limit));
+    fn count_live_keys(&self, params: CountLiveKeysParams) -> StoreFuture<'_, u32> {
+        let counting = self.call(Urgency::Ordinary, 0, move |db, _| statements::count_live_keys(db, &params));
         Box::pin(async move { timeout(COUNT_TIME_MAX, counting).await.unwrap_or(Err(StoreError::TimedOut)) })
     }
 
-    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
-        let moving = self.call(Urgency::Ordinary, 0, move |db, _| statements::move_live_keys(db, id, &scope, holder));
+    fn move_live_keys(&self, params: MoveLiveKeysParams) -> StoreFuture<'_, u32> {
+        let moving = self.call(Urgency::Ordinary, 0, move |db, _| statements::move_live_keys(db, &params));
         Box::pin(async move { timeout(COUNT_TIME_MAX, moving).await.unwrap_or(Err(StoreError::TimedOut)) })
     }
 
-    fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
-        self.call(Urgency::First, 0, move |db, now| statements::renew_lease(db, now, &renewal))
+    fn enqueue(&self, params: EnqueueParams) -> StoreFuture<'_, EnqueueResult> {
+        let bytes = params.request.sealed.bytes.len();
+        self.call(Urgency::Ordinary, bytes, move |db, now| deliveries::enqueue(db, now, &params))
     }
 
-    fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
-        Box::pin(std::future::ready(PrimaryCheck::default()))
-    }
-
-    fn has_changed_primary(&self) -> bool {
-        false
-    }
-
-    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
-        self.call(Urgency::First, 0, move |db, _| statements::release_lease(db, instance))
-    }
-
-    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
-        let swept =
-            self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, millis(expiry), limit, as_of));
+    fn sweep(&self, params: SweepParams) -> StoreFuture<'_, Vec<SweptKey>> {
+        let swept = self.call(Urgency::Ordinary, 0, move |db, now| statements::sweep(db, now, &params));
         Box::pin(async move {
             let mut swept = swept.await?;
             swept.append(&mut self.interrupted.lock().unwrap_or_else(PoisonError::into_inner));
@@ -202,31 +228,9 @@ impl Store for Sqlite {
         })
     }
 
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            statements::list_in_flight(db, now, instance, millis(older_than))
-        })
-    }
-
-    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
-        self.call(Urgency::First, 0, move |db, now| statements::extend_deadline(db, now, id, token, millis(time_limit)))
-    }
-
-    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
-        self.call(Urgency::Ordinary, 0, move |db, now| statements::reap(db, now, limit, scope))
-    }
-
-    fn claim_probes(
-        &self,
-        service: &Arc<str>,
-        schedules: Vec<ProbeSchedule>,
-        limit: u32,
-        as_of: SystemTime,
-    ) -> StoreFuture<'_, Vec<Probe>> {
-        let service = Arc::clone(service);
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            probes::claim_probes(db, now, &service, &schedules, limit, as_of)
-        })
+    // An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
     }
 
     fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
@@ -234,60 +238,13 @@ impl Store for Sqlite {
         self.call(Urgency::Ordinary, bytes, move |db, now| probes::resolve(db, now, &finding))
     }
 
-    fn list_settled_keys(
-        &self,
-        service: &Arc<str>,
-        routes: Vec<Arc<str>>,
-        since: Duration,
-        after: Option<RecordId>,
-        limit: u32,
-    ) -> StoreFuture<'_, SettledKeyPage> {
-        let service = Arc::clone(service);
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            probes::list_settled_keys(db, now, &service, &routes, millis(since), after, limit)
-        })
-    }
-
-    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
-        let bytes = order.sealed.bytes.len();
-        self.call(Urgency::Ordinary, bytes, move |db, now| deliveries::enqueue(db, now, &order, from))
-    }
-
-    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
-        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::pick_up(db, now, &order))
-    }
-
-    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
-        self.call(Urgency::Ordinary, 0, move |db, now| deliveries::give_up(db, now, id, token, states, &note))
+    // Nobody but the proxy writes to this file.
+    fn store_route_retention(&self, _: StoreRouteRetentionParams) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
     }
 
     fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.failed.cancelled())
-    }
-
-    // An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.
-    fn ping(&self) -> StoreFuture<'_, ()> {
-        self.call(Urgency::Ordinary, 0, |_, _| Ok(()))
-    }
-
-    fn remember_route_identities(
-        &self,
-        service: Arc<str>,
-        rules: Vec<RouteIdentity>,
-    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
-        self.call(Urgency::Ordinary, 0, move |db, _| statements::remember_route_identities(db, &service, &rules))
-    }
-
-    fn salts(&self) -> &dyn SaltStore {
-        self
-    }
-
-    fn service_reports(&self) -> &dyn ServiceReports {
-        self
-    }
-
-    fn admin(&self) -> &dyn AdminStore {
-        self
     }
 }
 
@@ -299,6 +256,7 @@ enum Urgency {
 }
 
 impl Sqlite {
+    /// `bytes` are those of a body: what a transaction writes is bounded.
     fn call<T: Send + 'static>(
         &self,
         urgency: Urgency,
@@ -357,7 +315,13 @@ mod tests {
     async fn a_lease_that_was_renewed_before_the_clock_was_set_back_does_not_outlive_the_next_ones() {
         static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
-        let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };
+        let settings = StoreSettings {
+            location: StoreLocation::Memory,
+            max_connections: 0,
+            timeout,
+            migrate: true,
+            encryption: Default::default(),
+        };
         let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
         let now = || UNIX_EPOCH + Duration::from_millis(SET_BACK.load(Ordering::SeqCst) as u64);
         let reserve_request = ReserveRequest { time_limit: timeout, ..reserve_request() };
@@ -366,15 +330,23 @@ mod tests {
         SET_BACK.fetch_sub(3_600_000, Ordering::SeqCst);
         let before = now() + Duration::from_secs(3_600);
         assert_eq!(
-            store.sweep(second, 10, before).await.unwrap(),
+            store.sweep(SweepParams { expiry: second, limit: 10, as_of: before }).await.unwrap(),
             [],
             "a caller that has not seen it judges nothing by it"
         );
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
-        assert_eq!(store.sweep(second, 10, now()).await.unwrap(), [], "its instance lives");
+        assert_eq!(
+            store.sweep(SweepParams { expiry: second, limit: 10, as_of: now() }).await.unwrap(),
+            [],
+            "its instance lives"
+        );
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
         SET_BACK.fetch_sub(1_001, Ordering::SeqCst);
-        assert_eq!(store.sweep(second, 10, now()).await.unwrap().len(), 1, "it has not renewed its lease since");
+        assert_eq!(
+            store.sweep(SweepParams { expiry: second, limit: 10, as_of: now() }).await.unwrap().len(),
+            1,
+            "it has not renewed its lease since"
+        );
     }
 
     #[tokio::test]
@@ -385,12 +357,15 @@ mod tests {
             max_connections: 0,
             timeout: Duration::from_secs(10),
             migrate: true,
+            encryption: Default::default(),
         };
         let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
         let reserve_request = reserve_request();
         store.reserve(reserve_request.clone()).await.unwrap();
-        let count =
-            async || store.list_in_flight(reserve_request.instance, Duration::from_secs(1)).await.unwrap().len();
+        let count = async || {
+            let params = ListInFlightParams { instance: reserve_request.instance, older_than: Duration::from_secs(1) };
+            store.list_in_flight(params).await.unwrap().len()
+        };
         assert_eq!(count().await, 0);
         SET_BACK.fetch_sub(1, Ordering::SeqCst);
         assert_eq!(count().await, 1);
@@ -399,11 +374,17 @@ mod tests {
     #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
         let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
-        let settings = StoreSettings { location: StoreLocation::Memory, max_connections: 0, timeout, migrate: true };
+        let settings = StoreSettings {
+            location: StoreLocation::Memory,
+            max_connections: 0,
+            timeout,
+            migrate: true,
+            encryption: Default::default(),
+        };
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
         let later_than_all = SystemTime::now();
-        let all = ReapScope { as_of: later_than_all, settled_since: UNIX_EPOCH };
+        let all = crate::store::ReapScope { as_of: later_than_all, settled_since: UNIX_EPOCH };
         let reserve_request = reserve_request();
         store.renew_lease(renewal(reserve_request.instance, second * 2)).await.unwrap();
         store.reserve(reserve_request.clone()).await.unwrap();
@@ -413,25 +394,31 @@ mod tests {
 
         // Past its deadline by less than a second; then by a second.
         later(1299);
-        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap(), []);
+        assert_eq!(store.sweep(SweepParams { expiry: second, limit: 10, as_of: later_than_all }).await.unwrap(), []);
         later(1);
-        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap().len(), 1);
+        assert_eq!(
+            store.sweep(SweepParams { expiry: second, limit: 10, as_of: later_than_all }).await.unwrap().len(),
+            1
+        );
 
         store.settle(Settlement::for_orphan(reserve_request.id, reserve_request.token, second)).await.unwrap();
         later(999);
         assert!(!store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10, all).await.unwrap().deleted, 0);
+        assert_eq!(store.reap(ReapParams { limit: 10, scope: all }).await.unwrap().deleted, 0);
         later(1);
         assert!(store.find(reserve_request.id).await.unwrap().unwrap().past_ttl);
-        assert_eq!(store.reap(10, all).await.unwrap().deleted, 1);
+        assert_eq!(store.reap(ReapParams { limit: 10, scope: all }).await.unwrap().deleted, 1);
 
         // The lease expires to the millisecond, too.
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
         let untroubled = ReserveRequest { time_limit: Duration::from_secs(60), ..reserve_request };
         store.reserve(untroubled).await.unwrap();
         later(999);
-        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap(), []);
+        assert_eq!(store.sweep(SweepParams { expiry: second, limit: 10, as_of: later_than_all }).await.unwrap(), []);
         later(1);
-        assert_eq!(store.sweep(second, 10, later_than_all).await.unwrap().len(), 1);
+        assert_eq!(
+            store.sweep(SweepParams { expiry: second, limit: 10, as_of: later_than_all }).await.unwrap().len(),
+            1
+        );
     }
 }

@@ -21,7 +21,7 @@ impl Task for DeferredReports {
         if !instance_lease.may_sweep() {
             return Ok(PassResult::Idle);
         }
-        let released = store.service_reports().apply_deferred(BATCH).await?;
+        let released = store.apply_deferred_reports(BATCH).await?;
         for id in &released {
             tracing::info!(record = %id, "the service reported that the attempt was not executed; the next request is the next attempt");
         }

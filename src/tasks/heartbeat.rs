@@ -93,7 +93,7 @@ impl Task for Heartbeat {
         };
         let renew = async { (store.renew_lease(renewal).await, BootInstant::now()) };
         let secrets = self.live.borrow().secrets.clone();
-        let check_salt = salts::check(&**store, &config.service, &secrets, salt);
+        let check_salt = salts::check(store, &config.service, &secrets, salt);
         let (has_changed, (renewed, ended), salt_found) = tokio::join!(check, renew, check_salt);
         if has_changed {
             return Ok(PassResult::Full);
@@ -101,7 +101,7 @@ impl Task for Heartbeat {
         let missed = |_: &StoreError| instance_lease.record_missed_renewal();
         let renewed = renewed.inspect_err(missed)?;
         let mut salt_found = salt_found.inspect_err(missed)?;
-        let restore_salt = || salts::restore(&**store, &config.service, &secrets, salt);
+        let restore_salt = || salts::restore(store, &config.service, &secrets, salt);
         if salt_found == SaltCheck::Lost && !instance_lease.may_start() {
             // A lease that was suspended, as by a failover, comes back only under a salt that others have too.
             self.was_salt_lost = true;

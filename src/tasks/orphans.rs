@@ -13,7 +13,7 @@ use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
 use crate::instance::boot_time::BootInstant;
 use crate::seeded_bug::SeededBug;
-use crate::store::{ReservedAttempt, SettleResult, StoreError};
+use crate::store::{ListInFlightParams, ReservedAttempt, SettleResult, StoreError};
 
 /// The task that settles orphaned attempts. There are two causes:
 ///
@@ -79,7 +79,8 @@ impl Task for OrphanedAttempts {
         let running = in_flight.registered_tokens();
         let has_no_age = SeededBug::OrphansWithoutAge.is_active();
         let age_min = if has_no_age { Duration::ZERO } else { config.store.timeout };
-        let reserved = store.list_in_flight(instance_lease.id(), age_min).await?;
+        let params = ListInFlightParams { instance: instance_lease.id(), older_than: age_min };
+        let reserved = store.list_in_flight(params).await?;
         // Release only reservations that two passes in a row found. Such a reservation is older than this pass's look at the
         // registry, so if it is not registered, its attempt never started.
         let found_before =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{PassResult, Task};
 use crate::instance::Instance;
-use crate::store::StoreError;
+use crate::store::{ReapParams, StoreError};
 
 /// The rows that one statement handles: few enough not to slow requests down.
 const BATCH: u32 = 500;
@@ -17,7 +17,8 @@ impl Task for Reaper {
     const NAME: &'static str = "reaper";
 
     async fn run_once(&mut self) -> Result<PassResult, StoreError> {
-        let reaped = self.0.store.reap(BATCH, self.0.store_clock.view().reap_scope()).await?;
+        let reaped =
+            self.0.store.reap(ReapParams { limit: BATCH, scope: self.0.store_clock.view().reap_scope() }).await?;
         self.0.observability.metrics.reaped.inc_by(reaped.deleted);
         Ok(if reaped.is_full_batch(BATCH) { PassResult::Full } else { PassResult::Idle })
     }

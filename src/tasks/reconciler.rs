@@ -13,7 +13,7 @@ use crate::domain::probe::{Probe, ProbeAnswer, ProbeFinding, ProbeSchedule, Prob
 use crate::domain::quantity::quantity;
 use crate::instance::Instance;
 use crate::instance::metrics::ReconcileResult;
-use crate::store::StoreError;
+use crate::store::{ClaimProbesParams, StoreError};
 use crate::telemetry::logs::error_causes;
 use crate::upstream::UpstreamClient;
 use crate::upstream::probe::{self, ProbePools, ProbeReply};
@@ -87,7 +87,9 @@ impl Task for Reconciler {
         }
         // A HashMap has another order each time, so no route always comes after one that fills every batch.
         let schedules = routes.iter().map(|(name, route)| schedule(name, route)).collect();
-        let probes = store.claim_probes(&config.service, schedules, PROBES_MAX, clock.as_of).await?;
+        let service = Arc::clone(&config.service);
+        let params = ClaimProbesParams { service, schedules, limit: PROBES_MAX, as_of: clock.as_of };
+        let probes = store.claim_probes(params).await?;
         let full = probes.len() == PROBES_MAX as usize;
         let mut work = JoinSet::new();
         for probe in probes {

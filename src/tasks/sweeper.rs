@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{PassResult, Task};
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::Instance;
-use crate::store::StoreError;
+use crate::store::{StoreError, SweepParams};
 
 /// The rows of one pass: few enough that their locks last some milliseconds at most.
 const BATCH: u32 = 500;
@@ -22,7 +22,8 @@ impl Task for Sweeper {
         if !instance_lease.may_sweep() || clock.has_jumped_lately() {
             return Ok(PassResult::Idle);
         }
-        let swept = store.sweep(instance_lease.expiry(), BATCH, clock.as_of).await?;
+        let params = SweepParams { expiry: instance_lease.expiry(), limit: BATCH, as_of: clock.as_of };
+        let swept = store.sweep(params).await?;
         observability.metrics.zombies.inc_by(swept.len() as u64);
         for key in &swept {
             observability.metrics.unknown.count(&key.route, UnknownCause::Crashed);

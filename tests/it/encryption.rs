@@ -1,5 +1,7 @@
 //! `store.encrypt`: a reader of the database sees no response, and every instance with the secret replays it.
 
+use serde_json::Value;
+
 use crate::harness::operator::{Operator, completed};
 use crate::harness::proxy::{Setup, fails};
 use crate::harness::{Answer, Request, Store, World, on_both_stores};
@@ -76,6 +78,33 @@ async fn a_response_that_is_copied_to_another_key_is_not_replayed(store: Store) 
     let refused = answers.iter().find(|answer| answer.status == 500).unwrap();
     assert_eq!(refused.outcome(), (500, "response-corrupt".to_owned()));
     assert_eq!(world.upstream.calls(), 2, "nothing is executed again");
+}
+
+on_both_stores!(one_response_for_several_keys_is_encrypted_for_each);
+async fn one_response_for_several_keys_is_encrypted_for_each(store: Store) {
+    let mut world = World::with(store, encrypting(OLD)).await;
+    let operator = Operator::of(&world.proxy);
+    let mut ids = Vec::new();
+    for key in ["k-1", "k-2", "k-3"] {
+        world.upstream.then(Answer::close());
+        assert_eq!(pay(&world, key).send().await.status, 502);
+        ids.push(operator.id(key).await);
+    }
+    let decision =
+        [("action", "resolve".into()), ("ids", ids.into()), ("expect", 3.into()), ("accept_risk", true.into())];
+    let mut body = completed(200, CANARY);
+    body.as_object_mut().unwrap().extend(decision.map(|(name, value): (&str, Value)| (name.to_owned(), value)));
+    let (status, reply) = operator.post("/api/v1/keys/actions", body).await;
+    assert_eq!((status, &reply["changed"]), (200, &3.into()), "{reply}");
+
+    assert_eq!(world.proxy.stop().await, Some(0));
+    let stored = world.store.responses().await;
+    assert!(stored.len() == 3 && stored[0] != stored[1] && stored[1] != stored[2] && stored[0] != stored[2]);
+    world.proxy = world.setup.start().await;
+    for key in ["k-1", "k-2", "k-3"] {
+        assert_eq!(pay(&world, key).send().await.text(), CANARY);
+    }
+    assert_eq!(world.upstream.calls(), 3);
 }
 
 on_both_stores!(a_store_that_was_not_encrypted_stays_readable);

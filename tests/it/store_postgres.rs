@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::response::StoredResponse;
-use oncegate::store::{self, ExpectedRecord, OpenError, Store, StoreSettings};
+use oncegate::store::{self, ExpectedRecord, OpenError, ReapParams, Store, StoreSettings, SweepParams, TakeOverParams};
 use tokio_postgres::Client;
 
 use crate::harness::postgres;
@@ -54,12 +54,17 @@ async fn batches_with_common_keys_do_not_deadlock() {
                 create trigger slow before insert or update on oncegate.keys for each row execute function slow()";
     client.batch_execute(slow).await.unwrap();
     let firsts: Vec<ReserveRequest> = (0..100).map(|i| new_reserve_request(&format!("k-{i}"))).collect();
-    let attempt = async |store: &dyn Store, first: &ReserveRequest| {
+    let attempt = async |store: &Store, first: &ReserveRequest| {
         let mine = next_attempt_request(first);
         let last = match store.reserve(mine.clone()).await.unwrap() {
             ReserveResult::Fresh(_) => mine,
             ReserveResult::Taken(record) => {
-                drop(store.take_over(mine.clone(), ExpectedRecord::from(&record)).await.unwrap());
+                drop(
+                    store
+                        .take_over(TakeOverParams { request: mine.clone(), from: ExpectedRecord::from(&record) })
+                        .await
+                        .unwrap(),
+                );
                 ReserveRequest { token: record.token, ..mine }
             }
         };
@@ -112,9 +117,9 @@ async fn connections_do_not_exceed_their_limit() {
             drop(store.find(reserve_request.id).await.unwrap());
             drop(store.settle(completion(reserve_request, b"")).await.unwrap());
             store.ping().await.unwrap();
-            store.sweep(DAY, 1, any_time()).await.unwrap();
-            store.reap(1, all_records()).await.unwrap();
-            store.admin().count_keys("shop".into()).await.unwrap();
+            store.sweep(SweepParams { expiry: DAY, limit: 1, as_of: any_time() }).await.unwrap();
+            store.reap(ReapParams { limit: 1, scope: all_records() }).await.unwrap();
+            store.count_keys("shop".into()).await.unwrap();
             store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
         }))
         .await;
@@ -181,7 +186,7 @@ async fn two_reservations_with_one_token_are_one_attempt() {
 async fn an_attempt_from_before_the_clock_was_set_back_is_listed_whatever_its_age() {
     let mut world = StoreFixture::postgres().await;
     world.reserve(&new_reserve_request("k")).await;
-    let count = async |world: &StoreFixture| world.store().list_in_flight(own_instance(), DAY).await.unwrap().len();
+    let count = async |world: &StoreFixture| world.list_in_flight(DAY).await.len();
     assert_eq!(count(&world).await, 0);
     world.execute_sql("update keys set reserved_at = reserved_at + interval '1 hour'").await.unwrap();
     assert_eq!(count(&world).await, 1);

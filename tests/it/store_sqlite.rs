@@ -10,8 +10,8 @@ use oncegate::store::{self, OpenError, StoreLocation, StoreSettings};
 use tempfile::TempDir;
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, any_time, completion, new_reserve_request, next_attempt_request, own_instance, renewal,
-    settlement, sqlite_settings, unwrap_lease,
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, settlement,
+    sqlite_settings, unwrap_lease,
 };
 
 fn path(settings: &StoreSettings) -> PathBuf {
@@ -69,9 +69,9 @@ async fn reopening_marks_attempts_in_flight_unknown() {
     let other = new_reserve_request("next");
     world.reserve(&other).await;
     // The first sweep also returns what the opening has made unknown, for the metrics and the log.
-    let swept = world.store().sweep(DAY, 100, any_time()).await.unwrap();
+    let swept = world.sweep(100).await;
     assert_eq!(swept.iter().map(|key| key.id).collect::<Vec<_>>(), [other.id, in_flight.id]);
-    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
+    assert_eq!(world.sweep(100).await, []);
     // A process that was taken for dead may still settle its attempt.
     world.settle(completion(&in_flight, b"")).await;
     world.reserve_taken(&next).await;

@@ -15,8 +15,8 @@ use oncegate::config::{self, Config, Environment, Overrides};
 use oncegate::gate::Gate;
 use oncegate::gate::client::ClientConnection;
 use oncegate::instance::Instance;
-use oncegate::store::Store;
-use oncegate::store::encrypted::{EncryptedStore, Encryption};
+use oncegate::store::encryption::Encryption;
+use oncegate::store::{Backend, Store};
 use oncegate::tls::Authorities;
 use oncegate::upstream::connection_slots::UpstreamSlots;
 use tokio::io::DuplexStream;
@@ -144,14 +144,14 @@ pub async fn run(
     number: usize,
     place: Place,
     config: Arc<Config>,
-    store: Arc<dyn Store>,
+    backend: Arc<dyn Backend>,
     network: Network,
     running: RunningInstance,
 ) {
-    let store = EncryptedStore::new(store, Encryption::from(&*config));
     let instance = loop {
+        let store = Store::new(Arc::clone(&backend), Encryption::from(&*config));
         let network = Arc::new(ProcessNetwork { network: network.clone(), process: number });
-        let instance = assemble(&config, &store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
+        let instance = assemble(&config, store, UpstreamSlots::new(64).in_network(network)).unwrap().instance;
         match join(&instance).await {
             Ok(_) => break instance,
             Err(error) => trace::record(format_args!("process {number} does not start: {error}")),

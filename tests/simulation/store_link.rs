@@ -7,25 +7,23 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
-use oncegate::domain::ids::{InstanceId, RecordId, Token};
-use oncegate::domain::key_holder::KeyHolder;
-use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use oncegate::domain::delivery::{EnqueueResult, PickUpRequest, PickUpResult};
+use oncegate::domain::ids::{InstanceId, RecordId};
+use oncegate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use oncegate::domain::record::Record;
-use oncegate::domain::scope::Scope;
-use oncegate::domain::service_report::{ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport};
-use oncegate::domain::state::StateKind;
-use oncegate::store::admin::{
-    AuditEntry, Cursor, DecisionResults, InstanceEntry, KeyCounts, KeyFilter, KeyPage, OperatorDecision, Target,
-};
+use oncegate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
+use oncegate::store::admin::{AuditEntry, DecisionResults, InstanceEntry, KeyCounts, KeyPage};
 use oncegate::store::{
-    AdminStore, ExpectedRecord, InlineDatabase, LeaseRenewal, PrimaryCheck, ReapScope, ReapedRows, RenewResult,
-    ReservedAttempt, RouteIdentity, SaltStore, ServiceReports, SettleResult, Store, StoreError, StoreFuture, SweptKey,
-    open_inline,
+    ApplyOperatorDecisionParams, Backend, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams,
+    EnqueueParams, ExtendDeadlineParams, FindReservationParams, GiveUpParams, InlineDatabase, LeaseRenewal,
+    ListAuditEntriesParams, ListInFlightParams, ListInstancesParams, ListKeysParams, ListSettledKeysParams,
+    MoveLiveKeysParams, PrimaryCheck, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, StoreError, StoreFuture,
+    StoreRouteRetentionParams, SweepParams, SweptKey, TakeOverParams, open_inline,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -49,14 +47,14 @@ fn store_clock() -> i64 {
 }
 
 /// Empty databases of earlier runs: a new one takes longer than many a run.
-static SPARE_DATABASES: Mutex<Vec<(Arc<dyn Store>, InlineDatabase)>> = Mutex::new(Vec::new());
+static SPARE_DATABASES: Mutex<Vec<(Arc<dyn Backend>, InlineDatabase)>> = Mutex::new(Vec::new());
 
 /// The server of the store. Cheap to clone.
 #[derive(Clone)]
 pub struct StoreServer(Arc<ServerState>);
 
 struct ServerState {
-    store: Arc<dyn Store>,
+    backend: Arc<dyn Backend>,
     database: InlineDatabase,
     calls: mpsc::UnboundedSender<ServerCall>,
     timeout: Duration,
@@ -106,11 +104,11 @@ impl StoreServer {
     pub fn new(timeout: Duration, faults: usize, leases: Arc<Leases>) -> (Self, impl Future<Output = ()> + Send) {
         CLOCK_AHEAD.set(0);
         let spare = SPARE_DATABASES.lock().unwrap().pop();
-        let (store, database) = spare.unwrap_or_else(|| open_inline(timeout, store_clock).unwrap());
+        let (backend, database) = spare.unwrap_or_else(|| open_inline(timeout, store_clock).unwrap());
         database.with_connection(|db| db.execute_batch("savepoint run").unwrap());
         let (calls, mut arriving) = mpsc::unbounded_channel::<ServerCall>();
         let server = Self(Arc::new(ServerState {
-            store,
+            backend,
             database,
             calls,
             timeout,
@@ -133,7 +131,7 @@ impl StoreServer {
     }
 
     /// A process's way to the store.
-    pub fn link(&self, process: usize, random: SeededRandom) -> Arc<dyn Store> {
+    pub fn link(&self, process: usize, random: SeededRandom) -> Arc<dyn Backend> {
         let known_failovers = AtomicUsize::new(self.0.announced_failovers.load(Ordering::SeqCst));
         Arc::new(StoreLink { server: Arc::clone(&self.0), process, random: Mutex::new(random), known_failovers })
     }
@@ -201,7 +199,7 @@ impl StoreServer {
 impl Drop for ServerState {
     fn drop(&mut self) {
         self.database.with_connection(|db| db.execute_batch("rollback to run; release run").unwrap());
-        SPARE_DATABASES.lock().unwrap().push((Arc::clone(&self.store), self.database.clone()));
+        SPARE_DATABASES.lock().unwrap().push((Arc::clone(&self.backend), self.database.clone()));
     }
 }
 
@@ -287,20 +285,48 @@ impl StoreLink {
     }
 }
 
-/// Forwards a call to the server's store.
+/// Forwards calls to the server's backend.
 macro_rules! forward {
-    ($self:ident, $name:ident($($argument:ident),*)) => {
-        $self.call(stringify!($name), move |server| Box::pin(async move { server.store.$name($($argument),*).await }))
+    ($($name:ident($($params:ident: $Params:ty)?) -> $Answer:ty;)+) => {
+        $(fn $name(&self $(, $params: $Params)?) -> StoreFuture<'_, $Answer> {
+            self.call(stringify!($name), move |server| {
+                Box::pin(async move { server.backend.$name($($params)?).await })
+            })
+        })+
     };
 }
 
-impl Store for StoreLink {
-    fn reserve(&self, reserve_request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
-        forward!(self, reserve(reserve_request))
-    }
-
-    fn take_over(&self, reserve_request: ReserveRequest, from: ExpectedRecord) -> StoreFuture<'_, ReserveResult> {
-        forward!(self, take_over(reserve_request, from))
+impl Backend for StoreLink {
+    forward! {
+        reserve(request: ReserveRequest) -> ReserveResult;
+        take_over(params: TakeOverParams) -> ReserveResult;
+        find(id: RecordId) -> Option<Record>;
+        extend_deadline(params: ExtendDeadlineParams) -> bool;
+        count_live_keys(params: CountLiveKeysParams) -> u32;
+        move_live_keys(params: MoveLiveKeysParams) -> u32;
+        enqueue(params: EnqueueParams) -> EnqueueResult;
+        pick_up(request: PickUpRequest) -> PickUpResult;
+        give_up(params: GiveUpParams) -> bool;
+        release_lease(instance: InstanceId) -> ();
+        list_in_flight(params: ListInFlightParams) -> Vec<ReservedAttempt>;
+        reap(params: ReapParams) -> ReapedRows;
+        ping() -> ();
+        claim_probes(params: ClaimProbesParams) -> Vec<Probe>;
+        apply_probe_finding(finding: ProbeFinding) -> bool;
+        list_settled_keys(params: ListSettledKeysParams) -> SettledKeyPage;
+        remember_route_identities(params: RememberRouteIdentitiesParams) -> Vec<RouteIdentity>;
+        store_route_retention(params: StoreRouteRetentionParams) -> ();
+        find_salt(service: Arc<str>) -> Option<Vec<u8>>;
+        replace_salt(params: ReplaceSaltParams) -> bool;
+        find_reservation(params: FindReservationParams) -> Option<ReservedKey>;
+        record_report(report: ServiceReport) -> ReportResult;
+        apply_deferred_reports(limit: u32) -> Vec<RecordId>;
+        list_keys(params: ListKeysParams) -> KeyPage;
+        apply_operator_decision(params: ApplyOperatorDecisionParams) -> DecisionResults;
+        list_audit_entries(params: ListAuditEntriesParams) -> Vec<AuditEntry>;
+        count_keys(service: Arc<str>) -> KeyCounts;
+        count_instances_behind(params: CountInstancesBehindParams) -> u64;
+        list_instances(params: ListInstancesParams) -> Vec<InstanceEntry>;
     }
 
     fn settle(&self, settlement: Settlement) -> StoreFuture<'_, SettleResult> {
@@ -312,35 +338,33 @@ impl Store for StoreLink {
         self.call(name, move |server| {
             Box::pin(async move {
                 let id = settlement.id;
-                let settled = server.store.settle(settlement).await;
+                let settled = server.backend.settle(settlement).await;
                 server.note_unknown(id);
                 settled
             })
         })
     }
 
-    fn find(&self, id: RecordId) -> StoreFuture<'_, Option<Record>> {
-        forward!(self, find(id))
-    }
-
-    fn count_live_keys(&self, holder: KeyHolder, limit: u32) -> StoreFuture<'_, u32> {
-        forward!(self, count_live_keys(holder, limit))
-    }
-
-    fn move_live_keys(&self, id: RecordId, scope: Scope, holder: KeyHolder) -> StoreFuture<'_, u32> {
-        forward!(self, move_live_keys(id, scope, holder))
-    }
-
     fn renew_lease(&self, renewal: LeaseRenewal) -> StoreFuture<'_, RenewResult> {
         let (process, expiry) = (self.process, u64::try_from(renewal.expiry.as_millis()).unwrap());
         let renewing = self.call("renew_lease", move |server| {
             Box::pin(async move {
-                let renewed = server.store.renew_lease(renewal).await;
+                let renewed = server.backend.renew_lease(renewal).await;
                 server.leases.renew(process, now() + expiry);
                 renewed
             })
         });
         Box::pin(async move { renewing.await.inspect(|_| self.server.clock_jumps.note_renewal(process)) })
+    }
+
+    fn sweep(&self, params: SweepParams) -> StoreFuture<'_, Vec<SweptKey>> {
+        self.call("sweep", move |server| {
+            Box::pin(async move {
+                let swept = server.backend.sweep(params).await;
+                swept.iter().flatten().for_each(|key| server.note_unknown(key.id));
+                swept
+            })
+        })
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
@@ -351,196 +375,5 @@ impl Store for StoreLink {
 
     fn has_changed_primary(&self) -> bool {
         self.known_failovers.load(Ordering::SeqCst) != self.server.announced_failovers.load(Ordering::SeqCst)
-    }
-
-    fn release_lease(&self, instance: InstanceId) -> StoreFuture<'_, ()> {
-        forward!(self, release_lease(instance))
-    }
-
-    fn sweep(&self, expiry: Duration, limit: u32, as_of: SystemTime) -> StoreFuture<'_, Vec<SweptKey>> {
-        self.call("sweep", move |server| {
-            Box::pin(async move {
-                let swept = server.store.sweep(expiry, limit, as_of).await;
-                swept.iter().flatten().for_each(|key| server.note_unknown(key.id));
-                swept
-            })
-        })
-    }
-
-    fn list_in_flight(&self, instance: InstanceId, older_than: Duration) -> StoreFuture<'_, Vec<ReservedAttempt>> {
-        forward!(self, list_in_flight(instance, older_than))
-    }
-
-    fn extend_deadline(&self, id: RecordId, token: Token, time_limit: Duration) -> StoreFuture<'_, bool> {
-        forward!(self, extend_deadline(id, token, time_limit))
-    }
-
-    fn reap(&self, limit: u32, scope: ReapScope) -> StoreFuture<'_, ReapedRows> {
-        forward!(self, reap(limit, scope))
-    }
-
-    fn claim_probes(
-        &self,
-        service: &Arc<str>,
-        schedules: Vec<ProbeSchedule>,
-        limit: u32,
-        as_of: SystemTime,
-    ) -> StoreFuture<'_, Vec<Probe>> {
-        let service = Arc::clone(service);
-        self.call("claim_probes", move |server| {
-            Box::pin(async move { server.store.claim_probes(&service, schedules, limit, as_of).await })
-        })
-    }
-
-    fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
-        forward!(self, apply_probe_finding(finding))
-    }
-
-    fn list_settled_keys(
-        &self,
-        service: &Arc<str>,
-        routes: Vec<Arc<str>>,
-        since: Duration,
-        after: Option<RecordId>,
-        limit: u32,
-    ) -> StoreFuture<'_, SettledKeyPage> {
-        let service = Arc::clone(service);
-        self.call("list_settled_keys", move |server| {
-            Box::pin(async move { server.store.list_settled_keys(&service, routes, since, after, limit).await })
-        })
-    }
-
-    fn enqueue(&self, order: EnqueueRequest, from: Option<ExpectedRecord>) -> StoreFuture<'_, EnqueueResult> {
-        forward!(self, enqueue(order, from))
-    }
-
-    fn pick_up(&self, order: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
-        forward!(self, pick_up(order))
-    }
-
-    fn give_up(&self, id: RecordId, token: Token, states: &'static [StateKind], note: String) -> StoreFuture<'_, bool> {
-        forward!(self, give_up(id, token, states, note))
-    }
-
-    fn failed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn ping(&self) -> StoreFuture<'_, ()> {
-        forward!(self, ping())
-    }
-
-    fn remember_route_identities(
-        &self,
-        service: Arc<str>,
-        rules: Vec<RouteIdentity>,
-    ) -> StoreFuture<'_, Vec<RouteIdentity>> {
-        forward!(self, remember_route_identities(service, rules))
-    }
-
-    fn salts(&self) -> &dyn SaltStore {
-        self
-    }
-
-    fn service_reports(&self) -> &dyn ServiceReports {
-        self
-    }
-
-    fn admin(&self) -> &dyn AdminStore {
-        self
-    }
-}
-
-impl SaltStore for StoreLink {
-    fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>> {
-        self.call("find_salt", move |server| Box::pin(async move { server.store.salts().find_salt(service).await }))
-    }
-
-    fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool> {
-        self.call("replace_salt", move |server| {
-            Box::pin(async move { server.store.salts().replace_salt(service, from, to).await })
-        })
-    }
-}
-
-impl ServiceReports for StoreLink {
-    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
-        self.call("find_reservation", move |server| {
-            Box::pin(async move { server.store.service_reports().find_reservation(service, handle).await })
-        })
-    }
-
-    fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
-        self.call("record_report", move |server| {
-            Box::pin(async move { server.store.service_reports().record_report(report).await })
-        })
-    }
-
-    fn apply_deferred(&self, limit: u32) -> StoreFuture<'_, Vec<RecordId>> {
-        self.call("apply_deferred", move |server| {
-            Box::pin(async move { server.store.service_reports().apply_deferred(limit).await })
-        })
-    }
-
-    fn store_route_retention(&self, service: Arc<str>, terms: Vec<RouteRetention>) -> StoreFuture<'_, ()> {
-        self.call("store_route_retention", move |server| {
-            Box::pin(async move { server.store.service_reports().store_route_retention(service, terms).await })
-        })
-    }
-}
-
-impl AdminStore for StoreLink {
-    fn list_keys(
-        &self,
-        service: Arc<str>,
-        filter: KeyFilter,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> StoreFuture<'_, KeyPage> {
-        self.call("list_keys", move |server| {
-            Box::pin(async move { server.store.admin().list_keys(service, filter, after, limit).await })
-        })
-    }
-
-    fn apply_operator_decision(
-        &self,
-        service: Arc<str>,
-        decision: Arc<OperatorDecision>,
-        targets: Vec<Target>,
-        as_of: Option<SystemTime>,
-    ) -> StoreFuture<'_, DecisionResults> {
-        self.call("apply_operator_decision", move |server| {
-            Box::pin(
-                async move { server.store.admin().apply_operator_decision(service, decision, targets, as_of).await },
-            )
-        })
-    }
-
-    fn list_audit_entries(
-        &self,
-        service: Arc<str>,
-        of: Option<RecordId>,
-        before: Option<i64>,
-        limit: u32,
-    ) -> StoreFuture<'_, Vec<AuditEntry>> {
-        self.call("list_audit_entries", move |server| {
-            Box::pin(async move { server.store.admin().list_audit_entries(service, of, before, limit).await })
-        })
-    }
-
-    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts> {
-        self.call("count_keys", move |server| Box::pin(async move { server.store.admin().count_keys(service).await }))
-    }
-
-    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
-        self.call("count_instances_behind", move |server| {
-            Box::pin(async move { server.store.admin().count_instances_behind(service, purges).await })
-        })
-    }
-
-    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
-        self.call("list_instances", move |server| {
-            Box::pin(async move { server.store.admin().list_instances(service, limit).await })
-        })
     }
 }

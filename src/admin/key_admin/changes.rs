@@ -12,10 +12,10 @@ use super::typed_response::check_response;
 use crate::domain::execution_risk::{ActionKind, ActionRisk, RecordSummary, RetryRule};
 use crate::domain::state::StateKind;
 use crate::instance::quiet_time;
-use crate::store::StoreError;
 use crate::store::admin::{
-    self, DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
+    DECISIONS_MAX, DecisionResult, DecisionResults, KeyEntry, KeyFilter, OperatorAction, OperatorDecision, Target,
 };
+use crate::store::{ApplyOperatorDecisionParams, StoreError};
 
 /// The number of keys that one request changes, at most: some minutes of work for the store.
 const KEYS_MAX: usize = 100_000;
@@ -94,7 +94,16 @@ impl KeyAdminSnapshot<'_> {
         // A decision that does not need a quiet attempt never looks at this time.
         let quiet_after = retry_rule.map_or(Duration::MAX, |rule| rule.quiet_after);
         let risk = self.risk(entry, decision.change.kind());
-        let target = Target { id: entry.id, token: entry.token, state: entry.state, risk, ttl, remember, quiet_after };
+        let target = Target {
+            id: entry.id,
+            token: entry.token,
+            state: entry.state,
+            risk,
+            ttl,
+            remember,
+            quiet_after,
+            sealed_response: None,
+        };
         let must_be_quiet = decision.requires_quiet(&target);
         if must_be_quiet && retry_rule.is_none() {
             return Err(ApiProblem::unknown_route(&entry.route));
@@ -195,8 +204,8 @@ impl KeyAdminSnapshot<'_> {
         decision: &Arc<OperatorDecision>,
         targets: Vec<Target>,
     ) -> Result<DecisionResults, StoreError> {
-        let admin_store = self.store.admin();
-        admin_store.apply_operator_decision(self.service(), Arc::clone(decision), targets, self.as_of).await
+        let (service, decision, as_of) = (self.service(), Arc::clone(decision), self.as_of);
+        self.store.apply_operator_decision(ApplyOperatorDecisionParams { service, decision, targets, as_of }).await
     }
 
     async fn find_targets_by_id(
@@ -244,7 +253,7 @@ impl KeyAdminSnapshot<'_> {
             let filter = KeyFilter { state, ..filter.clone() };
             let mut after = None;
             loop {
-                let page = self.store.admin().list_keys(self.service(), filter.clone(), after, PAGE).await?;
+                let page = self.store.list_keys(self.key_page(filter.clone(), after, PAGE)).await?;
                 let fits = |entry: &&KeyEntry| filter.state.is_some() || action.is_for(entry.state);
                 for entry in page.entries.iter().filter(fits) {
                     match self.target(entry, decision) {
@@ -269,8 +278,7 @@ impl KeyAdminSnapshot<'_> {
     /// where nothing was purged.
     async fn wait_until_forgotten(&self, purges: Option<u64>) -> Result<Option<u64>, ApiProblem> {
         let Some(purges) = purges else { return Ok(None) };
-        let behind =
-            admin::wait_until_forgotten(self.store.admin(), self.service(), purges, self.config.store.expiry).await?;
+        let behind = self.store.wait_until_forgotten(self.service(), purges, self.config.store.expiry).await?;
         Ok(Some(behind))
     }
 }

@@ -12,8 +12,8 @@ use super::problem::ApiProblem;
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::record::Record;
 use crate::domain::state::KeyState;
-use crate::store::StoreError;
 use crate::store::admin::{InstanceEntry, KeyEntry, KeyFilter};
+use crate::store::{ListAuditEntriesParams, ListInstancesParams, StoreError};
 
 /// The time after which a list with few keys, and a place to go on from, is returned.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl KeyAdminSnapshot<'_> {
         let mut keys = Vec::new();
         loop {
             let left = limit - u32::try_from(keys.len()).unwrap_or(limit);
-            let page = self.store.admin().list_keys(self.service(), filter.clone(), after, left).await?;
+            let page = self.store.list_keys(self.key_page(filter.clone(), after, left)).await?;
             keys.extend(page.entries);
             after = page.next;
             if after.is_none() || keys.len() >= limit as usize || begun.elapsed() >= SEARCH_MAX {
@@ -67,8 +67,9 @@ impl KeyAdminSnapshot<'_> {
         let recovery_point = record.as_ref().and_then(|record| record.recovery_point.clone());
         let response = record.filter(|record| record.token == entry.token).and_then(summarize_response);
         let response = corrupt.or(response);
-        let audit =
-            self.store.admin().list_audit_entries(self.service(), Some(entry.id), None, AUDIT_ENTRIES_MAX).await?;
+        let (service, id) = (self.service(), Some(entry.id));
+        let params = ListAuditEntriesParams { service, id, before: None, limit: AUDIT_ENTRIES_MAX };
+        let audit = self.store.list_audit_entries(params).await?;
         let is_quiet = self.is_quiet(&entry);
         let counts = |risk: &ActionRisk| !(*risk == ActionRisk::AttemptRunning && is_quiet);
         let risk = |action| Some((action, self.risk(&entry, action).filter(counts)?));
@@ -79,7 +80,7 @@ impl KeyAdminSnapshot<'_> {
     /// Returns the one key that an id, or the beginning of one, names.
     pub(super) async fn find_entry(&self, id: &str) -> Result<KeyEntry, ApiProblem> {
         let filter = KeyFilter { ids: params::parse_id_prefix(id)?, ..KeyFilter::default() };
-        let mut page = self.store.admin().list_keys(self.service(), filter, None, 2).await?;
+        let mut page = self.store.list_keys(self.key_page(filter, None, 2)).await?;
         match (page.entries.pop(), page.entries.pop()) {
             (Some(entry), None) => Ok(entry),
             (None, _) => Err(ApiProblem::no_such_key()),
@@ -92,7 +93,7 @@ impl KeyAdminSnapshot<'_> {
     /// # Errors
     /// [`ApiProblem`], where the store fails.
     pub async fn count_keys(&self) -> Result<KeyStats, ApiProblem> {
-        let counts = self.store.admin().count_keys(self.service()).await?;
+        let counts = self.store.count_keys(self.service()).await?;
         let without_route = counts.list_without_route(|name| self.config.has_route(name));
         Ok(KeyStats { service: self.service(), counts, without_route, instance: None })
     }
@@ -102,7 +103,8 @@ impl KeyAdminSnapshot<'_> {
     /// # Errors
     /// [`ApiProblem`], where the store fails.
     pub async fn list_instances(&self) -> Result<Vec<InstanceEntry>, ApiProblem> {
-        Ok(self.store.admin().list_instances(self.service(), INSTANCES_MAX).await?)
+        let params = ListInstancesParams { service: self.service(), limit: INSTANCES_MAX };
+        Ok(self.store.list_instances(params).await?)
     }
 
     /// Lists entries of the audit log, the latest first.
@@ -111,7 +113,8 @@ impl KeyAdminSnapshot<'_> {
     /// [`ApiProblem`], where the store fails.
     pub async fn list_audit(&self, query: AuditQuery) -> Result<AuditLog, ApiProblem> {
         let AuditQuery { id, before, limit } = query;
-        let entries = self.store.admin().list_audit_entries(self.service(), id, before, limit).await?;
+        let params = ListAuditEntriesParams { service: self.service(), id, before, limit };
+        let entries = self.store.list_audit_entries(params).await?;
         let is_full = entries.len() >= limit as usize;
         let next = entries.last().filter(|_| is_full).map(|entry| entry.seq);
         Ok(AuditLog { entries, next })

@@ -46,12 +46,12 @@ struct InstanceView {
 
 impl LoadView {
     fn new(instance: &Instance) -> Self {
-        let Instance { observability, in_flight, breaker, instance_lease, bypassed, .. } = instance;
+        let Instance { observability, in_flight, store, instance_lease, bypassed, .. } = instance;
         Self {
             connections: observability.metrics.connections.get(),
             in_flight: in_flight.count(),
             held_bodies: instance.held_bytes().div_ceil(1024),
-            is_breaker_open: breaker.health().is_open,
+            is_breaker_open: store.health().is_open,
             is_lease_held: instance_lease.may_start(),
             bypassed: bypassed.load(Ordering::Relaxed),
         }

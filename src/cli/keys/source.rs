@@ -18,7 +18,6 @@ use crate::app::StartError;
 use crate::cli::CommandError;
 use crate::cli::client::{ConnectError, Connected};
 use crate::config::StoreLocation;
-use crate::store::encrypted::{EncryptedStore, Encryption};
 use crate::store::{self, OpenError, StoreSettings, salts};
 
 /// The time for a response: changes of many keys take long, and a purge waits for a lease.
@@ -62,7 +61,7 @@ impl KeyAdminSource {
         }
         require_file(&location)?;
         // Nor may it change a schema that an older instance uses.
-        let settings = StoreSettings { migrate: false, ..StoreSettings::from(&config.store) };
+        let settings = StoreSettings { migrate: false, ..StoreSettings::from(&config) };
         let store = store::open(&settings).await.map_err(|error| {
             if let OpenError::InUse { .. } = error {
                 eprintln!("oncegate: no instance answers at {silent}; say with --admin where it is");
@@ -71,10 +70,9 @@ impl KeyAdminSource {
         })?;
         if config.store.encrypt {
             // No instance could replay a response that is encrypted under another secret than theirs.
-            let checked = salts::check_current(&*store, &config.service, &config.secrets).await;
+            let checked = salts::check_current(&store, &config.service, &config.secrets).await;
             checked.map_err(|error| CommandError::Failure(StartError::Salt(error)))?;
         }
-        let store = EncryptedStore::new(store, Encryption::from(&config));
         let (_, config) = watch::channel(Arc::new(config));
         Ok(Self::Store(Box::new(KeyAdmin::new(store, config, None)), location))
     }

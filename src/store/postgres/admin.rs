@@ -8,21 +8,25 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::client::Parameter;
+use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::lookups::AWAIT_DURABILITY;
-use super::retry::{RetryBudget, retry_until_known};
+use super::retry::RetryBudget;
 use super::upkeep::{column, query};
 use super::{Postgres, bounded};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
-use crate::store::StoreFuture;
 use crate::store::admin::{
-    AdminStore, AuditEntry, COUNTED_MAX, CurrentRow, Cursor, DecisionResult, DecisionResults, InstanceEntry, KeyCounts,
-    KeyEntry, KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow,
-    RawInstanceEntry, RawKeyCount, RawKeyEntry, SCAN_ROWS_MAX, Target,
+    AuditEntry, COUNTED_MAX, CurrentRow, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyEntry, KeyPage,
+    ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawInstanceEntry, RawKeyCount,
+    RawKeyEntry, SCAN_ROWS_MAX, Target,
 };
 use crate::store::row::{millis, since_1970_ms};
+use crate::store::{
+    ApplyOperatorDecisionParams, CountInstancesBehindParams, ListAuditEntriesParams, ListInstancesParams,
+    ListKeysParams, StoreError,
+};
 
 const APPLY_OPERATOR_DECISION: &str = durable!("apply_operator_decision");
 const COUNT_INSTANCES_BEHIND: &str = include_str!("sql/count_instances_behind.sql");
@@ -37,177 +41,153 @@ const PURGE_COUNT: &str = include_str!("sql/purge_count.sql");
 const COUNT_SETTLED_KEYS: &str = include_str!("sql/count_settled_keys.sql");
 const COUNT_UNSETTLED_KEYS: &str = include_str!("sql/count_unsettled_keys.sql");
 
-impl AdminStore for Postgres {
-    fn list_keys(
-        &self,
-        service: Arc<str>,
-        filter: KeyFilter,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> StoreFuture<'_, KeyPage> {
-        let deadline = self.deadline();
-        let filter = Arc::new(filter);
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            self.list_keys_once(Arc::clone(&service), Arc::clone(&filter), after, limit, deadline)
-        }))
-    }
+pub(super) async fn list_audit_entries(
+    pool: &PgPool,
+    params: Arc<ListAuditEntriesParams>,
+    deadline: Instant,
+) -> Result<Vec<AuditEntry>, PgFailure> {
+    let ListAuditEntriesParams { service, id, before, limit } = &*params;
+    let id = id.as_ref().map(|id| id.as_bytes().as_slice());
+    let parameters: [Parameter<'_>; 4] = [
+        (/* service */ &&**service, Type::TEXT),
+        (/* id */ &id, Type::BYTEA),
+        (/* before */ before, Type::INT8),
+        (/* limit */ &i64::from(*limit), Type::INT8),
+    ];
+    bounded::query(pool, deadline, LIST_AUDIT_ENTRIES, &parameters).await?.iter().map(read_audit_entry).collect()
+}
 
-    fn apply_operator_decision(
-        &self,
-        service: Arc<str>,
-        decision: Arc<OperatorDecision>,
-        targets: Vec<Target>,
-        as_of: Option<SystemTime>,
-    ) -> StoreFuture<'_, DecisionResults> {
-        let deadline = self.deadline();
-        let targets = Arc::new(targets);
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |in_doubt| {
-            self.apply_operator_decision_once(
-                Arc::clone(&service),
-                Arc::clone(&decision),
-                Arc::clone(&targets),
-                as_of,
-                in_doubt,
-                deadline,
-            )
-        }))
-    }
+pub(super) async fn count_instances_behind(
+    pool: &PgPool,
+    params: Arc<CountInstancesBehindParams>,
+    deadline: Instant,
+) -> Result<u64, PgFailure> {
+    let purges = i64::try_from(params.purges).unwrap_or(i64::MAX);
+    let parameters: [Parameter<'_>; 2] =
+        [(/* service */ &&*params.service, Type::TEXT), (/* purges */ &purges, Type::INT8)];
+    let rows = query(pool, deadline, COUNT_INSTANCES_BEHIND, &parameters).await?;
+    let behind = rows.first().map(|row| row.try_get::<_, i64>("behind").map_err(column)).transpose()?;
+    Ok(behind.unwrap_or(0).unsigned_abs())
+}
 
-    fn list_audit_entries(
-        &self,
-        service: Arc<str>,
-        of: Option<RecordId>,
-        before: Option<i64>,
-        limit: u32,
-    ) -> StoreFuture<'_, Vec<AuditEntry>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            let service = Arc::clone(&service);
-            async move {
-                let id = of.as_ref().map(|id| id.as_bytes().as_slice());
-                let parameters: [Parameter<'_>; 4] = [
-                    (/* service */ &&*service, Type::TEXT),
-                    (/* id */ &id, Type::BYTEA),
-                    (/* before */ &before, Type::INT8),
-                    (/* limit */ &i64::from(limit), Type::INT8),
-                ];
-                bounded::query(&self.admin_reads, deadline, LIST_AUDIT_ENTRIES, &parameters)
-                    .await?
-                    .iter()
-                    .map(read_audit_entry)
-                    .collect()
-            }
-        }))
-    }
+pub(super) async fn list_instances(
+    pool: &PgPool,
+    params: Arc<ListInstancesParams>,
+    deadline: Instant,
+) -> Result<Vec<InstanceEntry>, PgFailure> {
+    let parameters: [Parameter<'_>; 2] =
+        [(/* service */ &&*params.service, Type::TEXT), (/* limit */ &i64::from(params.limit), Type::INT8)];
+    bounded::query(pool, deadline, LIST_INSTANCES, &parameters).await?.iter().map(read_instance).collect()
+}
 
-    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            self.count_keys_once(Arc::clone(&service), deadline)
-        }))
+pub(super) async fn list_keys(
+    pool: &PgPool,
+    params: Arc<ListKeysParams>,
+    deadline: Instant,
+) -> Result<KeyPage, PgFailure> {
+    let ListKeysParams { service, filter, after, limit } = &*params;
+    let (service, limit) = (&**service, *limit);
+    let from = after.map_or_else(Vec::new, |cursor| cursor.next_id());
+    let (low, high) = (&filter.ids.low, &filter.ids.high);
+    let (scope_low, scope_high) = (filter.scope.as_ref().map(|s| &s.low), filter.scope.as_ref().map(|s| &s.high));
+    let state = filter.state.map(StateKind::name);
+    let older_than_ms = filter.older_than.map(millis);
+    let ticks = after.map_or(0, |cursor| cursor.ticks);
+    let (scan_limit, at_most) = (i64::from(SCAN_ROWS_MAX), i64::from(limit));
+    let mut parameters: Vec<Parameter<'_>> = vec![
+        (/* service */ &service, Type::TEXT),
+        (/* from */ &from, Type::BYTEA),
+        (/* low */ low, Type::BYTEA),
+        (/* high */ high, Type::BYTEA),
+        (/* state */ &state, Type::TEXT),
+        (/* scope_low */ &scope_low, Type::BYTEA),
+        (/* scope_high */ &scope_high, Type::BYTEA),
+        (/* route */ &filter.route, Type::TEXT),
+        (/* key */ &filter.key, Type::BYTEA),
+        (/* older_than_ms */ &older_than_ms, Type::INT8),
+    ];
+    let order = filter.order();
+    let sql = match order {
+        ListOrder::Age => LIST_KEYS_BY_AGE,
+        ListOrder::Id => LIST_KEYS,
+        ListOrder::Running => LIST_KEYS_IN_FLIGHT,
+    };
+    match order {
+        ListOrder::Age => parameters.push((/* ticks */ &ticks, Type::INT8)),
+        ListOrder::Id => parameters.push((/* scan_limit */ &scan_limit, Type::INT8)),
+        ListOrder::Running => {}
     }
+    parameters.push((/* limit */ &at_most, Type::INT8));
+    let rows = bounded::query(pool, deadline, sql, &parameters).await?;
+    if order != ListOrder::Id {
+        let entries = rows.iter().map(read_key_entry).collect::<Result<_, _>>()?;
+        return Ok(KeyPage::from_index(entries, limit, order));
+    }
+    let (scanned, last) = read_scan_end(&rows)?;
+    let there = |row: &&Row| row.try_get::<_, Option<&[u8]>>("id").is_ok_and(|id| id.is_some());
+    let entries = rows.iter().filter(there).map(read_key_entry).collect::<Result<_, _>>()?;
+    Ok(KeyPage::from_scan(entries, limit, scanned, last))
+}
 
-    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
-        let deadline = self.deadline();
-        let purges = i64::try_from(purges).unwrap_or(i64::MAX);
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            let service = Arc::clone(&service);
-            async move {
-                let parameters: [Parameter<'_>; 2] =
-                    [(/* service */ &&*service, Type::TEXT), (/* purges */ &purges, Type::INT8)];
-                let rows = query(&self.upkeep, deadline, COUNT_INSTANCES_BEHIND, &parameters).await?;
-                let behind = rows.first().map(|row| row.try_get::<_, i64>("behind").map_err(column)).transpose()?;
-                Ok(behind.unwrap_or(0).unsigned_abs())
-            }
-        }))
-    }
-
-    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            let service = Arc::clone(&service);
-            async move {
-                let parameters: [Parameter<'_>; 2] =
-                    [(/* service */ &&*service, Type::TEXT), (/* limit */ &i64::from(limit), Type::INT8)];
-                let rows = bounded::query(&self.admin_reads, deadline, LIST_INSTANCES, &parameters).await?;
-                rows.iter().map(read_instance).collect()
-            }
-        }))
-    }
+pub(super) async fn count_keys(
+    pool: &PgPool,
+    service: Arc<Arc<str>>,
+    deadline: Instant,
+) -> Result<KeyCounts, PgFailure> {
+    let (counted, scan_limit) = (i64::from(COUNTED_MAX), i64::from(SCAN_ROWS_MAX));
+    let parameters: [Parameter<'_>; 2] = [(/* service */ &&**service, Type::TEXT), (/* limit */ &counted, Type::INT8)];
+    let unsettled = bounded::query(pool, deadline, COUNT_UNSETTLED_KEYS, &parameters).await?;
+    let parameters: [Parameter<'_>; 2] =
+        [(/* service */ &&**service, Type::TEXT), (/* scan_limit */ &scan_limit, Type::INT8)];
+    let settled = bounded::query(pool, deadline, COUNT_SETTLED_KEYS, &parameters).await?;
+    let (sampled, last) = read_scan_end(&settled)?;
+    let there = |row: &&Row| row.try_get::<_, Option<&str>>("route").is_ok_and(|route| route.is_some());
+    let unsettled = unsettled.iter().map(read_count).collect::<Result<_, _>>()?;
+    let settled = settled.iter().filter(there).map(read_count).collect::<Result<_, _>>()?;
+    Ok(KeyCounts::from_rows(unsettled, settled, sampled.unsigned_abs(), last))
 }
 
 impl Postgres {
-    async fn list_keys_once(
+    /// Applies a decision in one statement, or in one for each target with an encrypted response of its own.
+    pub(super) async fn apply_decision(
         &self,
-        service: Arc<str>,
-        filter: Arc<KeyFilter>,
-        after: Option<Cursor>,
-        limit: u32,
-        deadline: Instant,
-    ) -> Result<KeyPage, PgFailure> {
-        let service = &*service;
-        let from = after.map_or_else(Vec::new, |cursor| cursor.next_id());
-        let (low, high) = (&filter.ids.low, &filter.ids.high);
-        let (scope_low, scope_high) = (filter.scope.as_ref().map(|s| &s.low), filter.scope.as_ref().map(|s| &s.high));
-        let state = filter.state.map(StateKind::name);
-        let older_than_ms = filter.older_than.map(millis);
-        let ticks = after.map_or(0, |cursor| cursor.ticks);
-        let (scan_limit, at_most) = (i64::from(SCAN_ROWS_MAX), i64::from(limit));
-        let mut parameters: Vec<Parameter<'_>> = vec![
-            (/* service */ &service, Type::TEXT),
-            (/* from */ &from, Type::BYTEA),
-            (/* low */ low, Type::BYTEA),
-            (/* high */ high, Type::BYTEA),
-            (/* state */ &state, Type::TEXT),
-            (/* scope_low */ &scope_low, Type::BYTEA),
-            (/* scope_high */ &scope_high, Type::BYTEA),
-            (/* route */ &filter.route, Type::TEXT),
-            (/* key */ &filter.key, Type::BYTEA),
-            (/* older_than_ms */ &older_than_ms, Type::INT8),
-        ];
-        let order = filter.order();
-        let sql = match order {
-            ListOrder::Age => LIST_KEYS_BY_AGE,
-            ListOrder::Id => LIST_KEYS,
-            ListOrder::Running => LIST_KEYS_IN_FLIGHT,
-        };
-        match order {
-            ListOrder::Age => parameters.push((/* ticks */ &ticks, Type::INT8)),
-            ListOrder::Id => parameters.push((/* scan_limit */ &scan_limit, Type::INT8)),
-            ListOrder::Running => {}
+        params: ApplyOperatorDecisionParams,
+    ) -> Result<DecisionResults, StoreError> {
+        let ApplyOperatorDecisionParams { service, decision, targets, as_of } = params;
+        let is_sealed = targets.iter().any(|target| target.sealed_response.is_some());
+        let mut results = DecisionResults::default();
+        for targets in targets.chunks(if is_sealed { 1 } else { targets.len().max(1) }) {
+            let (service, decision, targets) = (service.clone(), decision.clone(), targets.to_vec());
+            let params = ApplyOperatorDecisionParams { service, decision, targets, as_of };
+            let applied = self.retry(RetryBudget::InDoubt, params, |params, in_doubt, deadline| {
+                self.apply_operator_decision_once(params, in_doubt, deadline)
+            });
+            let DecisionResults { verdicts, queued, purges } = applied.await?;
+            results.verdicts.extend(verdicts);
+            results.queued.extend(queued);
+            results.purges = purges.or(results.purges);
         }
-        parameters.push((/* limit */ &at_most, Type::INT8));
-        let rows = bounded::query(&self.admin_reads, deadline, sql, &parameters).await?;
-        if order != ListOrder::Id {
-            let entries = rows.iter().map(read_key_entry).collect::<Result<_, _>>()?;
-            return Ok(KeyPage::from_index(entries, limit, order));
-        }
-        let (scanned, last) = read_scan_end(&rows)?;
-        let there = |row: &&Row| row.try_get::<_, Option<&[u8]>>("id").is_ok_and(|id| id.is_some());
-        let entries = rows.iter().filter(there).map(read_key_entry).collect::<Result<_, _>>()?;
-        Ok(KeyPage::from_scan(entries, limit, scanned, last))
+        Ok(results)
     }
 
     async fn apply_operator_decision_once(
         &self,
-        service: Arc<str>,
-        decision: Arc<OperatorDecision>,
-        targets: Arc<Vec<Target>>,
-        as_of: Option<SystemTime>,
+        params: Arc<ApplyOperatorDecisionParams>,
         in_doubt: bool,
         deadline: Instant,
     ) -> Result<DecisionResults, PgFailure> {
+        let ApplyOperatorDecisionParams { service, decision, targets, as_of } = &*params;
         let fit: Vec<&Target> = targets.iter().filter(|target| decision.is_allowed(target)).collect();
         let DecidedRows { ids: done, mut queued, mut purges } = match decision.change {
-            OperatorAction::Purge => self.purge(&service, &decision, &fit, deadline).await?,
-            _ => self.apply_changes(&service, &decision, &fit, as_of, deadline).await?,
+            OperatorAction::Purge => self.purge(service, decision, &fit, deadline).await?,
+            _ => self.apply_changes(service, decision, &fit, *as_of, deadline).await?,
         };
         let missed: Vec<&Target> = fit.into_iter().filter(|target| !done.contains(&target.id)).collect();
-        let current_rows = self.find_current_rows(&service, &missed, in_doubt, deadline).await?;
+        let current_rows = self.find_current_rows(service, &missed, in_doubt, deadline).await?;
         let verdict = |target: &Target| match current_rows.iter().find(|row| row.id == target.id) {
             _ if !decision.is_allowed(target) => DecisionResult::Unfit,
             _ if done.contains(&target.id) => DecisionResult::Done,
-            Some(row) => row.verdict(target, &decision, in_doubt),
+            Some(row) => row.verdict(target, decision, in_doubt),
             None => DecisionResult::Gone,
         };
         let verdicts: Vec<_> = targets.iter().map(verdict).collect();
@@ -232,12 +212,8 @@ impl Postgres {
             return Ok(DecidedRows::default());
         }
         let (ids, tokens, states) = target_columns(targets);
-        let response = match &decision.change {
-            OperatorAction::Complete(response) => Some(response),
-            OperatorAction::NotExecuted | OperatorAction::Purge | OperatorAction::Release | OperatorAction::Requeue => {
-                None
-            }
-        };
+        // The same for each: a target with a response of its own is alone.
+        let response = targets.first().and_then(|target| decision.response(target));
         let state = decision.change.resulting_state_name();
         let forgets = !matches!(decision.change, OperatorAction::Requeue);
         let ttls: Vec<_> = targets.iter().map(|target| forgets.then(|| millis(target.ttl))).collect();
@@ -332,21 +308,6 @@ impl Postgres {
             query(&self.upkeep, deadline, AWAIT_DURABILITY, &[]).await?;
         }
         rows.iter().map(|row| Ok(raw(row).map_err(column)?.decode()?)).collect()
-    }
-
-    async fn count_keys_once(&self, service: Arc<str>, deadline: Instant) -> Result<KeyCounts, PgFailure> {
-        let (counted, scan_limit) = (i64::from(COUNTED_MAX), i64::from(SCAN_ROWS_MAX));
-        let parameters: [Parameter<'_>; 2] =
-            [(/* service */ &&*service, Type::TEXT), (/* limit */ &counted, Type::INT8)];
-        let unsettled = bounded::query(&self.admin_reads, deadline, COUNT_UNSETTLED_KEYS, &parameters).await?;
-        let parameters: [Parameter<'_>; 2] =
-            [(/* service */ &&*service, Type::TEXT), (/* scan_limit */ &scan_limit, Type::INT8)];
-        let settled = bounded::query(&self.admin_reads, deadline, COUNT_SETTLED_KEYS, &parameters).await?;
-        let (sampled, last) = read_scan_end(&settled)?;
-        let there = |row: &&Row| row.try_get::<_, Option<&str>>("route").is_ok_and(|route| route.is_some());
-        let unsettled = unsettled.iter().map(read_count).collect::<Result<_, _>>()?;
-        let settled = settled.iter().filter(there).map(read_count).collect::<Result<_, _>>()?;
-        Ok(KeyCounts::from_rows(unsettled, settled, sampled.unsigned_abs(), last))
     }
 }
 

@@ -14,12 +14,11 @@ use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column, holder_bytes, path_bytes};
 use super::upkeep::{column as unreadable, query};
 use crate::domain::delivery::{EnqueueRequest, PickUpRequest, PickUpResult};
-use crate::domain::ids::{RecordId, Token};
-use crate::domain::state::StateKind;
-use crate::store::ExpectedRecord;
+use crate::domain::ids::RecordId;
 use crate::store::batch::ByteSize;
 use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
 use crate::store::row::{millis, since_1970_ms};
+use crate::store::{ExpectedRecord, GiveUpParams};
 
 const GIVE_UP: &str = durable!("give_up");
 const ENQUEUE: &str = durable!("enqueue");
@@ -193,20 +192,14 @@ fn read_raw_job(row: &Row) -> Result<RawDeliveryJob<'_>, Error> {
     })
 }
 
-pub(super) async fn give_up(
-    pool: &PgPool,
-    id: RecordId,
-    token: Token,
-    states: &[StateKind],
-    note: &str,
-    deadline: Instant,
-) -> Result<bool, PgFailure> {
+pub(super) async fn give_up(pool: &PgPool, params: Arc<GiveUpParams>, deadline: Instant) -> Result<bool, PgFailure> {
+    let GiveUpParams { id, token, states, note } = &*params;
     let states: Vec<_> = states.iter().map(|state| state.name()).collect();
     let parameters: [Parameter<'_>; 4] = [
         (/* id */ &id.as_bytes().as_slice(), Type::BYTEA),
         (/* token */ &token.as_bytes().as_slice(), Type::BYTEA),
         (/* state */ &states, Type::TEXT_ARRAY),
-        (/* note */ &note, Type::TEXT),
+        (/* note */ note, Type::TEXT),
     ];
     Ok(!query(pool, deadline, GIVE_UP, &parameters).await?.is_empty())
 }

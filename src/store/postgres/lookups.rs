@@ -18,11 +18,10 @@ use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::statements::{OVERHEAD_BYTES, column};
 use crate::domain::ids::RecordId;
-use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
-use crate::domain::scope::Scope;
 use crate::store::batch::{BYTES_MAX, ByteSize, JOBS_MAX};
 use crate::store::row::{self, FoundRecord};
+use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
 
 pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
 const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
@@ -138,8 +137,7 @@ impl BatchStatement for FindLargeStatement {
 /// Counts a holder's live keys, up to `limit`.
 pub(super) async fn count_live_keys(
     pool: &PgPool,
-    holder: KeyHolder,
-    limit: u32,
+    CountLiveKeysParams { holder, limit }: CountLiveKeysParams,
     deadline: Instant,
 ) -> Result<u32, PgFailure> {
     let holder = holder.as_bytes().as_slice();
@@ -153,9 +151,7 @@ pub(super) async fn count_live_keys(
 /// Lets a key, and its caller's other keys with the same holder, count for another holder.
 pub(super) async fn move_live_keys(
     pool: &PgPool,
-    id: RecordId,
-    scope: Scope,
-    holder: KeyHolder,
+    MoveLiveKeysParams { id, scope, holder }: MoveLiveKeysParams,
     deadline: Instant,
 ) -> Result<u32, PgFailure> {
     let (id, scope, holder) = (id.as_bytes().as_slice(), scope.as_bytes().as_slice(), holder.as_bytes().as_slice());

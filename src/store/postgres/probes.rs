@@ -1,7 +1,6 @@
 //! The statements for probing the service about unknown keys.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -16,6 +15,7 @@ use crate::domain::ids::RecordId;
 use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
 use crate::domain::response::CorruptRow;
 use crate::store::row::{SubjectColumns, VerdictColumns, count, millis, since_1970_ms};
+use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
 const CLAIM_PROBES: &str = durable!("claim_probes");
 const LIST_SETTLED_KEYS: &str = include_str!("sql/list_settled_keys.sql");
@@ -23,17 +23,14 @@ const APPLY_PROBE_FINDING: &str = durable!("apply_probe_finding");
 
 pub(super) async fn claim_probes(
     pool: &PgPool,
-    service: &str,
-    schedules: &[ProbeSchedule],
-    limit: u32,
-    as_of: SystemTime,
+    ClaimProbesParams { service, schedules, limit, as_of }: ClaimProbesParams,
     deadline: Instant,
 ) -> Result<Vec<Probe>, PgFailure> {
     let times =
         |time: fn(&ProbeSchedule) -> _| schedules.iter().map(|schedule| millis(time(schedule))).collect::<Vec<_>>();
     let routes: Vec<&str> = schedules.iter().map(|schedule| &*schedule.route).collect();
     let parameters: [Parameter<'_>; 7] = [
-        (/* service */ &service, Type::TEXT),
+        (/* service */ &&*service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* quiet_after_ms */ &times(|schedule| schedule.quiet_after), Type::INT8_ARRAY),
         (/* pause_first_ms */ &times(|schedule| schedule.pause_first), Type::INT8_ARRAY),
@@ -75,21 +72,18 @@ pub(super) async fn resolve(pool: &PgPool, finding: Arc<ProbeFinding>, deadline:
 
 pub(super) async fn list_settled_keys(
     pool: &PgPool,
-    wanted: Arc<(Arc<str>, Vec<Arc<str>>)>,
-    since_ms: i64,
-    after: Option<RecordId>,
-    limit: u32,
+    params: Arc<ListSettledKeysParams>,
     deadline: Instant,
 ) -> Result<SettledKeyPage, PgFailure> {
-    let (service, routes) = &*wanted;
+    let ListSettledKeysParams { service, routes, since, after, limit } = &*params;
     let routes: Vec<&str> = routes.iter().map(|route| &**route).collect();
     let after = after.as_ref().map_or(&[][..], |id| id.as_bytes().as_slice());
     let parameters: [Parameter<'_>; 5] = [
         (/* service */ &&**service, Type::TEXT),
         (/* routes */ &routes, Type::TEXT_ARRAY),
-        (/* since_ms */ &since_ms, Type::INT8),
+        (/* since_ms */ &millis(*since), Type::INT8),
         (/* after */ &after, Type::BYTEA),
-        (/* limit */ &i64::from(limit), Type::INT8),
+        (/* limit */ &i64::from(*limit), Type::INT8),
     ];
     let mut page = SettledKeyPage::default();
     let rows = bounded::query(pool, deadline, LIST_SETTLED_KEYS, &parameters).await?;
@@ -99,7 +93,7 @@ pub(super) async fn list_settled_keys(
             page.keys.push(read_subject(row)?.settled(row.try_get("state").map_err(column)?, status)?);
         }
     }
-    if let Some(last) = rows.last().filter(|_| rows.len() == limit as usize) {
+    if let Some(last) = rows.last().filter(|_| rows.len() == *limit as usize) {
         let id = RecordId::from_stored(last.try_get("id").map_err(column)?);
         page.next = Some(id.ok_or(CorruptRow("id"))?);
     }

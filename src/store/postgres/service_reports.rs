@@ -10,13 +10,12 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
+use super::bounded;
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::retry::{RetryBudget, retry_until_known};
 use super::statements::{OVERHEAD_BYTES, column};
 use super::upkeep::{column as unreadable, query};
-use super::{Postgres, bounded};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
@@ -24,10 +23,10 @@ use crate::domain::service_report::{
     ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
 };
 use crate::domain::state::StateKind;
-use crate::store::StoreFuture;
 use crate::store::batch::ByteSize;
 use crate::store::row::millis;
-use crate::store::service_reports::{ServiceReports, report_result};
+use crate::store::service_reports::report_result;
+use crate::store::{FindReservationParams, StoreRouteRetentionParams};
 
 const FIND_RESERVATION: &str = include_str!("sql/find_reservation.sql");
 const REPORT_NOT_EXECUTED: &str = durable!("report_not_executed");
@@ -54,49 +53,52 @@ impl ReportBatchers {
     }
 }
 
-impl ServiceReports for Postgres {
-    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            let statement = FindReservationStatement { service: Arc::clone(&service), handle };
-            async move { Ok(self.reports.reservations.call(statement, deadline).await??) }
-        }))
-    }
+/// Finds the key of a reservation.
+pub(super) async fn find_reservation(
+    reports: &ReportBatchers,
+    params: Arc<FindReservationParams>,
+    deadline: Instant,
+) -> Result<Option<ReservedKey>, PgFailure> {
+    Ok(reports.reservations.call(FindReservationStatement(params), deadline).await??)
+}
 
-    fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
-        let (report, deadline) = (Arc::new(report), self.deadline());
-        // A report is idempotent.
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| {
-            self.record_report_once(Arc::clone(&report), deadline)
-        }))
+/// Records a report.
+pub(super) async fn record_report(
+    reports: &ReportBatchers,
+    report: Arc<ServiceReport>,
+    deadline: Instant,
+) -> Result<ReportResult, PgFailure> {
+    let ServiceReport { service, handle, kind } = &*report;
+    let (service, handle) = (Arc::clone(service), *handle);
+    match kind {
+        ReportKind::NotExecuted(ttl) => {
+            let statement = NotExecutedStatement { service, handle, ttl: *ttl, deadline };
+            reports.not_executed.call(statement, deadline).await
+        }
+        ReportKind::Reached(point) => {
+            let statement = RecoveryPointStatement { service, handle, point: point.clone() };
+            Ok(match reports.recovery_points.call(statement, deadline).await? {
+                // A recovery point applies at once.
+                ReportResult::Noted => ReportResult::Taken,
+                result => result,
+            })
+        }
     }
+}
 
-    fn apply_deferred(&self, limit: u32) -> StoreFuture<'_, Vec<RecordId>> {
-        let deadline = self.deadline();
-        Box::pin(retry_until_known(deadline, RetryBudget::InDoubt, move |_| async move {
-            let rows =
-                query(&self.upkeep, deadline, APPLY_DEFERRED_REPORTS, &[(/* limit */ &i64::from(limit), Type::INT8)])
-                    .await?;
-            let id =
-                |row: &Row| Ok(RecordId::from_stored(row.try_get("id").map_err(unreadable)?).ok_or(CorruptRow("id"))?);
-            rows.iter().map(id).collect()
-        }))
-    }
-
-    fn store_route_retention(&self, service: Arc<str>, terms: Vec<RouteRetention>) -> StoreFuture<'_, ()> {
-        let deadline = self.deadline();
-        let left = Arc::new((service, terms));
-        Box::pin(retry_until_known(deadline, RetryBudget::Always, move |_| {
-            self.store_route_retention_once(Arc::clone(&left), deadline)
-        }))
-    }
+/// Applies the reports "not executed" of attempts that have ended since.
+pub(super) async fn apply_deferred_reports(
+    pool: &PgPool,
+    limit: Arc<u32>,
+    deadline: Instant,
+) -> Result<Vec<RecordId>, PgFailure> {
+    let rows = query(pool, deadline, APPLY_DEFERRED_REPORTS, &[(/* limit */ &i64::from(*limit), Type::INT8)]).await?;
+    let id = |row: &Row| Ok(RecordId::from_stored(row.try_get("id").map_err(unreadable)?).ok_or(CorruptRow("id"))?);
+    rows.iter().map(id).collect()
 }
 
 /// Finds the key of a reservation.
-struct FindReservationStatement {
-    service: Arc<str>,
-    handle: ReservationHandle,
-}
+struct FindReservationStatement(Arc<FindReservationParams>);
 
 impl ByteSize for FindReservationStatement {
     fn bytes(&self) -> usize {
@@ -110,11 +112,11 @@ impl BatchStatement for FindReservationStatement {
     const DISTINCT: bool = false;
 
     fn id(&self) -> RecordId {
-        self.handle.id
+        self.0.handle.id
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let mut ids = column(requests, |q| q.handle.id.as_bytes().as_slice());
+        let mut ids = column(requests, |q| q.0.handle.id.as_bytes().as_slice());
         // Sorted, as all batches are.
         ids.dedup();
         let rows = client.query_typed(FIND_RESERVATION, &[(/* id */ &ids, Type::BYTEA_ARRAY)]).await?;
@@ -122,7 +124,7 @@ impl BatchStatement for FindReservationStatement {
         for row in &rows {
             found.insert(row.try_get::<_, &[u8]>("id")?, row);
         }
-        Ok(column(requests, |q| match found.get(q.handle.id.as_bytes().as_slice()) {
+        Ok(column(requests, |q| match found.get(q.0.handle.id.as_bytes().as_slice()) {
             Some(row) => read_reserved_key(row, q),
             None => Ok(None),
         }))
@@ -132,7 +134,7 @@ impl BatchStatement for FindReservationStatement {
 fn read_reserved_key(row: &Row, request: &FindReservationStatement) -> Result<Option<ReservedKey>, CorruptRow> {
     let token = Token::from_stored(row.try_get("token").map_err(unreadable)?).ok_or(CorruptRow("token"))?;
     let service: &str = row.try_get("service").map_err(unreadable)?;
-    if service != &*request.service || !token.is_same(&request.handle.token) {
+    if service != &*request.0.service || !token.is_same(&request.0.handle.token) {
         return Ok(None);
     }
     let state = StateKind::parse(row.try_get("state").map_err(unreadable)?).ok_or(CorruptRow("state"))?;
@@ -222,52 +224,27 @@ fn read_results<S: BatchStatement>(rows: &[Row], requests: &[&S]) -> Result<Vec<
     Ok(column(requests, |q| result(q.id()).unwrap_or(ReportResult::Gone)))
 }
 
-impl Postgres {
-    async fn record_report_once(
-        &self,
-        report: Arc<ServiceReport>,
-        deadline: Instant,
-    ) -> Result<ReportResult, PgFailure> {
-        let ServiceReport { service, handle, kind } = &*report;
-        let (service, handle) = (Arc::clone(service), *handle);
-        match kind {
-            ReportKind::NotExecuted(ttl) => {
-                let statement = NotExecutedStatement { service, handle, ttl: *ttl, deadline };
-                self.reports.not_executed.call(statement, deadline).await
-            }
-            ReportKind::Reached(point) => {
-                let statement = RecoveryPointStatement { service, handle, point: point.clone() };
-                Ok(match self.reports.recovery_points.call(statement, deadline).await? {
-                    // A recovery point applies at once.
-                    ReportResult::Noted => ReportResult::Taken,
-                    result => result,
-                })
-            }
-        }
-    }
-
-    async fn store_route_retention_once(
-        &self,
-        left: Arc<(Arc<str>, Vec<RouteRetention>)>,
-        deadline: Instant,
-    ) -> Result<(), PgFailure> {
-        let (service, terms) = &*left;
-        let each = |of: fn(&RouteRetention) -> i64| terms.iter().map(of).collect::<Vec<_>>();
-        let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
-        let remember: Vec<Option<i64>> = terms.iter().map(|terms| terms.remember.map(millis)).collect();
-        let dropped =
-            |terms: &RouteRetention| terms.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",");
-        let dropped: Vec<String> = terms.iter().map(dropped).collect();
-        let encrypted = terms.iter().any(|terms| terms.encrypted);
-        let parameters: [Parameter<'_>; 7] = [
-            (/* service */ &&**service, Type::TEXT),
-            (/* route */ &routes, Type::TEXT_ARRAY),
-            (/* ttl_ms */ &each(|terms| millis(terms.ttl)), Type::INT8_ARRAY),
-            (/* remember_ms */ &remember, Type::INT8_ARRAY),
-            (/* body_max */ &each(|terms| i64::try_from(terms.body_max).unwrap_or(i64::MAX)), Type::INT8_ARRAY),
-            (/* drop_headers */ &dropped, Type::TEXT_ARRAY),
-            (/* encrypted */ &encrypted, Type::BOOL),
-        ];
-        query(&self.upkeep, deadline, STORE_ROUTE_RETENTION, &parameters).await.map(drop)
-    }
+pub(super) async fn store_route_retention(
+    pool: &PgPool,
+    params: Arc<StoreRouteRetentionParams>,
+    deadline: Instant,
+) -> Result<(), PgFailure> {
+    let StoreRouteRetentionParams { service, retention: terms } = &*params;
+    let each = |of: fn(&RouteRetention) -> i64| terms.iter().map(of).collect::<Vec<_>>();
+    let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
+    let remember: Vec<Option<i64>> = terms.iter().map(|terms| terms.remember.map(millis)).collect();
+    let dropped =
+        |terms: &RouteRetention| terms.drop_headers.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(",");
+    let dropped: Vec<String> = terms.iter().map(dropped).collect();
+    let encrypted = terms.iter().any(|terms| terms.encrypted);
+    let parameters: [Parameter<'_>; 7] = [
+        (/* service */ &&**service, Type::TEXT),
+        (/* route */ &routes, Type::TEXT_ARRAY),
+        (/* ttl_ms */ &each(|terms| millis(terms.ttl)), Type::INT8_ARRAY),
+        (/* remember_ms */ &remember, Type::INT8_ARRAY),
+        (/* body_max */ &each(|terms| i64::try_from(terms.body_max).unwrap_or(i64::MAX)), Type::INT8_ARRAY),
+        (/* drop_headers */ &dropped, Type::TEXT_ARRAY),
+        (/* encrypted */ &encrypted, Type::BOOL),
+    ];
+    query(pool, deadline, STORE_ROUTE_RETENTION, &parameters).await.map(drop)
 }

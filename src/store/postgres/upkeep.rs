@@ -1,7 +1,6 @@
 //! The statements that are not batched: leases, sweeping, reaping and the like.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -14,7 +13,10 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::response::CorruptRow;
 use crate::seeded_bug::SeededBug;
 use crate::store::row;
-use crate::store::{LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SweptKey};
+use crate::store::{
+    LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
+    ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
+};
 
 const PING: &str = include_str!("sql/ping.sql");
 const REAP: &str = durable!("reap");
@@ -26,15 +28,15 @@ const SWEEP: &str = durable!("sweep");
 
 pub(super) async fn renew_lease(
     pool: &PgPool,
-    renewal: LeaseRenewal,
+    renewal: Arc<LeaseRenewal>,
     deadline: Instant,
 ) -> Result<RenewResult, PgFailure> {
-    let LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until } = renewal;
+    let LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until } = &*renewal;
     let purges_seen = purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX));
     let parameters: [Parameter<'_>; 5] = [
         (/* id */ &instance.get(), Type::INT8),
-        (/* expiry_ms */ &row::millis(expiry), Type::INT8),
-        (/* service */ &&*service, Type::TEXT),
+        (/* expiry_ms */ &row::millis(*expiry), Type::INT8),
+        (/* service */ &&**service, Type::TEXT),
         (/* purges_seen */ &purges_seen, Type::INT8),
         (/* hold_ttls_until_ms */ &hold_ttls_until.map(row::since_1970_ms), Type::INT8),
     ];
@@ -50,19 +52,22 @@ pub(super) async fn renew_lease(
     })
 }
 
-pub(super) async fn release_lease(pool: &PgPool, instance: InstanceId, deadline: Instant) -> Result<(), PgFailure> {
+pub(super) async fn release_lease(
+    pool: &PgPool,
+    instance: Arc<InstanceId>,
+    deadline: Instant,
+) -> Result<(), PgFailure> {
     execute(pool, deadline, RELEASE_LEASE, &[(/* id */ &instance.get(), Type::INT8)]).await.map(drop)
 }
 
 pub(super) async fn sweep(
     pool: &PgPool,
-    expiry_ms: i64,
-    limit: u32,
-    as_of: SystemTime,
+    params: Arc<SweepParams>,
     deadline: Instant,
 ) -> Result<Vec<SweptKey>, PgFailure> {
+    let SweepParams { expiry, limit, as_of } = *params;
     let parameters: [Parameter<'_>; 3] = [
-        (/* expiry_ms */ &expiry_ms, Type::INT8),
+        (/* expiry_ms */ &row::millis(expiry), Type::INT8),
         (/* limit */ &i64::from(limit), Type::INT8),
         (/* as_of_ms */ &row::since_1970_ms(as_of), Type::INT8),
     ];
@@ -80,12 +85,12 @@ pub(super) async fn sweep(
 
 pub(super) async fn list_in_flight(
     pool: &PgPool,
-    instance: InstanceId,
-    older_than_ms: i64,
+    params: Arc<ListInFlightParams>,
     deadline: Instant,
 ) -> Result<Vec<ReservedAttempt>, PgFailure> {
+    let ListInFlightParams { instance, older_than } = *params;
     let parameters: [Parameter<'_>; 2] =
-        [(/* instance */ &instance.get(), Type::INT8), (/* older_than_ms */ &older_than_ms, Type::INT8)];
+        [(/* instance */ &instance.get(), Type::INT8), (/* older_than_ms */ &row::millis(older_than), Type::INT8)];
     let standing = |row: &Row| {
         let id = RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?;
         let token = Token::from_stored(row.try_get("token").map_err(column)?).ok_or(CorruptRow("token"))?;
@@ -94,12 +99,8 @@ pub(super) async fn list_in_flight(
     query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
 }
 
-pub(super) async fn reap(
-    pool: &PgPool,
-    limit: u32,
-    scope: ReapScope,
-    deadline: Instant,
-) -> Result<ReapedRows, PgFailure> {
+pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Instant) -> Result<ReapedRows, PgFailure> {
+    let ReapParams { limit, scope } = *params;
     let parameters: [Parameter<'_>; 3] = [
         (/* limit */ &i64::from(limit), Type::INT8),
         (/* as_of_ms */ &row::since_1970_ms(scope.as_of), Type::INT8),
@@ -122,13 +123,13 @@ pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailu
 
 pub(super) async fn remember_route_identities(
     pool: &PgPool,
-    service: &str,
-    rules: &[RouteIdentity],
+    params: Arc<RememberRouteIdentitiesParams>,
     deadline: Instant,
 ) -> Result<Vec<RouteIdentity>, PgFailure> {
-    let (routes, finds): (Vec<&str>, Vec<&str>) = rules.iter().map(|rule| (&*rule.route, &*rule.finds)).unzip();
+    let RememberRouteIdentitiesParams { service, identities } = &*params;
+    let (routes, finds): (Vec<&str>, Vec<&str>) = identities.iter().map(|rule| (&*rule.route, &*rule.finds)).unzip();
     let parameters: [Parameter<'_>; 3] = [
-        (/* service */ &service, Type::TEXT),
+        (/* service */ &&**service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* finds */ &finds, Type::TEXT_ARRAY),
     ];

@@ -1,24 +1,25 @@
 //! The operators' side in SQLite: jobs for the writer thread.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::deliveries::delete_request;
 use super::statements::{blob, in_savepoint, no_later_than};
 use super::writer::SqliteFailure;
-use super::{Sqlite, Urgency};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::domain::state::StateKind;
-use crate::store::StoreFuture;
 use crate::store::admin::{
-    AdminStore, AuditEntry, COUNTED_MAX, Cursor, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyEntry,
-    KeyFilter, KeyPage, ListOrder, OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawInstanceEntry,
-    RawKeyCount, RawKeyEntry, SCAN_ROWS_MAX, Target,
+    AuditEntry, COUNTED_MAX, DecisionResult, DecisionResults, InstanceEntry, KeyCounts, KeyEntry, KeyPage, ListOrder,
+    OperatorAction, OperatorDecision, RawAuditEntry, RawCurrentRow, RawInstanceEntry, RawKeyCount, RawKeyEntry,
+    SCAN_ROWS_MAX, Target,
 };
 use crate::store::row::millis;
+use crate::store::{
+    ApplyOperatorDecisionParams, CountInstancesBehindParams, ListAuditEntriesParams, ListInstancesParams,
+    ListKeysParams,
+};
 
 const APPLY_OPERATOR_DECISION: &str = include_str!("sql/apply_operator_decision.sql");
 const COUNT_INSTANCES_BEHIND: &str = include_str!("sql/count_instances_behind.sql");
@@ -35,86 +36,12 @@ const RESET_RETRY_BUDGET: &str = include_str!("sql/reset_retry_budget.sql");
 const COUNT_SETTLED_KEYS: &str = include_str!("sql/count_settled_keys.sql");
 const COUNT_UNSETTLED_KEYS: &str = include_str!("sql/count_unsettled_keys.sql");
 
-impl AdminStore for Sqlite {
-    fn list_keys(
-        &self,
-        service: Arc<str>,
-        filter: KeyFilter,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> StoreFuture<'_, KeyPage> {
-        self.call(Urgency::Ordinary, 0, move |db, now| list_keys(db, now, &service, &filter, after, limit))
-    }
-
-    fn apply_operator_decision(
-        &self,
-        service: Arc<str>,
-        decision: Arc<OperatorDecision>,
-        targets: Vec<Target>,
-        as_of: Option<SystemTime>,
-    ) -> StoreFuture<'_, DecisionResults> {
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            let times = DecisionTimes { now, as_of: as_of.map_or(now, |as_of| no_later_than(now, as_of)) };
-            in_savepoint(db, |db| apply_operator_decision(db, times, &service, &decision, &targets))
-        })
-    }
-
-    fn list_audit_entries(
-        &self,
-        service: Arc<str>,
-        of: Option<RecordId>,
-        before: Option<i64>,
-        limit: u32,
-    ) -> StoreFuture<'_, Vec<AuditEntry>> {
-        self.call(Urgency::Ordinary, 0, move |db, _| {
-            let id = of.as_ref().map(|id| id.as_bytes().as_slice());
-            let mut statement = db.prepare_cached(LIST_AUDIT_ENTRIES)?;
-            let parameters =
-                named_params! { ":service": &*service, ":id": id, ":before": before, ":limit": i64::from(limit) };
-            let mut rows = statement.query(parameters)?;
-            let mut notes = Vec::new();
-            while let Some(row) = rows.next()? {
-                notes.push(read_audit_entry(row)?);
-            }
-            Ok(notes)
-        })
-    }
-
-    fn count_keys(&self, service: Arc<str>) -> StoreFuture<'_, KeyCounts> {
-        self.call(Urgency::Ordinary, 0, move |db, _| count_keys(db, &service))
-    }
-
-    fn count_instances_behind(&self, service: Arc<str>, purges: u64) -> StoreFuture<'_, u64> {
-        let purges = i64::try_from(purges).unwrap_or(i64::MAX);
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            let parameters = named_params! { ":service": &*service, ":purges": purges, ":now": now };
-            let behind: i64 = db.prepare_cached(COUNT_INSTANCES_BEHIND)?.query_row(parameters, |row| row.get(0))?;
-            Ok(behind.unsigned_abs())
-        })
-    }
-
-    fn list_instances(&self, service: Arc<str>, limit: u32) -> StoreFuture<'_, Vec<InstanceEntry>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| {
-            let parameters = named_params! { ":service": &*service, ":limit": i64::from(limit), ":now": now };
-            let mut statement = db.prepare_cached(LIST_INSTANCES)?;
-            let mut rows = statement.query(parameters)?;
-            let mut instances = Vec::new();
-            while let Some(row) = rows.next()? {
-                instances.push(read_instance(row)?);
-            }
-            Ok(instances)
-        })
-    }
-}
-
-fn list_keys(
+pub(super) fn list_keys(
     db: &Connection,
     now: i64,
-    service: &str,
-    filter: &KeyFilter,
-    after: Option<Cursor>,
-    limit: u32,
+    ListKeysParams { service, filter, after, limit }: &ListKeysParams,
 ) -> Result<KeyPage, SqliteFailure> {
+    let (service, limit) = (&**service, *limit);
     let order = filter.order();
     let from = after.map_or_else(Vec::new, |cursor| cursor.next_id());
     let mut statement = db.prepare_cached(match order {
@@ -169,12 +96,19 @@ struct DecisionTimes {
     as_of: i64,
 }
 
-fn apply_operator_decision(
+pub(super) fn apply_operator_decision(
+    db: &Connection,
+    now: i64,
+    params: &ApplyOperatorDecisionParams,
+) -> Result<DecisionResults, SqliteFailure> {
+    let times = DecisionTimes { now, as_of: params.as_of.map_or(now, |as_of| no_later_than(now, as_of)) };
+    in_savepoint(db, |db| decide_targets(db, times, params))
+}
+
+fn decide_targets(
     db: &Connection,
     times: DecisionTimes,
-    service: &str,
-    decision: &OperatorDecision,
-    targets: &[Target],
+    ApplyOperatorDecisionParams { service, decision, targets, .. }: &ApplyOperatorDecisionParams,
 ) -> Result<DecisionResults, SqliteFailure> {
     let mut decided = DecisionResults::default();
     for target in targets {
@@ -214,10 +148,7 @@ fn decide_target(
             _ => Some("none".to_owned()),
         },
         change => {
-            let response = match change {
-                OperatorAction::Complete(response) => Some(response),
-                _ => None,
-            };
+            let response = decision.response(target);
             let forgets = !matches!(change, OperatorAction::Requeue);
             let parameters = named_params! {
                 ":action": change.action(),
@@ -284,7 +215,53 @@ fn find_current_rows(
     Ok(raw.decode()?.verdict(target, decision, false))
 }
 
-fn count_keys(db: &Connection, service: &str) -> Result<KeyCounts, SqliteFailure> {
+pub(super) fn list_audit_entries(
+    db: &Connection,
+    _: i64,
+    params: &ListAuditEntriesParams,
+) -> Result<Vec<AuditEntry>, SqliteFailure> {
+    let mut statement = db.prepare_cached(LIST_AUDIT_ENTRIES)?;
+    let mut rows = statement.query(named_params! {
+        ":service": &*params.service,
+        ":id": params.id.as_ref().map(|id| id.as_bytes().as_slice()),
+        ":before": params.before,
+        ":limit": i64::from(params.limit),
+    })?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(read_audit_entry(row)?);
+    }
+    Ok(entries)
+}
+
+pub(super) fn count_instances_behind(
+    db: &Connection,
+    now: i64,
+    CountInstancesBehindParams { service, purges }: &CountInstancesBehindParams,
+) -> Result<u64, SqliteFailure> {
+    let purges = i64::try_from(*purges).unwrap_or(i64::MAX);
+    let parameters = named_params! { ":service": &**service, ":purges": purges, ":now": now };
+    let behind: i64 = db.prepare_cached(COUNT_INSTANCES_BEHIND)?.query_row(parameters, |row| row.get(0))?;
+    Ok(behind.unsigned_abs())
+}
+
+pub(super) fn list_instances(
+    db: &Connection,
+    now: i64,
+    ListInstancesParams { service, limit }: &ListInstancesParams,
+) -> Result<Vec<InstanceEntry>, SqliteFailure> {
+    let parameters = named_params! { ":service": &**service, ":limit": i64::from(*limit), ":now": now };
+    let mut statement = db.prepare_cached(LIST_INSTANCES)?;
+    let mut rows = statement.query(parameters)?;
+    let mut instances = Vec::new();
+    while let Some(row) = rows.next()? {
+        instances.push(read_instance(row)?);
+    }
+    Ok(instances)
+}
+
+pub(super) fn count_keys(db: &Connection, _: i64, service: &Arc<str>) -> Result<KeyCounts, SqliteFailure> {
+    let service = &**service;
     let mut statement = db.prepare_cached(COUNT_UNSETTLED_KEYS)?;
     let mut rows = statement.query(named_params! { ":service": service, ":limit": i64::from(COUNTED_MAX) })?;
     let mut unsettled = Vec::new();

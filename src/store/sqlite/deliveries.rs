@@ -8,10 +8,9 @@ use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, Pic
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
-use crate::domain::state::StateKind;
-use crate::store::ExpectedRecord;
 use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
 use crate::store::row::{millis, since_1970_ms};
+use crate::store::{EnqueueParams, GiveUpParams};
 
 const AUDIT_GIVE_UP: &str = include_str!("sql/audit_give_up.sql");
 const GIVE_UP: &str = include_str!("sql/give_up.sql");
@@ -26,10 +25,9 @@ const START_DELIVERY: &str = include_str!("sql/start_delivery.sql");
 pub(super) fn enqueue(
     db: &Connection,
     now: i64,
-    order: &EnqueueRequest,
-    from: Option<ExpectedRecord>,
+    EnqueueParams { request, from }: &EnqueueParams,
 ) -> Result<EnqueueResult, SqliteFailure> {
-    let EnqueueRequest { reserve_request, sealed } = order;
+    let EnqueueRequest { reserve_request, sealed } = request;
     let accepted = in_savepoint(db, |db| {
         let mut accepted = match from {
             None => 0,
@@ -206,16 +204,10 @@ fn read_raw_job<'a>(
     })
 }
 
-pub(super) fn give_up(
-    db: &Connection,
-    now: i64,
-    id: RecordId,
-    token: Token,
-    states: &[StateKind],
-    note: &str,
-) -> Result<bool, SqliteFailure> {
+pub(super) fn give_up(db: &Connection, now: i64, params: &GiveUpParams) -> Result<bool, SqliteFailure> {
+    let GiveUpParams { id, token, states, note } = params;
     in_savepoint(db, |db| {
-        for state in states {
+        for state in *states {
             if give_up_from(db, now, id.as_bytes(), token.as_bytes(), state.name(), note)? {
                 return Ok(true);
             }

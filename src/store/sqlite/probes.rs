@@ -1,18 +1,16 @@
 //! The statements for probing the service about unknown keys.
 
-use std::sync::Arc;
-use std::time::SystemTime;
-
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::deliveries::delete_request;
 use super::statements::{blob, in_savepoint, no_later_than, text};
 use super::writer::SqliteFailure;
 use crate::domain::ids::RecordId;
-use crate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, SettledKeyPage};
+use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::response::CorruptRow;
 use crate::machine::random_u32;
 use crate::store::row::{SubjectColumns, VerdictColumns, count, millis};
+use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
 const CLAIM_PROBES: &str = include_str!("sql/claim_probes.sql");
 const LIST_SETTLED_KEYS: &str = include_str!("sql/list_settled_keys.sql");
@@ -23,23 +21,20 @@ const AUDIT_RESOLUTION: &str = include_str!("sql/audit_resolution.sql");
 pub(super) fn claim_probes(
     db: &Connection,
     now: i64,
-    service: &str,
-    schedules: &[ProbeSchedule],
-    limit: u32,
-    estimate: SystemTime,
+    ClaimProbesParams { service, schedules, limit, as_of }: &ClaimProbesParams,
 ) -> Result<Vec<Probe>, SqliteFailure> {
     let mut probes = Vec::new();
     for schedule in schedules {
-        let left = i64::from(limit) - probes.len() as i64;
+        let left = i64::from(*limit) - probes.len() as i64;
         let mut statement = db.prepare_cached(CLAIM_PROBES)?;
         let mut rows = statement.query(named_params! {
-            ":service": service,
+            ":service": &**service,
             ":route": &*schedule.route,
             ":quiet_after_ms": millis(schedule.quiet_after),
             ":pause_first_ms": millis(schedule.pause_first),
             ":pause_cap_ms": millis(schedule.pause_cap),
             ":limit": left,
-            ":as_of": no_later_than(now, estimate),
+            ":as_of": no_later_than(now, *as_of),
             ":now": now,
             ":spread": i64::from(random_u32().unwrap_or_default()),
         })?;
@@ -93,16 +88,12 @@ fn resolve_with_audit(db: &Connection, now: i64, finding: &ProbeFinding) -> Resu
 pub(super) fn list_settled_keys(
     db: &Connection,
     now: i64,
-    service: &str,
-    routes: &[Arc<str>],
-    since_ms: i64,
-    after: Option<RecordId>,
-    limit: u32,
+    ListSettledKeysParams { service, routes, since, after, limit }: &ListSettledKeysParams,
 ) -> Result<SettledKeyPage, SqliteFailure> {
     let mut statement = db.prepare_cached(LIST_SETTLED_KEYS)?;
     let mut rows = statement.query(named_params! {
-        ":service": service,
-        ":since_ms": since_ms,
+        ":service": &**service,
+        ":since_ms": millis(*since),
         ":after": after.as_ref().map_or(&[][..], |id| id.as_bytes().as_slice()),
         ":limit": limit,
         ":now": now,
@@ -116,7 +107,7 @@ pub(super) fn list_settled_keys(
             page.keys.push(about.settled(text(row, "state")?, row.get("status")?)?);
         }
     }
-    if read == limit {
+    if read == *limit {
         page.next = Some(last.ok_or(CorruptRow("id"))?);
     }
     Ok(page)

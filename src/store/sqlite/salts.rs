@@ -5,31 +5,25 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::writer::SqliteFailure;
-use super::{Sqlite, Urgency};
-use crate::store::StoreFuture;
-use crate::store::salts::SaltStore;
+use crate::store::ReplaceSaltParams;
 
 const FIND_SALT: &str = include_str!("sql/find_salt.sql");
 const INSERT_SALT: &str = include_str!("sql/insert_salt.sql");
 const REPLACE_SALT: &str = include_str!("sql/replace_salt.sql");
 
-impl SaltStore for Sqlite {
-    fn find_salt(&self, service: Arc<str>) -> StoreFuture<'_, Option<Vec<u8>>> {
-        // Each heartbeat waits for it.
-        self.call(Urgency::First, 0, move |db, _| {
-            let parameters = named_params! { ":service": &*service };
-            Ok(db.prepare_cached(FIND_SALT)?.query_row(parameters, |row| row.get("value")).optional()?)
-        })
-    }
+pub(super) fn find_salt(db: &Connection, _: i64, service: &Arc<str>) -> Result<Option<Vec<u8>>, SqliteFailure> {
+    let parameters = named_params! { ":service": &**service };
+    Ok(db.prepare_cached(FIND_SALT)?.query_row(parameters, |row| row.get("value")).optional()?)
+}
 
-    fn replace_salt(&self, service: Arc<str>, from: Option<Vec<u8>>, to: Vec<u8>) -> StoreFuture<'_, bool> {
-        self.call(Urgency::Ordinary, 0, move |db, _| match &from {
-            None => {
-                let parameters = named_params! { ":service": &*service, ":salt": to };
-                Ok(db.prepare_cached(INSERT_SALT)?.execute(parameters)? > 0)
-            }
-            Some(from) => overwrite(db, &service, from, &to),
-        })
+pub(super) fn replace_salt(db: &Connection, _: i64, params: &ReplaceSaltParams) -> Result<bool, SqliteFailure> {
+    let ReplaceSaltParams { service, from, to } = params;
+    match from {
+        None => {
+            let parameters = named_params! { ":service": &**service, ":salt": to };
+            Ok(db.prepare_cached(INSERT_SALT)?.execute(parameters)? > 0)
+        }
+        Some(from) => overwrite(db, service, from, to),
     }
 }
 

@@ -1,21 +1,16 @@
 //! Services' reports about their attempts, in SQLite.
 
-use std::sync::Arc;
-
 use rusqlite::{Connection, OptionalExtension, named_params};
 
 use super::statements::{blob, in_savepoint, text};
 use super::writer::SqliteFailure;
-use super::{Sqlite, Urgency};
 use crate::domain::ids::{RecordId, Token};
 use crate::domain::response::CorruptRow;
-use crate::domain::service_report::{
-    ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
-};
+use crate::domain::service_report::{ReportKind, ReportResult, ReservedKey, ServiceReport};
 use crate::domain::state::StateKind;
-use crate::store::StoreFuture;
+use crate::store::FindReservationParams;
 use crate::store::row::millis;
-use crate::store::service_reports::{ServiceReports, report_result};
+use crate::store::service_reports::report_result;
 
 const AUDIT_NOT_EXECUTED: &str = include_str!("sql/audit_not_executed.sql");
 const FIND_RESERVATION: &str = include_str!("sql/find_reservation.sql");
@@ -26,32 +21,13 @@ const DEFER_NOT_EXECUTED: &str = include_str!("sql/defer_not_executed.sql");
 const REPORT_RECOVERY_POINT: &str = include_str!("sql/report_recovery_point.sql");
 const RESERVATION_STATE: &str = include_str!("sql/reservation_state.sql");
 
-impl ServiceReports for Sqlite {
-    fn find_reservation(&self, service: Arc<str>, handle: ReservationHandle) -> StoreFuture<'_, Option<ReservedKey>> {
-        self.call(Urgency::Ordinary, 0, move |db, _| find_reservation(db, &service, &handle))
-    }
-
-    fn record_report(&self, report: ServiceReport) -> StoreFuture<'_, ReportResult> {
-        self.call(Urgency::Ordinary, 0, move |db, now| in_savepoint(db, |db| record_report(db, now, &report)))
-    }
-
-    fn apply_deferred(&self, limit: u32) -> StoreFuture<'_, Vec<RecordId>> {
-        self.call(Urgency::Ordinary, 0, move |db, now| in_savepoint(db, |db| apply_deferred(db, now, limit)))
-    }
-
-    // Nobody but the proxy writes to this file.
-    fn store_route_retention(&self, _: Arc<str>, _: Vec<RouteRetention>) -> StoreFuture<'_, ()> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
-fn find_reservation(
+pub(super) fn find_reservation(
     db: &Connection,
-    service: &str,
-    handle: &ReservationHandle,
+    _: i64,
+    FindReservationParams { service, handle }: &FindReservationParams,
 ) -> Result<Option<ReservedKey>, SqliteFailure> {
     let mut statement = db.prepare_cached(FIND_RESERVATION)?;
-    let mut rows = statement.query(named_params! { ":id": handle.id.as_bytes(), ":service": service })?;
+    let mut rows = statement.query(named_params! { ":id": handle.id.as_bytes(), ":service": &**service })?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let token = blob(row, "token")?.and_then(Token::from_stored).ok_or(CorruptRow("token"))?;
     if !token.is_same(&handle.token) {
@@ -61,7 +37,11 @@ fn find_reservation(
     Ok(Some(ReservedKey { route: text(row, "route")?.to_owned(), state }))
 }
 
-fn record_report(db: &Connection, now: i64, report: &ServiceReport) -> Result<ReportResult, SqliteFailure> {
+pub(super) fn record_report(db: &Connection, now: i64, report: &ServiceReport) -> Result<ReportResult, SqliteFailure> {
+    in_savepoint(db, |db| record_report_and_apply(db, now, report))
+}
+
+fn record_report_and_apply(db: &Connection, now: i64, report: &ServiceReport) -> Result<ReportResult, SqliteFailure> {
     let ServiceReport { service, handle, kind } = report;
     let named =
         named_params! { ":id": handle.id.as_bytes(), ":token": handle.token.as_bytes(), ":service": &**service };
@@ -109,7 +89,11 @@ fn apply_not_executed(
     Ok(())
 }
 
-fn apply_deferred(db: &Connection, now: i64, limit: u32) -> Result<Vec<RecordId>, SqliteFailure> {
+pub(super) fn apply_deferred_reports(db: &Connection, now: i64, limit: &u32) -> Result<Vec<RecordId>, SqliteFailure> {
+    in_savepoint(db, |db| apply_deferred_reports_now(db, now, *limit))
+}
+
+fn apply_deferred_reports_now(db: &Connection, now: i64, limit: u32) -> Result<Vec<RecordId>, SqliteFailure> {
     let mut found: Vec<([Vec<u8>; 2], [String; 2], i64)> = Vec::new();
     {
         let mut statement = db.prepare_cached(APPLY_DEFERRED_REPORTS)?;

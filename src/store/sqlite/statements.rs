@@ -11,12 +11,12 @@ use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::key_holder::KeyHolder;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
-use crate::domain::scope::Scope;
 use crate::seeded_bug::SeededBug;
 use crate::store::row::{self, FoundRecord, OutcomeColumns, accepted_ms, millis, since_1970_ms, state_after};
 use crate::store::{
-    ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult,
-    SweptKey,
+    CountLiveKeysParams, ExpectedRecord, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams, MoveLiveKeysParams,
+    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReservedAttempt, RouteIdentity, SettleResult,
+    SweepParams, SweptKey,
 };
 
 const EXPIRE_RESPONSES: &str = include_str!("sql/expire_responses.sql");
@@ -177,17 +177,13 @@ fn restore(
     Ok(SettleResult::Done { expires_at: expires_at_ms.map(row::time).transpose()? })
 }
 
-pub(super) fn count_live_keys(db: &Connection, holder: KeyHolder, limit: u32) -> Result<u32, SqliteFailure> {
-    let parameters = named_params! { ":holder": holder.as_bytes(), ":limit": limit };
+pub(super) fn count_live_keys(db: &Connection, params: &CountLiveKeysParams) -> Result<u32, SqliteFailure> {
+    let parameters = named_params! { ":holder": params.holder.as_bytes(), ":limit": params.limit };
     Ok(db.prepare_cached(COUNT_LIVE_KEYS)?.query_row(parameters, |row| row.get(0))?)
 }
 
-pub(super) fn move_live_keys(
-    db: &Connection,
-    id: RecordId,
-    scope: &Scope,
-    holder: KeyHolder,
-) -> Result<u32, SqliteFailure> {
+pub(super) fn move_live_keys(db: &Connection, params: &MoveLiveKeysParams) -> Result<u32, SqliteFailure> {
+    let MoveLiveKeysParams { id, scope, holder } = params;
     let parameters = named_params! { ":id": id.as_bytes(), ":scope": scope.as_bytes(), ":holder": holder.as_bytes() };
     let moved = db.prepare_cached(MOVE_LIVE_KEYS)?.execute(parameters)?;
     Ok(u32::try_from(moved).unwrap_or(u32::MAX))
@@ -273,24 +269,18 @@ pub(super) fn renew_lease(db: &Connection, now: i64, renewal: &LeaseRenewal) -> 
     Ok(RenewResult { now: row::time(now)?, purges: purges.unsigned_abs(), ttls_held_until: row::time(held_until)? })
 }
 
-pub(super) fn release_lease(db: &Connection, instance: InstanceId) -> Result<(), SqliteFailure> {
+pub(super) fn release_lease(db: &Connection, _: i64, instance: &InstanceId) -> Result<(), SqliteFailure> {
     db.prepare_cached(RELEASE_LEASE)?.execute(named_params! { ":instance": instance.get() })?;
     Ok(())
 }
 
-pub(super) fn sweep(
-    db: &Connection,
-    now: i64,
-    expiry_ms: i64,
-    limit: u32,
-    estimate: SystemTime,
-) -> Result<Vec<SweptKey>, SqliteFailure> {
+pub(super) fn sweep(db: &Connection, now: i64, params: &SweepParams) -> Result<Vec<SweptKey>, SqliteFailure> {
     let mut statement = db.prepare_cached(SWEEP)?;
     let rows = statement.query(named_params! {
-        ":expiry_ms": expiry_ms,
-        ":limit": limit,
-        ":as_of": no_later_than(now, estimate),
-        ":estimate": since_1970_ms(estimate),
+        ":expiry_ms": millis(params.expiry),
+        ":limit": params.limit,
+        ":as_of": no_later_than(now, params.as_of),
+        ":estimate": since_1970_ms(params.as_of),
         ":now": now,
     })?;
     read_swept_keys(rows)
@@ -323,11 +313,11 @@ fn read_swept_keys(mut rows: rusqlite::Rows<'_>) -> Result<Vec<SweptKey>, Sqlite
 pub(super) fn list_in_flight(
     db: &Connection,
     now: i64,
-    instance: InstanceId,
-    older_than_ms: i64,
+    params: &ListInFlightParams,
 ) -> Result<Vec<ReservedAttempt>, SqliteFailure> {
     let mut statement = db.prepare_cached(LIST_IN_FLIGHT)?;
-    let parameters = named_params! { ":instance": instance.get(), ":older_than_ms": older_than_ms, ":now": now };
+    let (instance, older_than_ms) = (params.instance.get(), millis(params.older_than));
+    let parameters = named_params! { ":instance": instance, ":older_than_ms": older_than_ms, ":now": now };
     let mut rows = statement.query(parameters)?;
     let mut standing = Vec::new();
     while let Some(row) = rows.next()? {
@@ -338,17 +328,11 @@ pub(super) fn list_in_flight(
     Ok(standing)
 }
 
-pub(super) fn extend_deadline(
-    db: &Connection,
-    now: i64,
-    id: RecordId,
-    token: Token,
-    time_limit_ms: i64,
-) -> Result<bool, SqliteFailure> {
+pub(super) fn extend_deadline(db: &Connection, now: i64, params: &ExtendDeadlineParams) -> Result<bool, SqliteFailure> {
     let parameters = named_params! {
-        ":id": id.as_bytes(),
-        ":token": token.as_bytes(),
-        ":time_limit_ms": time_limit_ms,
+        ":id": params.id.as_bytes(),
+        ":token": params.token.as_bytes(),
+        ":time_limit_ms": millis(params.time_limit),
         ":now": now,
     };
     Ok(db.prepare_cached(EXTEND_DEADLINE)?.execute(parameters)? == 1)
@@ -359,7 +343,8 @@ pub(super) fn no_later_than(now: i64, estimate: SystemTime) -> i64 {
     now.min(since_1970_ms(estimate))
 }
 
-pub(super) fn reap(db: &Connection, now: i64, limit: u32, scope: ReapScope) -> Result<ReapedRows, SqliteFailure> {
+pub(super) fn reap(db: &Connection, now: i64, params: &ReapParams) -> Result<ReapedRows, SqliteFailure> {
+    let ReapParams { limit, scope } = params;
     let (as_of, settled_since) = (no_later_than(now, scope.as_of), since_1970_ms(scope.settled_since));
     let lapsed = named_params! { ":limit": limit, ":as_of": as_of, ":settled_since": settled_since };
     if SeededBug::TtlOnOpen.is_active() {
@@ -375,9 +360,10 @@ pub(super) fn reap(db: &Connection, now: i64, limit: u32, scope: ReapScope) -> R
 
 pub(super) fn remember_route_identities(
     db: &Connection,
-    service: &str,
-    rules: &[RouteIdentity],
+    _: i64,
+    params: &RememberRouteIdentitiesParams,
 ) -> Result<Vec<RouteIdentity>, SqliteFailure> {
+    let service = &*params.service;
     in_savepoint(db, |db| {
         let mut listed = db.prepare_cached(LIST_ROUTE_IDENTITIES)?;
         let mut rows = listed.query(named_params! { ":service": service })?;
@@ -387,7 +373,7 @@ pub(super) fn remember_route_identities(
             before.push(RouteIdentity { route: route.into(), finds });
         }
         db.prepare_cached(FORGET_ROUTE_IDENTITIES)?.execute(named_params! { ":service": service })?;
-        for RouteIdentity { route, finds } in rules {
+        for RouteIdentity { route, finds } in &params.identities {
             let written = named_params! { ":service": service, ":route": &**route, ":finds": finds };
             db.prepare_cached(REMEMBER_ROUTE_IDENTITIES)?.execute(written)?;
         }

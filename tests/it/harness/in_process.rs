@@ -22,7 +22,7 @@ use oncegate::instance::observability::Observability;
 use oncegate::instance::store_clock::{ClockReading, StoreClock};
 use oncegate::instance::{Instance, clock_limits};
 use oncegate::store::metrics::StoreMetrics;
-use oncegate::store::{self, Breaker, salts};
+use oncegate::store::{self, salts};
 use oncegate::upstream::connection_slots::UpstreamSlots;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -58,8 +58,8 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
     let file = folder.path().join("oncegate.toml");
     std::fs::write(&file, setup.text()).unwrap();
     let config = config::load(Some(&file), &Overrides::default(), &config::ProcessEnvironment).unwrap();
-    let store = Breaker::new(store::open(&(&config.store).into()).await.unwrap());
-    let salt = salts::open(&*store, &config.service, &config.secrets, None).await.unwrap();
+    let store = store::open(&(&config).into()).await.unwrap();
+    let salt = salts::open(&store, &config.service, &config.secrets, None).await.unwrap();
     let stored_salt = InstanceSalt::provisional([0; 32]);
     stored_salt.set_stored(salt);
     let (started, ended) = (BootInstant::now(), BootInstant::now());
@@ -90,7 +90,6 @@ pub async fn instance(setup: &Setup, upstream_slots: impl FnOnce(usize) -> Upstr
         drain_expired: CancellationToken::new(),
         latencies: Default::default(),
         config: Arc::new(config),
-        breaker: store.clone(),
         observability: Arc::new(Observability::new(Metrics::new(&StoreMetrics::default()), None)),
         reload_state: Default::default(),
         bypassed: Default::default(),

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use oncegate::store::encryption::Encryption;
 use oncegate::store::{self, StoreLocation, StoreSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
@@ -43,6 +44,7 @@ pub fn settings(url: &str) -> StoreSettings {
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,
+        encryption: Encryption::default(),
     }
 }
 

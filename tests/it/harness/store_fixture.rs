@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use oncegate::domain::attempt::{AttemptLease, AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
-use oncegate::domain::delivery::{DeliveryPolicy, EnqueueRequest, PickUpRequest};
+use oncegate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest};
 use oncegate::domain::fingerprint::{Fingerprint, FingerprintRules, Recipe, Secret, Secrets};
 use oncegate::domain::ids::{InstanceId, RecordId, Token};
 use oncegate::domain::key::{Key, KeyLimits, KeySyntax};
@@ -17,9 +17,13 @@ use oncegate::domain::scope::{Salt, Scope};
 use oncegate::domain::sealed::SealedBytes;
 use oncegate::domain::space::SpaceHash;
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::salts;
+use oncegate::store::encryption::Encryption;
 use oncegate::store::{
     self, InlineDatabase, LeaseRenewal, ReapScope, SettleResult, Store, StoreLocation, StoreSettings,
+};
+use oncegate::store::{
+    EnqueueParams, ExpectedRecord, ListInFlightParams, ReapParams, ReapedRows, ReservedAttempt, SweepParams, SweptKey,
+    TakeOverParams, salts,
 };
 use tempfile::TempDir;
 
@@ -49,14 +53,14 @@ pub fn all_records() -> ReapScope {
 }
 
 /// The salt of the default service, without a secret.
-pub async fn salt(store: &dyn Store) -> Salt {
+pub async fn salt(store: &Store) -> Salt {
     salts::open(store, &"shop".into(), &Secrets::default(), None).await.unwrap()
 }
 
 /// A store for one test alone.
 pub struct StoreFixture {
     pub settings: StoreSettings,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Arc<Store>>,
     home: Home,
 }
 
@@ -96,13 +100,15 @@ impl StoreFixture {
         let timeout = Duration::from_secs(10);
         let clock =
             || i64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap();
-        let (store, database) = store::open_inline(timeout, clock).unwrap();
+        let (backend, database) = store::open_inline(timeout, clock).unwrap();
+        let store = Store::new(backend, Encryption::default());
         let location = StoreLocation::Sqlite("in memory".into());
-        let settings = StoreSettings { location, max_connections: 8, timeout, migrate: true };
+        let settings =
+            StoreSettings { location, max_connections: 8, timeout, migrate: true, encryption: Encryption::default() };
         Self { settings, store: Some(store), home: Home::Inline(database) }
     }
 
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub fn store(&self) -> &Arc<Store> {
         self.store.as_ref().unwrap()
     }
 
@@ -255,6 +261,31 @@ impl StoreFixture {
         }
     }
 
+    /// Takes a key over.
+    pub async fn take_over(&self, request: ReserveRequest, from: ExpectedRecord) -> ReserveResult {
+        self.store().take_over(TakeOverParams { request, from }).await.unwrap()
+    }
+
+    /// Accepts a key for asynchronous delivery.
+    pub async fn enqueue(&self, request: EnqueueRequest, from: Option<ExpectedRecord>) -> EnqueueResult {
+        self.store().enqueue(EnqueueParams { request, from }).await.unwrap()
+    }
+
+    /// Sweeps with an expiry of a day.
+    pub async fn sweep(&self, limit: u32) -> Vec<SweptKey> {
+        self.store().sweep(SweepParams { expiry: DAY, limit, as_of: any_time() }).await.unwrap()
+    }
+
+    /// Reaps records that are past their TTL by the store's clock.
+    pub async fn reap(&self, limit: u32) -> ReapedRows {
+        self.store().reap(ReapParams { limit, scope: all_records() }).await.unwrap()
+    }
+
+    /// Lists attempts of the default instance.
+    pub async fn list_in_flight(&self, older_than: Duration) -> Vec<ReservedAttempt> {
+        self.store().list_in_flight(ListInFlightParams { instance: own_instance(), older_than }).await.unwrap()
+    }
+
     /// Finds an existing record.
     pub async fn find(&self, reserve_request: &ReserveRequest) -> Record {
         self.store().find(reserve_request.id).await.unwrap().unwrap()
@@ -268,6 +299,7 @@ pub fn sqlite_settings(home: &TempDir) -> StoreSettings {
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,
+        encryption: Encryption::default(),
     }
 }
 

@@ -13,9 +13,12 @@ use oncegate::domain::space::SpaceHash;
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::admin::{
     AuditEntry, Cursor, DecisionResult, DecisionResults, IdRange, KeyEntry, KeyFilter, KeyPage, OperatorAction,
-    OperatorDecision, SCAN_ROWS_MAX, Target, wait_until_forgotten,
+    OperatorDecision, SCAN_ROWS_MAX, Target,
 };
-use oncegate::store::{LeaseRenewal, SettleResult, StoreLocation};
+use oncegate::store::{
+    ApplyOperatorDecisionParams, CountInstancesBehindParams, LeaseRenewal, ListAuditEntriesParams, ListInstancesParams,
+    ListKeysParams, SettleResult, StoreLocation,
+};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
@@ -32,7 +35,11 @@ fn filter(state: StateKind) -> KeyFilter {
 async fn list(world: &StoreFixture, service: &str, filter: &KeyFilter, limit: u32) -> Vec<KeyEntry> {
     let (mut entries, mut place): (Vec<KeyEntry>, Option<Cursor>) = (Vec::new(), None);
     loop {
-        let page = world.store().admin().list_keys(service.into(), filter.clone(), place, limit).await.unwrap();
+        let page = world
+            .store()
+            .list_keys(ListKeysParams { service: service.into(), filter: filter.clone(), after: place, limit })
+            .await
+            .unwrap();
         assert!(page.entries.len() <= limit as usize);
         entries.extend(page.entries);
         place = page.next;
@@ -58,6 +65,7 @@ fn target(entry: &KeyEntry) -> Target {
         ttl: DAY,
         remember: Some(hour),
         quiet_after: hour,
+        sealed_response: None,
     }
 }
 
@@ -70,7 +78,16 @@ fn at_risk(change: OperatorAction) -> Arc<OperatorDecision> {
 }
 
 async fn decide(world: &StoreFixture, decision: &Arc<OperatorDecision>, targets: Vec<Target>) -> DecisionResults {
-    world.store().admin().apply_operator_decision(SHOP.into(), Arc::clone(decision), targets, None).await.unwrap()
+    world
+        .store()
+        .apply_operator_decision(ApplyOperatorDecisionParams {
+            service: SHOP.into(),
+            decision: Arc::clone(decision),
+            targets,
+            as_of: None,
+        })
+        .await
+        .unwrap()
 }
 
 async fn verdict(world: &StoreFixture, decision: &Arc<OperatorDecision>, id: RecordId) -> DecisionResult {
@@ -81,7 +98,11 @@ async fn verdict(world: &StoreFixture, decision: &Arc<OperatorDecision>, id: Rec
 }
 
 async fn audit_entries(world: &StoreFixture, of: Option<RecordId>) -> Vec<AuditEntry> {
-    world.store().admin().list_audit_entries(SHOP.into(), of, None, 100).await.unwrap()
+    world
+        .store()
+        .list_audit_entries(ListAuditEntriesParams { service: SHOP.into(), id: of, before: None, limit: 100 })
+        .await
+        .unwrap()
 }
 
 /// Makes a key unknown.
@@ -150,18 +171,40 @@ pub async fn other_services_keys_are_not_listed(world: StoreFixture) {
     }
     let seen = target(&entry(&world, ours.id).await);
     for change in [OperatorAction::Complete(response(b"")), OperatorAction::NotExecuted, OperatorAction::Purge] {
-        let admin_store = world.store().admin();
+        let admin_store = world.store();
         let decided = admin_store
-            .apply_operator_decision("bank".into(), at_risk(change), vec![seen.clone()], None)
+            .apply_operator_decision(ApplyOperatorDecisionParams {
+                service: "bank".into(),
+                decision: at_risk(change),
+                targets: vec![seen.clone()],
+                as_of: None,
+            })
             .await
             .unwrap();
         assert_eq!((&decided.verdicts[..], decided.purges), (&[DecisionResult::Gone][..], None));
     }
     assert_eq!(entry(&world, ours.id).await.state, StateKind::Unknown);
     assert_eq!(verdict(&world, &at_risk(OperatorAction::NotExecuted), ours.id).await, DecisionResult::Done);
-    let admin_store = world.store().admin();
-    assert_eq!(admin_store.list_audit_entries("bank".into(), None, None, 10).await.unwrap(), []);
-    assert_eq!(admin_store.list_audit_entries("bank".into(), Some(ours.id), None, 10).await.unwrap(), []);
+    let admin_store = world.store();
+    assert_eq!(
+        admin_store
+            .list_audit_entries(ListAuditEntriesParams { service: "bank".into(), id: None, before: None, limit: 10 })
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(
+        admin_store
+            .list_audit_entries(ListAuditEntriesParams {
+                service: "bank".into(),
+                id: Some(ours.id),
+                before: None,
+                limit: 10
+            })
+            .await
+            .unwrap(),
+        []
+    );
     assert_eq!(admin_store.count_keys("bank".into()).await.unwrap().counts, []);
 }
 
@@ -224,7 +267,7 @@ pub async fn a_response_entered_by_an_operator_is_replayed_for_the_routes_ttl(wo
     assert_eq!(verdict(&world, &decision(OperatorAction::Release), key.id).await, DecisionResult::Done);
     let record = world.find(&key).await;
     let next = next_attempt_request(&key);
-    assert_eq!(unwrap_lease(world.store().take_over(next, (&record).into()).await.unwrap()).attempt, 2);
+    assert_eq!(unwrap_lease(world.take_over(next, (&record).into()).await).attempt, 2);
 }
 
 pub async fn not_executed_is_believed_once_the_attempt_is_quiet(world: StoreFixture) {
@@ -249,9 +292,15 @@ pub async fn not_executed_is_believed_once_the_attempt_is_quiet(world: StoreFixt
     let quiet = Target { quiet_after: Duration::ZERO, ..target(&entry(&world, late.id).await) };
     // Not by a clock that is ahead of the caller's.
     let behind = Some(world.an_hour_ago().await);
-    let admin_store = world.store().admin();
-    let refused =
-        admin_store.apply_operator_decision(SHOP.into(), Arc::clone(&plain), vec![quiet.clone()], behind).await;
+    let admin_store = world.store();
+    let refused = admin_store
+        .apply_operator_decision(ApplyOperatorDecisionParams {
+            service: SHOP.into(),
+            decision: Arc::clone(&plain),
+            targets: vec![quiet.clone()],
+            as_of: behind,
+        })
+        .await;
     assert_ne!(refused.unwrap().verdicts, [DecisionResult::Done]);
     assert_eq!(decide(&world, &plain, vec![quiet]).await.verdicts, [DecisionResult::Done]);
 }
@@ -280,7 +329,7 @@ pub async fn a_decision_does_not_apply_to_a_changed_key(world: StoreFixture) {
     let key = unknown(&world, "k").await;
     let seen = target(&entry(&world, key.id).await);
     let (next, from) = (next_attempt_request(&key), world.find(&key).await);
-    unwrap_lease(world.store().take_over(next.clone(), (&from).into()).await.unwrap());
+    unwrap_lease(world.take_over(next.clone(), (&from).into()).await);
     world.settle(settlement(&next, UNKNOWN)).await;
     // Unknown as before, but by another attempt.
     for change in [OperatorAction::Complete(response(b"")), OperatorAction::NotExecuted, OperatorAction::Purge] {
@@ -350,7 +399,7 @@ pub async fn a_released_key_is_not_completed_again_by_the_same_attempt(world: St
     assert_eq!(decided.verdicts, [DecisionResult::Changed(StateKind::Retryable)]);
     assert_eq!(audit_entries(&world, Some(key.id)).await.len(), 1);
     let next = next_attempt_request(&key);
-    assert_eq!(unwrap_lease(world.store().take_over(next.clone(), (&released).into()).await.unwrap()).attempt, 2);
+    assert_eq!(unwrap_lease(world.take_over(next.clone(), (&released).into()).await).attempt, 2);
     world.settle(completion(&next, b"twice")).await;
     // Each released key gets a token of its own.
     let mut tokens = BTreeSet::new();
@@ -375,10 +424,18 @@ pub async fn a_decision_that_cannot_be_audited_is_not_applied(mut world: StoreFi
     for key in &keys {
         targets.push(target(&entry(&world, key.id).await));
     }
-    let admin_store = world.store().admin();
+    let admin_store = world.store();
     for change in [OperatorAction::NotExecuted, OperatorAction::Complete(response(b"")), OperatorAction::Purge] {
         assert!(
-            admin_store.apply_operator_decision(SHOP.into(), at_risk(change), targets.clone(), None).await.is_err()
+            admin_store
+                .apply_operator_decision(ApplyOperatorDecisionParams {
+                    service: SHOP.into(),
+                    decision: at_risk(change),
+                    targets: targets.clone(),
+                    as_of: None
+                })
+                .await
+                .is_err()
         );
     }
     for key in &keys {
@@ -409,23 +466,35 @@ pub async fn a_purge_counts_its_keys_and_waits_for_instances_with_a_cache(world:
     );
     let decided = decide(&world, &at_risk(OperatorAction::Purge), targets).await;
     assert_eq!((&decided.verdicts[..], decided.purges), (&[DecisionResult::Done; 2][..], Some(1)));
-    let waited = wait_until_forgotten(store.admin(), SHOP.into(), 1, Duration::ZERO).await.unwrap();
+    let waited = store.wait_until_forgotten(SHOP.into(), 1, Duration::ZERO).await.unwrap();
     assert_eq!(waited, 2, "whose lease has run out, and whoever serves another service, is not waited for");
 
     // A first renewal that is executed late says nothing about what was cached since.
     store.renew_lease(now(one)).await.unwrap();
-    assert_eq!(store.admin().count_instances_behind(SHOP.into(), 1).await.unwrap(), 2);
+    assert_eq!(
+        store.count_instances_behind(CountInstancesBehindParams { service: SHOP.into(), purges: 1 }).await.unwrap(),
+        2
+    );
     // Reading the count does not empty the cache yet.
     let read = store.renew_lease(LeaseRenewal { purges_seen: Some(0), ..now(one) }).await.unwrap();
-    assert_eq!((read.purges, store.admin().count_instances_behind(SHOP.into(), 1).await.unwrap()), (1, 2));
+    assert_eq!(
+        (
+            read.purges,
+            store.count_instances_behind(CountInstancesBehindParams { service: SHOP.into(), purges: 1 }).await.unwrap()
+        ),
+        (1, 2)
+    );
     store.renew_lease(LeaseRenewal { purges_seen: Some(1), ..now(one) }).await.unwrap();
-    let waits = wait_until_forgotten(store.admin(), SHOP.into(), 1, DAY);
+    let waits = store.wait_until_forgotten(SHOP.into(), 1, DAY);
     let sees = store.renew_lease(LeaseRenewal { purges_seen: Some(1), ..now(other) });
     let (waited, seen) = futures_util::future::join(waits, sees).await;
     assert_eq!((waited.unwrap(), seen.unwrap().purges), (0, 1));
     // An instance that starts now has cached nothing.
     store.renew_lease(now(InstanceId::from_stored(6))).await.unwrap();
-    assert_eq!(store.admin().count_instances_behind(SHOP.into(), 1).await.unwrap(), 0);
+    assert_eq!(
+        store.count_instances_behind(CountInstancesBehindParams { service: SHOP.into(), purges: 1 }).await.unwrap(),
+        0
+    );
 }
 
 pub async fn keys_are_counted_by_route_and_state(world: StoreFixture) {
@@ -436,7 +505,7 @@ pub async fn keys_are_counted_by_route_and_state(world: StoreFixture) {
         world.settle(completion(&done, b"")).await;
     }
     world.reserve(&new_reserve_request("running")).await;
-    let counts_of_keys = world.store().admin().count_keys(SHOP.into()).await.unwrap();
+    let counts_of_keys = world.store().count_keys(SHOP.into()).await.unwrap();
     let counts: Vec<_> = counts_of_keys.counts.iter().map(|c| (&*c.route, c.state, c.keys, c.exact)).collect();
     let expected = [
         ("pay", StateKind::InFlight, 1, true),
@@ -456,7 +525,11 @@ pub async fn the_audit_log_lists_the_latest_first(world: StoreFixture) {
     }
     let (mut reported, mut before) = (Vec::new(), None);
     loop {
-        let notes = world.store().admin().list_audit_entries(SHOP.into(), None, before, 2).await.unwrap();
+        let notes = world
+            .store()
+            .list_audit_entries(ListAuditEntriesParams { service: SHOP.into(), id: None, before, limit: 2 })
+            .await
+            .unwrap();
         let Some(last) = notes.last() else { break };
         before = Some(last.seq);
         reported.extend(notes.iter().map(|note| note.id));
@@ -506,7 +579,7 @@ pub async fn instances_of_a_service_are_listed_with_their_leases(world: StoreFix
     store.renew_lease(LeaseRenewal { service: "bank".into(), ..renewal(elsewhere, DAY) }).await.unwrap();
     store.renew_lease(renewal(other, DAY)).await.unwrap();
     let renewed = store.renew_lease(renewal(one, DAY)).await.unwrap();
-    let listed = store.admin().list_instances(SHOP.into(), 10).await.unwrap();
+    let listed = store.list_instances(ListInstancesParams { service: SHOP.into(), limit: 10 }).await.unwrap();
     let own: Vec<_> = listed.iter().filter(|entry| [one, other, lapsed, elsewhere].contains(&entry.id)).collect();
     assert_eq!(own.len(), 3, "{listed:?}");
     assert!(listed.is_sorted_by(|earlier, later| earlier.renewed_at >= later.renewed_at), "{listed:?}");
@@ -516,8 +589,8 @@ pub async fn instances_of_a_service_are_listed_with_their_leases(world: StoreFix
     for entry in own {
         assert_eq!(entry.is_leased(), entry.id != lapsed, "{entry:?}");
     }
-    assert_eq!(store.admin().list_instances(SHOP.into(), 1).await.unwrap().len(), 1);
-    assert_eq!(store.admin().list_instances("nobody".into(), 10).await.unwrap(), []);
+    assert_eq!(store.list_instances(ListInstancesParams { service: SHOP.into(), limit: 1 }).await.unwrap().len(), 1);
+    assert_eq!(store.list_instances(ListInstancesParams { service: "nobody".into(), limit: 10 }).await.unwrap(), []);
 }
 
 #[test]

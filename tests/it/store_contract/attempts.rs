@@ -198,7 +198,7 @@ pub async fn a_superseded_attempt_settles_nothing(world: StoreFixture) {
     world.settle(settlement(&first, AttemptOutcome::Retryable { ttl: DAY })).await;
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
-    unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
+    unwrap_lease(world.take_over(second.clone(), seen).await);
     for outcome in [
         AttemptOutcome::Completed { response: response(b"late"), ttl: DAY, remember: None },
         AttemptOutcome::Retryable { ttl: DAY },

@@ -18,7 +18,9 @@ use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHand
 use oncegate::domain::state::StateKind;
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::admin::{COUNTED_MAX, DecisionResult, OperatorAction, OperatorDecision, Target};
-use oncegate::store::{ExpectedRecord, SettleResult};
+use oncegate::store::{
+    ApplyOperatorDecisionParams, ClaimProbesParams, ExpectedRecord, GiveUpParams, ReapParams, SettleResult,
+};
 
 use super::losses::{copy_keys, fall_back};
 use crate::harness::store_fixture::UNKNOWN;
@@ -51,10 +53,7 @@ fn pick(terms: DeliveryPolicy, count: usize) -> PickUpRequest {
 
 impl StoreFixture {
     async fn accept(&self, reserve_request: &ReserveRequest) {
-        assert!(matches!(
-            self.store().enqueue(new_enqueue_request(reserve_request), None).await.unwrap(),
-            EnqueueResult::Accepted
-        ));
+        assert!(matches!(self.enqueue(new_enqueue_request(reserve_request), None).await, EnqueueResult::Accepted));
     }
 
     async fn pick_up(&self, pick_up_request: PickUpRequest) -> PickUpResult {
@@ -77,11 +76,7 @@ impl StoreFixture {
     /// Records a service's report about a delivery.
     async fn report(&self, job: &DeliveryJob, what: ReportKind) -> ReportResult {
         let of = ReservationHandle { id: job.lease.reserve_request.id, token: job.lease.reserve_request.token };
-        self.store()
-            .service_reports()
-            .record_report(ServiceReport { service: "shop".into(), handle: of, kind: what })
-            .await
-            .unwrap()
+        self.store().record_report(ServiceReport { service: "shop".into(), handle: of, kind: what }).await.unwrap()
     }
 
     /// Applies a decision to one key in its current state.
@@ -89,12 +84,17 @@ impl StoreFixture {
         let record = self.find(reserve_request).await;
         let state = StateKind::parse(record.state.name()).unwrap();
         let (id, token, quiet_after) = (record.id, record.token, Duration::ZERO);
-        let case = Target { id, token, state, risk: None, ttl: DAY, remember: None, quiet_after };
+        let case =
+            Target { id, token, state, risk: None, ttl: DAY, remember: None, quiet_after, sealed_response: None };
         let decision = OperatorDecision { change, actor: "alice".into(), note: None, accept_risk: true };
         let decided = self
             .store()
-            .admin()
-            .apply_operator_decision("shop".into(), Arc::new(decision), vec![case], None)
+            .apply_operator_decision(ApplyOperatorDecisionParams {
+                service: "shop".into(),
+                decision: Arc::new(decision),
+                targets: vec![case],
+                as_of: None,
+            })
             .await
             .unwrap();
         (decided.verdicts[0], decided.queued == [id])
@@ -140,7 +140,7 @@ pub async fn an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request(wo
     assert_eq!(world.current_state(&reserve_request).await, "in_flight");
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
     // It is listed under its instance like any attempt.
-    let in_flight = world.store().list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
+    let in_flight = world.list_in_flight(Duration::ZERO).await;
     assert_eq!(
         in_flight.iter().map(|attempt| (attempt.id, attempt.token)).collect::<Vec<_>>(),
         [(reserve_request.id, got.token)]
@@ -150,10 +150,7 @@ pub async fn an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request(wo
 pub async fn one_of_many_simultaneous_enqueues_or_reservations_gets_the_key(world: StoreFixture) {
     let first = new_reserve_request("k");
     let accepts = (0..20).map(|_| async {
-        matches!(
-            world.store().enqueue(new_enqueue_request(&next_attempt_request(&first)), None).await.unwrap(),
-            EnqueueResult::Accepted
-        )
+        matches!(world.enqueue(new_enqueue_request(&next_attempt_request(&first)), None).await, EnqueueResult::Accepted)
     });
     let reserves = (0..20).map(|_| async {
         let reservation = world.store().reserve(next_attempt_request(&first)).await.unwrap();
@@ -181,20 +178,16 @@ pub async fn concurrent_pick_ups_get_disjoint_deliveries(world: StoreFixture) {
 pub async fn a_second_enqueue_finds_the_first_record_and_changes_nothing(world: StoreFixture) {
     let first = new_reserve_request("k");
     world.accept(&first).await;
-    let EnqueueResult::Taken(record) =
-        world.store().enqueue(new_enqueue_request(&next_attempt_request(&first)), None).await.unwrap()
+    let EnqueueResult::Taken(record) = world.enqueue(new_enqueue_request(&next_attempt_request(&first)), None).await
     else {
         panic!("accepted twice")
     };
     assert_eq!((record.token, record.state.name()), (first.token, "queued"));
     assert_eq!(unwrap_taken(world.store().reserve(next_attempt_request(&first)).await.unwrap()).state.name(), "queued");
     let seen = ExpectedRecord::from(&record);
-    assert_eq!(
-        unwrap_taken(world.store().take_over(next_attempt_request(&first), seen).await.unwrap()).token,
-        first.token
-    );
+    assert_eq!(unwrap_taken(world.take_over(next_attempt_request(&first), seen).await).token, first.token);
     assert!(matches!(
-        world.store().enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(seen)).await.unwrap(),
+        world.enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(seen)).await,
         EnqueueResult::Taken(_)
     ));
 }
@@ -206,12 +199,11 @@ pub async fn an_enqueue_replaces_a_released_record(world: StoreFixture) {
     let record: Record = world.find(&first).await;
     let stale = ExpectedRecord { token: token(), ..ExpectedRecord::from(&record) };
     assert!(matches!(
-        world.store().enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(stale)).await.unwrap(),
+        world.enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(stale)).await,
         EnqueueResult::Taken(_)
     ));
     let next = next_attempt_request(&first);
-    let accepted =
-        world.store().enqueue(new_enqueue_request(&next), Some(ExpectedRecord::from(&record))).await.unwrap();
+    let accepted = world.enqueue(new_enqueue_request(&next), Some(ExpectedRecord::from(&record))).await;
     assert!(matches!(accepted, EnqueueResult::Accepted));
     let job = world.pick_one(terms()).await;
     assert_eq!(
@@ -222,10 +214,7 @@ pub async fn an_enqueue_replaces_a_released_record(world: StoreFixture) {
     // An enqueue also replaces a deleted record.
     let gone = new_reserve_request("gone");
     let seen = ExpectedRecord { token: gone.token, state: StateKind::Retryable, past_ttl_at: None };
-    assert!(matches!(
-        world.store().enqueue(new_enqueue_request(&gone), Some(seen)).await.unwrap(),
-        EnqueueResult::Accepted
-    ));
+    assert!(matches!(world.enqueue(new_enqueue_request(&gone), Some(seen)).await, EnqueueResult::Accepted));
 }
 
 pub async fn a_delivered_key_past_its_ttl_is_accepted_again(world: StoreFixture) {
@@ -239,11 +228,8 @@ pub async fn a_delivered_key_past_its_ttl_is_accepted_again(world: StoreFixture)
     tokio::time::sleep(Duration::from_millis(20)).await;
     let record = world.find(&first).await;
     assert!(record.past_ttl);
-    let accepted = world
-        .store()
-        .enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(ExpectedRecord::from(&record)))
-        .await
-        .unwrap();
+    let accepted =
+        world.enqueue(new_enqueue_request(&next_attempt_request(&first)), Some(ExpectedRecord::from(&record))).await;
     assert!(matches!(accepted, EnqueueResult::Accepted));
     assert_eq!(world.pick_one(terms()).await.lease.attempt, 1);
 }
@@ -354,7 +340,8 @@ pub async fn a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason(mut
     world.accept(&output).await;
     let job = world.pick_one(terms()).await;
     let store = Arc::clone(world.store());
-    let bury = |token: Token, states| store.give_up(output.id, token, states, "because".to_owned());
+    let bury =
+        |token: Token, states| store.give_up(GiveUpParams { id: output.id, token, states, note: "because".to_owned() });
     assert!(
         !bury(token(), &[StateKind::InFlight]).await.unwrap()
             && !bury(job.lease.reserve_request.token, &[StateKind::Queued]).await.unwrap()
@@ -364,7 +351,7 @@ pub async fn a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason(mut
         assert_eq!(world.current_state(reserve_request).await, "dead");
     }
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
-    assert_eq!(store.reap(100, all_records()).await.unwrap().deleted, 0);
+    assert_eq!(store.reap(ReapParams { limit: 100, scope: all_records() }).await.unwrap().deleted, 0);
     drop(store);
     let line = |reserve_request: &ReserveRequest, before: &str, note: &str| {
         format!("shop delivery give_up {} {before} dead {note}", reserve_request.id)
@@ -394,7 +381,12 @@ pub async fn a_requeued_delivery_has_all_its_attempts_again(world: StoreFixture)
     assert!(
         world
             .store()
-            .give_up(reserve_request.id, job.lease.reserve_request.token, &[StateKind::Unknown], "because".to_owned())
+            .give_up(GiveUpParams {
+                id: reserve_request.id,
+                token: job.lease.reserve_request.token,
+                states: &[StateKind::Unknown],
+                note: "because".to_owned()
+            })
             .await
             .unwrap()
     );
@@ -471,7 +463,7 @@ pub async fn a_stored_request_is_deleted_when_its_key_ends(mut world: StoreFixtu
         ))
         .await;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
+    assert_eq!(world.reap(10).await.deleted, 1);
     assert_eq!(world.rows_of("outbox").await, 1);
 }
 
@@ -491,7 +483,17 @@ pub async fn a_probe_deletes_a_stored_request_where_it_completes_the_key_and_now
             pause_first: Duration::ZERO,
             pause_cap: Duration::ZERO,
         };
-        let probe = world.store().claim_probes(&"shop".into(), vec![schedule], 10, any_time()).await.unwrap().remove(0);
+        let probe = world
+            .store()
+            .claim_probes(ClaimProbesParams {
+                service: "shop".into(),
+                schedules: vec![schedule],
+                limit: 10,
+                as_of: any_time(),
+            })
+            .await
+            .unwrap()
+            .remove(0);
         let finding = ProbeFinding {
             id: reserve_request.id,
             token: job.lease.reserve_request.token,
@@ -520,7 +522,7 @@ pub async fn a_released_delivery_is_free_for_the_next_request(world: StoreFixtur
     assert_eq!((record.state.name(), record.accepted_at), ("retryable", None));
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
     let next = crate::harness::store_fixture::unwrap_lease(
-        world.store().take_over(next_attempt_request(&reserve_request), ExpectedRecord::from(&record)).await.unwrap(),
+        world.take_over(next_attempt_request(&reserve_request), ExpectedRecord::from(&record)).await,
     );
     assert_eq!((next.attempt, next.recovery_point), (2, None), "all of it is executed again");
 }
@@ -530,7 +532,7 @@ pub async fn the_sweeper_treats_a_delivery_as_any_attempt(world: StoreFixture) {
     world.accept(&reserve_request).await;
     let gone = PickUpRequest { instance: InstanceId::from_stored(77), ..pick(terms(), 1) };
     assert_eq!(ids(&world.pick_up(gone).await), [reserve_request.id]);
-    let swept = world.store().sweep(DAY, 10, any_time()).await.unwrap();
+    let swept = world.sweep(10).await;
     assert_eq!((swept.len(), swept[0].id, swept[0].attempt), (1, reserve_request.id, 1));
     assert_eq!(world.current_state(&reserve_request).await, "unknown");
 }
@@ -544,12 +546,12 @@ pub async fn a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_d
             assert!(
                 world
                     .store()
-                    .give_up(
-                        reserve_request.id,
-                        job.lease.reserve_request.token,
-                        &[StateKind::InFlight],
-                        "because".to_owned()
-                    )
+                    .give_up(GiveUpParams {
+                        id: reserve_request.id,
+                        token: job.lease.reserve_request.token,
+                        states: &[StateKind::InFlight],
+                        note: "because".to_owned()
+                    })
                     .await
                     .unwrap()
             );
@@ -627,7 +629,7 @@ pub async fn the_reaper_deletes_requests_without_a_key(mut world: StoreFixture) 
     world.execute_sql("delete from keys").await.unwrap();
     world.accept(&stays).await;
     assert_eq!(world.rows_of("outbox").await, 2);
-    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 0);
+    assert_eq!(world.reap(10).await.deleted, 0);
     assert_eq!(world.rows_of("outbox").await, 1);
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), [stays.id]);
 }
@@ -656,7 +658,7 @@ pub async fn a_backlog_hides_no_delivery_in_another_state(mut world: StoreFixtur
         world.new_id()
     );
     world.execute_sql(&backlog).await.unwrap();
-    let tally = world.store().admin().count_keys("shop".into()).await.unwrap();
+    let tally = world.store().count_keys("shop".into()).await.unwrap();
     let count = |state| tally.counts.iter().find(|count| count.state == state).map(|count| (count.keys, count.exact));
     assert_eq!(count(StateKind::Unknown), Some((1, true)));
     assert_eq!(count(StateKind::Queued), Some((COUNTED_MAX.into(), false)));

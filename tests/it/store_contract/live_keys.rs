@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::key_holder::KeyHolder;
-use oncegate::store::ExpectedRecord;
+use oncegate::store::{CountLiveKeysParams, ExpectedRecord, MoveLiveKeysParams};
 
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, completion, new_enqueue_request, new_reserve_request, new_reserve_request_in,
+    DAY, StoreFixture, completion, new_enqueue_request, new_reserve_request, new_reserve_request_in,
     next_attempt_request, response, settlement, unwrap_lease,
 };
 
@@ -18,7 +18,7 @@ fn held(key: &str) -> ReserveRequest {
 }
 
 async fn count(world: &StoreFixture, limit: u32) -> u32 {
-    world.store().count_live_keys(HOLDER, limit).await.unwrap()
+    world.store().count_live_keys(CountLiveKeysParams { holder: HOLDER, limit }).await.unwrap()
 }
 
 pub async fn live_keys_of_a_holder_are_counted_up_to_a_limit(world: StoreFixture) {
@@ -45,18 +45,18 @@ pub async fn a_key_counts_for_its_first_holder_until_it_is_deleted(world: StoreF
     let end = |ttl| AttemptOutcome::Completed { response: response(b""), ttl, remember: None };
     world.settle(settlement(&reaped, end(Duration::ZERO))).await;
     assert_eq!(count(&world, 10).await, 3, "it is past its ttl and not deleted yet");
-    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
+    assert_eq!(world.reap(10).await.deleted, 1);
     world.settle(settlement(&forgotten, AttemptOutcome::Retryable { ttl: Duration::ZERO })).await;
     assert_eq!(count(&world, 10).await, 1);
     world.settle(settlement(&taken, AttemptOutcome::Retryable { ttl: DAY })).await;
     let next = ReserveRequest { holder: None, ..next_attempt_request(&taken) };
     let seen = ExpectedRecord::from(&world.find(&taken).await);
-    unwrap_lease(world.store().take_over(next, seen).await.unwrap());
+    unwrap_lease(world.take_over(next, seen).await);
     assert_eq!(count(&world, 10).await, 1, "a takeover does not change it");
 }
 
 pub async fn accepted_keys_and_restored_rows_count_for_their_holder(mut world: StoreFixture) {
-    world.store().enqueue(new_enqueue_request(&held("queued")), None).await.unwrap();
+    world.enqueue(new_enqueue_request(&held("queued")), None).await;
     assert_eq!(count(&world, 10).await, 1);
     let lease = world.reserve(&held("lost")).await;
     world.execute_sql("delete from keys").await.unwrap();
@@ -74,10 +74,18 @@ pub async fn a_key_and_its_caller_s_other_keys_of_one_holder_count_for_another(w
         world.reserve(reserve_request).await;
     }
     let caller = KeyHolder::from_bytes([2; 16]);
-    let move_by = async |key: &ReserveRequest| world.store().move_live_keys(key.id, key.scope, caller).await.unwrap();
+    let move_by = async |key: &ReserveRequest| {
+        world.store().move_live_keys(MoveLiveKeysParams { id: key.id, scope: key.scope, holder: caller }).await.unwrap()
+    };
     assert_eq!(move_by(&new_reserve_request("none")).await, 0, "it counts for nobody");
     assert_eq!(move_by(&second).await, 2);
-    assert_eq!((count(&world, 10).await, world.store().count_live_keys(caller, 10).await.unwrap()), (1, 2));
+    assert_eq!(
+        (
+            count(&world, 10).await,
+            world.store().count_live_keys(CountLiveKeysParams { holder: caller, limit: 10 }).await.unwrap()
+        ),
+        (1, 2)
+    );
     assert_eq!(move_by(&first).await, 0, "it counts for the caller already");
     // They are as before in all else.
     world.settle(completion(&first, b"")).await;

@@ -12,8 +12,7 @@ use oncegate::store::{ExpectedRecord, SettleResult};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, completion, new_reserve_request, next_attempt_request, response, settlement,
-    unwrap_lease,
+    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
 };
 use crate::harness::{TEST_TIMEOUT, eventually};
 
@@ -26,7 +25,7 @@ pub async fn a_completion_with_a_lost_row_is_stored_as_a_new_row(mut world: Stor
         if attempt == 2 {
             world.settle(lease.unknown(UnknownCause::Broken)).await;
             let seen = ExpectedRecord::from(&world.find(&first).await);
-            lease = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+            lease = unwrap_lease(world.take_over(next_attempt_request(&first), seen).await);
         }
         let (token, before) = (lease.reserve_request.token, SystemTime::now());
         world.execute_sql(LOSE_IT).await.unwrap();
@@ -126,7 +125,7 @@ pub async fn a_restored_row_is_reaped_as_any_other(mut world: StoreFixture) {
         world.execute_sql(LOSE_IT).await.unwrap();
         world.settle(settlement(&first, short.clone())).await;
         assert!(world.find(&first).await.past_ttl);
-        assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 1);
+        assert_eq!(world.reap(10).await.deleted, 1);
     }
 }
 
@@ -154,7 +153,7 @@ async fn lost_takeover(world: &mut StoreFixture, key: &str, state: &str) -> (Res
         copy_keys(world).await;
     }
     let seen = ExpectedRecord::from(&world.find(&first).await);
-    let second = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+    let second = unwrap_lease(world.take_over(next_attempt_request(&first), seen).await);
     assert_eq!(
         (second.attempt, second.taken_from),
         (2, Some(ReplacedRecord { token: first.token, was_completed: false }))
@@ -215,7 +214,7 @@ pub async fn a_response_stored_since_the_takeover_was_lost_is_kept(mut world: St
         eventually(TEST_TIMEOUT, async || (world.find(&first).await.past_ttl == past_ttl).then_some(())).await;
         copy_keys(&mut world).await;
         let seen = ExpectedRecord::from(&world.find(&first).await);
-        let later = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+        let later = unwrap_lease(world.take_over(next_attempt_request(&first), seen).await);
         assert_eq!(later.attempt, if past_ttl { 1 } else { 2 });
         fall_back(&mut world).await;
         world.settle(completion(&first, b"reported late")).await;
@@ -230,7 +229,7 @@ pub async fn a_lost_takeover_replaces_no_later_attempt(mut world: StoreFixture) 
         let (first, second) = lost_takeover(&mut world, state, state).await;
         let late = second.complete(response(b"late"), DAY);
         let seen = ExpectedRecord::from(&world.find(&first).await);
-        let third = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+        let third = unwrap_lease(world.take_over(next_attempt_request(&first), seen).await);
         let token = third.reserve_request.token;
         assert_eq!(world.settle_late(late.clone()).await.unwrap().token, token);
         world.settle(third.release(DAY)).await;
@@ -252,7 +251,7 @@ pub async fn an_outcome_with_a_lost_new_life_replaces_the_expired_record(mut wor
         }
         let seen = ExpectedRecord::from(&world.find(&first).await);
         copy_keys(&mut world).await;
-        let later = unwrap_lease(world.store().take_over(next_attempt_request(&first), seen).await.unwrap());
+        let later = unwrap_lease(world.take_over(next_attempt_request(&first), seen).await);
         assert_eq!(
             (later.attempt, later.taken_from),
             (1, Some(ReplacedRecord { token: first.token, was_completed: true }))

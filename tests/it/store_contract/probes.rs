@@ -11,12 +11,12 @@ use oncegate::domain::ids::RecordId;
 use oncegate::domain::kept_path::keep_path;
 use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, SettledKey};
 use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::store::ExpectedRecord;
+use oncegate::store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, new_reserve_request_in,
-    next_attempt_request, response, settlement, unwrap_lease,
+    DAY, StoreFixture, any_time, completion, new_reserve_request, new_reserve_request_in, next_attempt_request,
+    response, settlement, unwrap_lease,
 };
 
 const ZERO: Duration = Duration::ZERO;
@@ -38,7 +38,15 @@ impl StoreFixture {
     }
 
     async fn claim_probes(&self, schedule: ProbeSchedule, limit: u32) -> Vec<Probe> {
-        self.store().claim_probes(&"shop".into(), vec![schedule], limit, any_time()).await.unwrap()
+        self.store()
+            .claim_probes(ClaimProbesParams {
+                service: "shop".into(),
+                schedules: vec![schedule],
+                limit,
+                as_of: any_time(),
+            })
+            .await
+            .unwrap()
     }
 
     /// Claims the only unknown key.
@@ -62,8 +70,17 @@ impl StoreFixture {
         let routes: Vec<Arc<str>> = routes.iter().map(|route| (*route).into()).collect();
         let (mut keys, mut after) = (Vec::new(), None);
         loop {
-            let page =
-                self.store().list_settled_keys(&service.into(), routes.clone(), since, after, limit).await.unwrap();
+            let page = self
+                .store()
+                .list_settled_keys(ListSettledKeysParams {
+                    service: service.into(),
+                    routes: routes.clone(),
+                    since,
+                    after,
+                    limit,
+                })
+                .await
+                .unwrap();
             assert!(page.keys.len() <= limit as usize);
             keys.extend(page.keys);
             after = page.next;
@@ -110,7 +127,13 @@ pub async fn only_unknown_quiet_and_due_keys_are_claimed(world: StoreFixture) {
 
 pub async fn a_clock_ahead_of_the_caller_makes_no_key_quiet(world: StoreFixture) {
     world.unknown(&over("k")).await;
-    let claim = async |as_of| world.store().claim_probes(&"shop".into(), vec![at_once()], 10, as_of).await.unwrap();
+    let claim = async |as_of| {
+        world
+            .store()
+            .claim_probes(ClaimProbesParams { service: "shop".into(), schedules: vec![at_once()], limit: 10, as_of })
+            .await
+            .unwrap()
+    };
     assert_eq!(claim(world.an_hour_ago().await).await, []);
     assert_eq!(claim(any_time()).await.len(), 1);
 }
@@ -171,7 +194,16 @@ pub async fn a_claim_takes_at_most_its_limit_oldest_first(world: StoreFixture) {
     oldest.sort();
     assert_eq!(claimed, oldest);
     let none = ProbeSchedule { route: "none".into(), ..later.clone() };
-    let rest = world.store().claim_probes(&"shop".into(), vec![none, later], 2, any_time()).await.unwrap();
+    let rest = world
+        .store()
+        .claim_probes(ClaimProbesParams {
+            service: "shop".into(),
+            schedules: vec![none, later],
+            limit: 2,
+            as_of: any_time(),
+        })
+        .await
+        .unwrap();
     assert_eq!(ids(&rest), [reserve_requests[2].id]);
 }
 
@@ -180,7 +212,16 @@ pub async fn a_claim_takes_at_most_its_limit_of_several_routes(world: StoreFixtu
         world.unknown(&ReserveRequest { route: route.into(), ..over(key) }).await;
     }
     let schedules = ["one", "other"].map(|route| ProbeSchedule { route: route.into(), ..at_once() });
-    let claimed = world.store().claim_probes(&"shop".into(), schedules.into(), 3, any_time()).await.unwrap();
+    let claimed = world
+        .store()
+        .claim_probes(ClaimProbesParams {
+            service: "shop".into(),
+            schedules: schedules.into(),
+            limit: 3,
+            as_of: any_time(),
+        })
+        .await
+        .unwrap();
     assert_eq!(claimed.len(), 3);
 }
 
@@ -200,7 +241,7 @@ pub async fn a_claim_returns_the_data_of_its_reservation(world: StoreFixture) {
         (&for_people, None),
     ] {
         let seen = ExpectedRecord::from(&world.find(&first).await);
-        unwrap_lease(world.store().take_over(next.clone(), seen).await.unwrap());
+        unwrap_lease(world.take_over(next.clone(), seen).await);
         world.settle(settlement(next, UNKNOWN)).await;
         assert_eq!(world.probe().await.subject.path, path);
     }
@@ -228,10 +269,7 @@ pub async fn a_key_found_not_executed_is_taken_over_as_any_released_one(world: S
     assert!(world.resolve(&probe, ProbeVerdict::Retryable { ttl: DAY }).await);
     assert_eq!(world.state(&reserve_request).await, "retryable");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
-    assert_eq!(
-        unwrap_lease(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap()).attempt,
-        2
-    );
+    assert_eq!(unwrap_lease(world.take_over(next_attempt_request(&reserve_request), seen).await).attempt, 2);
 }
 
 pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion(world: StoreFixture) {
@@ -241,12 +279,9 @@ pub async fn a_key_given_up_cannot_be_taken_over_and_accepts_its_late_completion
     assert!(world.resolve(&probe, ProbeVerdict::Dead).await);
     assert_eq!(world.state(&reserve_request).await, "dead");
     assert_eq!(world.claim_probes(at_once(), 10).await, []);
-    assert_eq!(world.store().reap(10, all_records()).await.unwrap().deleted, 0, "it is kept until somebody decides");
+    assert_eq!(world.reap(10).await.deleted, 0, "it is kept until somebody decides");
     let seen = ExpectedRecord::from(&world.find(&reserve_request).await);
-    assert!(matches!(
-        world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap(),
-        ReserveResult::Taken(_)
-    ));
+    assert!(matches!(world.take_over(next_attempt_request(&reserve_request), seen).await, ReserveResult::Taken(_)));
     world.settle(completion(&reserve_request, b"late")).await;
     assert_eq!(world.state(&reserve_request).await, "completed");
 }
@@ -296,7 +331,7 @@ pub async fn a_probes_result_applies_only_to_its_attempt(world: StoreFixture) {
     let probe = world.probe().await;
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
-    unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
+    unwrap_lease(world.take_over(second.clone(), seen).await);
     world.settle(settlement(&second, UNKNOWN)).await;
     assert_eq!(world.probe().await.number, probe.number, "the numbers are the same, the attempts are not");
     for verdict in [completed(b"first"), ProbeVerdict::Dead, ProbeVerdict::Retryable { ttl: DAY }] {
@@ -337,7 +372,7 @@ pub async fn the_next_attempts_probes_start_at_zero(world: StoreFixture) {
     assert!(world.resolve(&probe, ProbeVerdict::Open { absences: 1 }).await);
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
-    unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
+    unwrap_lease(world.take_over(second.clone(), seen).await);
     world.settle(settlement(&second, UNKNOWN)).await;
     let probe = world.probe().await;
     assert_eq!((probe.subject.token, probe.number, probe.absences), (second.token, 1, 0));

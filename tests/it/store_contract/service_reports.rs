@@ -10,7 +10,7 @@ use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ReservedKey, ServiceReport};
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::ExpectedRecord;
+use oncegate::store::{ExpectedRecord, FindReservationParams};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
@@ -34,11 +34,11 @@ fn not_executed() -> ReportKind {
 }
 
 async fn send(world: &StoreFixture, report: ServiceReport) -> ReportResult {
-    world.store().service_reports().record_report(report).await.unwrap()
+    world.store().record_report(report).await.unwrap()
 }
 
 async fn apply_deferred(world: &StoreFixture) -> usize {
-    world.store().service_reports().apply_deferred(100).await.unwrap().len()
+    world.store().apply_deferred_reports(100).await.unwrap().len()
 }
 
 async fn state(world: &StoreFixture, reserve_request: &ReserveRequest) -> &'static str {
@@ -49,7 +49,7 @@ async fn state(world: &StoreFixture, reserve_request: &ReserveRequest) -> &'stat
 async fn next(world: &StoreFixture, before: &ReserveRequest) -> (ReserveRequest, Option<String>) {
     let next = next_attempt_request(before);
     let seen = ExpectedRecord::from(&world.find(before).await);
-    let lease = unwrap_lease(world.store().take_over(next.clone(), seen).await.unwrap());
+    let lease = unwrap_lease(world.take_over(next.clone(), seen).await);
     (next, lease.recovery_point.map(|point| point.to_string()))
 }
 
@@ -130,7 +130,7 @@ pub async fn a_reservation_finds_its_key_only_for_its_service_and_its_newest_att
     let first = new_reserve_request("k");
     let find = async |service: &str, token: Token| {
         let handle = ReservationHandle { id: first.id, token };
-        world.store().service_reports().find_reservation(service.into(), handle).await.unwrap()
+        world.store().find_reservation(FindReservationParams { service: service.into(), handle }).await.unwrap()
     };
     assert_eq!(find("shop", first.token).await, None, "there is no such key");
     world.reserve(&first).await;
@@ -154,9 +154,8 @@ pub async fn a_running_attempt_reported_as_not_executed_is_released_at_its_end(m
     assert_eq!(state(&world, &running).await, "in_flight");
     // No other attempt begins at the same time.
     let from = ExpectedRecord::from(&world.find(&running).await);
-    let record = crate::harness::store_fixture::unwrap_taken(
-        world.store().take_over(next_attempt_request(&running), from).await.unwrap(),
-    );
+    let record =
+        crate::harness::store_fixture::unwrap_taken(world.take_over(next_attempt_request(&running), from).await);
     assert_eq!(record.token, running.token);
     for reserve_request in [&running, &other] {
         world.settle(settlement(reserve_request, UNKNOWN)).await;

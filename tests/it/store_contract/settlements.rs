@@ -78,7 +78,7 @@ pub async fn a_key_with_earlier_attempts_or_a_recovery_point_is_not_forgotten(mu
     world.settle(settlement(&second_attempt, UNKNOWN)).await;
     let next = next_attempt_request(&second_attempt);
     let found = ExpectedRecord::from(&world.find(&second_attempt).await);
-    unwrap_lease(world.store().take_over(next.clone(), found).await.unwrap());
+    unwrap_lease(world.take_over(next.clone(), found).await);
     world.settle(settlement(&next, forgotten.clone())).await;
     let record = world.find(&next).await;
     assert_eq!((record.state.kind(), record.attempt, record.past_ttl), (StateKind::Retryable, 2, false));

@@ -8,13 +8,13 @@ use oncegate::domain::delivery::EnqueueResult;
 use oncegate::domain::fingerprint::{BodyRule, Fingerprint, FingerprintRules, Recipe};
 use oncegate::domain::state::StateKind;
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::ExpectedRecord;
 use oncegate::store::admin::{IdRange, KeyFilter};
+use oncegate::store::{ExpectedRecord, ListKeysParams, TakeOverParams};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_reserve_request,
-    next_attempt_request, response, settlement, token, unwrap_lease, unwrap_taken,
+    DAY, StoreFixture, any_time, completion, new_enqueue_request, new_reserve_request, next_attempt_request, response,
+    settlement, token, unwrap_lease, unwrap_taken,
 };
 
 pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture) {
@@ -23,9 +23,10 @@ pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture
     world.settle(settlement(&first, UNKNOWN)).await;
     let seen = ExpectedRecord::from(&world.find(&first).await);
     let reserve_requests: Vec<ReserveRequest> = (0..50).map(|_| next_attempt_request(&first)).collect();
-    let reservations =
-        join_all(reserve_requests.iter().map(|reserve_request| world.store().take_over(reserve_request.clone(), seen)))
-            .await;
+    let reservations = join_all(reserve_requests.iter().map(|reserve_request| {
+        world.store().take_over(TakeOverParams { request: reserve_request.clone(), from: seen })
+    }))
+    .await;
     let (mut winners, mut found) = (Vec::new(), Vec::new());
     for reservation in reservations {
         match reservation.unwrap() {
@@ -53,7 +54,7 @@ pub async fn the_next_attempt_increments_the_number_and_has_its_own_retention(wo
             ..next_attempt_request(&first)
         };
         let seen = ExpectedRecord::from(&world.find(&first).await);
-        let lease = unwrap_lease(world.store().take_over(next.clone(), seen).await.unwrap());
+        let lease = unwrap_lease(world.take_over(next.clone(), seen).await);
         assert_eq!((lease.reserve_request.token, lease.attempt), (next.token, number.into()));
         let record = world.find(&first).await;
         assert_eq!((record.token, record.attempt, record.state.name()), (next.token, number.into(), "in_flight"));
@@ -72,16 +73,14 @@ pub async fn a_key_past_its_ttl_starts_over(world: StoreFixture) {
         world.reserve(&first).await;
         world.settle(settlement(&first, UNKNOWN)).await;
         let second = next_attempt_request(&first);
-        unwrap_lease(
-            world.store().take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await.unwrap(),
-        );
+        unwrap_lease(world.take_over(second.clone(), ExpectedRecord::from(&world.find(&first).await)).await);
         world.settle(settlement(&second, outcome)).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
         let record = world.find(&first).await;
         assert!(record.past_ttl);
         assert_eq!((record.state.name(), record.attempt), (key, 2));
         let third = next_attempt_request(&first);
-        let lease = unwrap_lease(world.store().take_over(third.clone(), ExpectedRecord::from(&record)).await.unwrap());
+        let lease = unwrap_lease(world.take_over(third.clone(), ExpectedRecord::from(&record)).await);
         assert_eq!(lease.attempt, 1);
         let record = world.find(&first).await;
         assert_eq!((record.state.name(), record.attempt, record.past_ttl), ("in_flight", 1, false));
@@ -97,8 +96,7 @@ pub async fn an_attempt_in_flight_and_a_response_within_its_ttl_cannot_be_taken_
         for past_ttl_at in [None, Some(any_time())] {
             // Even if the caller expects another state.
             let seen = ExpectedRecord { token: reserve_request.token, state, past_ttl_at };
-            let record =
-                unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
+            let record = unwrap_taken(world.take_over(next_attempt_request(&reserve_request), seen).await);
             assert_eq!((record.state.kind(), record.token), (state, reserve_request.token));
         }
         if state == StateKind::InFlight {
@@ -118,10 +116,10 @@ pub async fn a_changed_record_is_not_taken_over(world: StoreFixture) {
         ExpectedRecord { state: StateKind::Completed, ..now },
         ExpectedRecord { past_ttl_at: Some(any_time()), ..now },
     ] {
-        let record = unwrap_taken(world.store().take_over(next_attempt_request(&reserve_request), seen).await.unwrap());
+        let record = unwrap_taken(world.take_over(next_attempt_request(&reserve_request), seen).await);
         assert_eq!((record.state.name(), record.attempt), ("retryable", 1));
     }
-    unwrap_lease(world.store().take_over(next_attempt_request(&reserve_request), now).await.unwrap());
+    unwrap_lease(world.take_over(next_attempt_request(&reserve_request), now).await);
 }
 
 pub async fn a_record_settled_after_it_was_seen_past_its_ttl_is_not_taken_over(world: StoreFixture) {
@@ -133,21 +131,21 @@ pub async fn a_record_settled_after_it_was_seen_past_its_ttl_is_not_taken_over(w
     let seen = ExpectedRecord::from(&world.find(&first).await);
     assert!(seen.past_ttl_at.is_some());
     // Reaped meanwhile, and stored anew by a settlement whose answer was lost.
-    assert_eq!(world.store().reap(1, all_records()).await.unwrap().deleted, 1);
+    assert_eq!(world.reap(1).await.deleted, 1);
     tokio::time::sleep(Duration::from_millis(2)).await;
     world.settle(lease.complete(response(b"late"), ttl)).await;
     let next = next_attempt_request(&first);
-    let record = unwrap_taken(world.store().take_over(next.clone(), seen).await.unwrap());
+    let record = unwrap_taken(world.take_over(next.clone(), seen).await);
     assert!(record.past_ttl && record.token == first.token, "as before, and nobody has judged it");
-    let accepted = world.store().enqueue(new_enqueue_request(&next), Some(seen)).await.unwrap();
+    let accepted = world.enqueue(new_enqueue_request(&next), Some(seen)).await;
     assert!(matches!(accepted, EnqueueResult::Taken(_)));
-    unwrap_lease(world.store().take_over(next, ExpectedRecord::from(&record)).await.unwrap());
+    unwrap_lease(world.take_over(next, ExpectedRecord::from(&record)).await);
 }
 
 pub async fn a_takeover_of_a_deleted_record_reserves_the_key(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     let seen = ExpectedRecord { token: token(), state: StateKind::Retryable, past_ttl_at: Some(any_time()) };
-    let lease = unwrap_lease(world.store().take_over(reserve_request.clone(), seen).await.unwrap());
+    let lease = unwrap_lease(world.take_over(reserve_request.clone(), seen).await);
     assert_eq!((lease.reserve_request.token, lease.attempt), (reserve_request.token, 1));
 }
 
@@ -157,7 +155,11 @@ pub async fn the_attempts_before_the_newest_are_kept_up_to_twenty(world: StoreFi
     let (id, service) = (last.id, last.service.clone());
     let list = async || {
         let filter = KeyFilter { ids: IdRange::from_id(id), ..KeyFilter::default() };
-        let page = world.store().admin().list_keys(service.clone(), filter, None, 2).await.unwrap();
+        let page = world
+            .store()
+            .list_keys(ListKeysParams { service: service.clone(), filter, after: None, limit: 2 })
+            .await
+            .unwrap();
         page.entries.into_iter().next().unwrap()
     };
     assert_eq!((list().await.cause, list().await.earlier), (None, vec![]));
@@ -167,9 +169,7 @@ pub async fn the_attempts_before_the_newest_are_kept_up_to_twenty(world: StoreFi
         world.settle(settlement(&last, outcome)).await;
         assert_eq!(list().await.cause, unknown.then_some(UnknownCause::Broken));
         let next = next_attempt_request(&last);
-        unwrap_lease(
-            world.store().take_over(next.clone(), ExpectedRecord::from(&world.find(&last).await)).await.unwrap(),
-        );
+        unwrap_lease(world.take_over(next.clone(), ExpectedRecord::from(&world.find(&last).await)).await);
         last = next;
     }
     let entry = list().await;

@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult};
 use oncegate::domain::ids::InstanceId;
-use oncegate::store::ReservedAttempt;
 use oncegate::store::{ExpectedRecord, LeaseRenewal, ReapScope, ReapedRows, RenewResult, RouteIdentity, SettleResult};
+use oncegate::store::{
+    ExtendDeadlineParams, ReapParams, RememberRouteIdentitiesParams, ReplaceSaltParams, ReservedAttempt, SweepParams,
+};
 
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
@@ -25,7 +27,7 @@ pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: S
     join_all(reserve_requests.iter().chain([&settled]).map(|reserve_request| world.reserve(reserve_request))).await;
     world.settle(completion(&settled, b"")).await;
 
-    let mut swept = world.store().sweep(DAY, 100, any_time()).await.unwrap();
+    let mut swept = world.sweep(100).await;
     swept.sort_by_key(|swept| swept.instance.get());
     let reported: Vec<_> = swept.iter().map(|s| (s.id, &*s.route, s.attempt, s.instance)).collect();
     assert_eq!(reported, [(reserve_requests[1].id, "pay", 1, lapsed), (reserve_requests[2].id, "pay", 1, missing)]);
@@ -34,7 +36,7 @@ pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: S
         states.iter().map(|record| record.state.name()).collect::<Vec<_>>(),
         ["in_flight", "unknown", "unknown"]
     );
-    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
+    assert_eq!(world.sweep(100).await, []);
 }
 
 pub async fn the_sweeper_marks_attempts_past_their_deadline_unknown(world: StoreFixture) {
@@ -43,8 +45,9 @@ pub async fn the_sweeper_marks_attempts_past_their_deadline_unknown(world: Store
     let running = new_reserve_request("running");
     world.reserve(&late).await;
     world.reserve(&running).await;
-    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
-    let swept = world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap();
+    assert_eq!(world.sweep(100).await, []);
+    let swept =
+        world.store().sweep(SweepParams { expiry: Duration::ZERO, limit: 100, as_of: any_time() }).await.unwrap();
     assert_eq!(swept.iter().map(|swept| swept.id).collect::<Vec<_>>(), [late.id]);
 }
 
@@ -52,12 +55,17 @@ pub async fn the_deadline_of_an_attempt_in_flight_moves_and_never_comes_earlier(
     world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
     let late = ReserveRequest { time_limit: Duration::ZERO, ..new_reserve_request("late") };
     world.reserve(&late).await;
-    let extend = async |token, time_limit| world.store().extend_deadline(late.id, token, time_limit).await.unwrap();
+    let extend = async |token, time_limit| {
+        world.store().extend_deadline(ExtendDeadlineParams { id: late.id, token, time_limit }).await.unwrap()
+    };
     assert!(!extend(token(), DAY).await, "another attempt's token");
     assert!(extend(late.token, DAY).await);
     assert!(extend(late.token, Duration::ZERO).await);
     assert!(world.find(&late).await.deadline_in_ms > 86_000_000);
-    assert_eq!(world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap(), []);
+    assert_eq!(
+        world.store().sweep(SweepParams { expiry: Duration::ZERO, limit: 100, as_of: any_time() }).await.unwrap(),
+        []
+    );
     world.settle(settlement(&late, UNKNOWN)).await;
     assert!(!extend(late.token, DAY).await, "it has ended");
 }
@@ -80,8 +88,18 @@ pub async fn a_clock_ahead_of_the_caller_ends_no_lease_and_no_deadline(world: St
     let without_lease = ReserveRequest { instance: lapsed, ..new_reserve_request("without-lease") };
     join_all([&late, &without_lease].map(|reserve_request| world.reserve(reserve_request))).await;
     // To this caller, its own lease was renewed an hour ahead: the clock was set forward, and not back.
-    assert_eq!(world.store().sweep(Duration::ZERO, 100, world.an_hour_ago().await).await.unwrap(), []);
-    assert_eq!(world.store().sweep(Duration::ZERO, 100, any_time()).await.unwrap().len(), 2);
+    assert_eq!(
+        world
+            .store()
+            .sweep(SweepParams { expiry: Duration::ZERO, limit: 100, as_of: world.an_hour_ago().await })
+            .await
+            .unwrap(),
+        []
+    );
+    assert_eq!(
+        world.store().sweep(SweepParams { expiry: Duration::ZERO, limit: 100, as_of: any_time() }).await.unwrap().len(),
+        2
+    );
 }
 
 pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
@@ -89,7 +107,7 @@ pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
     join_all(reserve_requests.iter().map(|reserve_request| world.reserve(reserve_request))).await;
     let mut counts = Vec::new();
     for _ in 0..4 {
-        counts.push(world.store().sweep(DAY, 2, any_time()).await.unwrap().len());
+        counts.push(world.sweep(2).await.len());
     }
     assert_eq!(counts, [2, 2, 1, 0]);
 }
@@ -97,17 +115,17 @@ pub async fn the_sweeper_stops_at_its_limit(world: StoreFixture) {
 pub async fn a_released_lease_expires_at_once(world: StoreFixture) {
     world.store().renew_lease(renewal(own_instance(), DAY)).await.unwrap();
     world.reserve(&new_reserve_request("k")).await;
-    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap(), []);
+    assert_eq!(world.sweep(100).await, []);
     world.store().release_lease(own_instance()).await.unwrap();
     world.store().release_lease(own_instance()).await.unwrap();
-    assert_eq!(world.store().sweep(DAY, 100, any_time()).await.unwrap().len(), 1);
+    assert_eq!(world.sweep(100).await.len(), 1);
 }
 
 pub async fn an_instances_attempts_are_listed_past_a_minimum_age(world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.reserve(&reserve_request).await;
     world.reserve(&ReserveRequest { instance: InstanceId::from_stored(2), ..new_reserve_request("other") }).await;
-    let in_flight = async |older_than| world.store().list_in_flight(own_instance(), older_than).await.unwrap();
+    let in_flight = async |older_than| world.list_in_flight(older_than).await;
     assert_eq!(in_flight(DAY).await, []);
     let listed = ReservedAttempt {
         id: reserve_request.id,
@@ -144,10 +162,10 @@ pub async fn the_reaper_deletes_the_oldest_expired_rows_and_nothing_else(world: 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 2);
+    assert_eq!(world.reap(2).await.deleted, 2);
     assert!(world.store().find(goes[2].0.id).await.unwrap().is_some());
-    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 1);
-    assert_eq!(world.store().reap(2, all_records()).await.unwrap().deleted, 0);
+    assert_eq!(world.reap(2).await.deleted, 1);
+    assert_eq!(world.reap(2).await.deleted, 0);
     for (reserve_request, _) in &goes {
         assert!(world.store().find(reserve_request.id).await.unwrap().is_none());
     }
@@ -170,7 +188,7 @@ pub async fn a_backlog_of_forgotten_and_remembered_keys_is_reaped_in_one_pass(mu
     // As the reaper does it.
     let mut total = ReapedRows::default();
     loop {
-        let reaped = world.store().reap(LIMIT, all_records()).await.unwrap();
+        let reaped = world.reap(LIMIT).await;
         total.deleted += reaped.deleted;
         total.responses_dropped += reaped.responses_dropped;
         if !reaped.is_full_batch(LIMIT) {
@@ -192,15 +210,18 @@ pub async fn a_working_store_answers_a_ping(world: StoreFixture) {
 pub async fn a_salt_is_replaced_only_where_it_is_the_expected_one(world: StoreFixture) {
     let store = world.store();
     let replace = async |from: Option<&[u8]>, to: &[u8]| {
-        store.salts().replace_salt("bakery".into(), from.map(Into::into), to.into()).await.unwrap()
+        store
+            .replace_salt(ReplaceSaltParams { service: "bakery".into(), from: from.map(Into::into), to: to.into() })
+            .await
+            .unwrap()
     };
     assert!(replace(None, b"one").await);
     assert!(!replace(None, b"two").await);
     assert!(!replace(Some(b"two"), b"three").await);
     assert!(replace(Some(b"one"), b"three").await);
-    assert_eq!(store.salts().find_salt("bakery".into()).await.unwrap().as_deref(), Some(&b"three"[..]));
+    assert_eq!(store.find_salt("bakery".into()).await.unwrap().as_deref(), Some(&b"three"[..]));
     assert!(!replace(Some(b"one"), b"two").await);
-    assert_eq!(store.salts().find_salt("forge".into()).await.unwrap(), None);
+    assert_eq!(store.find_salt("forge".into()).await.unwrap(), None);
 }
 
 pub async fn the_salt_does_not_change(mut world: StoreFixture) {
@@ -230,8 +251,8 @@ pub async fn a_clock_ahead_of_the_caller_ends_no_ttl(world: StoreFixture) {
         settle_briefly(&world, key, outcome).await;
     }
     let behind = ReapScope { as_of: world.an_hour_ago().await, ..all_records() };
-    assert_eq!(world.store().reap(10, behind).await.unwrap(), ReapedRows::default());
-    let reaped = world.store().reap(10, all_records()).await.unwrap();
+    assert_eq!(world.store().reap(ReapParams { limit: 10, scope: behind }).await.unwrap(), ReapedRows::default());
+    let reaped = world.reap(10).await;
     assert_eq!(reaped, ReapedRows { deleted: 2, responses_dropped: 1 });
 }
 
@@ -244,9 +265,12 @@ pub async fn the_reaper_leaves_records_that_were_settled_before_the_watch(world:
         settle_briefly(&world, &format!("{key}-since"), outcome).await;
     }
     let scope = ReapScope { settled_since, ..all_records() };
-    assert_eq!(world.store().reap(10, scope).await.unwrap(), ReapedRows { deleted: 2, responses_dropped: 1 });
-    assert_eq!(world.store().reap(10, scope).await.unwrap(), ReapedRows::default());
-    let reaped = world.store().reap(10, all_records()).await.unwrap();
+    assert_eq!(
+        world.store().reap(ReapParams { limit: 10, scope }).await.unwrap(),
+        ReapedRows { deleted: 2, responses_dropped: 1 }
+    );
+    assert_eq!(world.store().reap(ReapParams { limit: 10, scope }).await.unwrap(), ReapedRows::default());
+    let reaped = world.reap(10).await;
     assert_eq!(reaped, ReapedRows { deleted: 2, responses_dropped: 1 });
 }
 
@@ -276,15 +300,12 @@ pub async fn a_remembered_key_outlives_its_response(world: StoreFixture) {
         for past_ttl_at in [None, Some(any_time())] {
             let seen = ExpectedRecord { past_ttl_at, ..ExpectedRecord::from(&record) };
             let next_attempt_request = ReserveRequest { token: token(), ..reserve_request.clone() };
-            assert!(matches!(
-                world.store().take_over(next_attempt_request, seen).await.unwrap(),
-                ReserveResult::Taken(_)
-            ));
+            assert!(matches!(world.take_over(next_attempt_request, seen).await, ReserveResult::Taken(_)));
         }
         // Its own late settlement changes nothing either.
         let late = world.store().settle(completion(&reserve_request, b"late")).await.unwrap();
         assert!(matches!(late, SettleResult::Fenced(Some(_))));
-        world.store().reap(10, all_records()).await.unwrap();
+        world.reap(10).await;
     }
 }
 
@@ -302,7 +323,7 @@ pub async fn a_remembered_key_is_forgotten_in_the_end(world: StoreFixture) {
     let record = world.find(&reserve_request).await;
     assert!(record.past_ttl);
     let next_attempt_request = ReserveRequest { token: token(), ..reserve_request.clone() };
-    let taken = world.store().take_over(next_attempt_request, ExpectedRecord::from(&record)).await.unwrap();
+    let taken = world.take_over(next_attempt_request, ExpectedRecord::from(&record)).await;
     assert!(matches!(taken, ReserveResult::Fresh(lease) if lease.attempt == 1));
 }
 
@@ -312,7 +333,14 @@ pub async fn the_routes_of_the_last_start_are_remembered(mut world: StoreFixture
     let second = [rule("new", "by path"), rule("pay", "by service")];
     let third = [rule("refund", "by \u{e9} \"'\\\nhost: ")];
     let remember = async |world: &StoreFixture, service: &str, rules: &[RouteIdentity]| {
-        world.store().remember_route_identities(service.into(), rules.to_vec()).await.unwrap()
+        world
+            .store()
+            .remember_route_identities(RememberRouteIdentitiesParams {
+                service: service.into(),
+                identities: rules.to_vec(),
+            })
+            .await
+            .unwrap()
     };
     assert_eq!(remember(&world, "shop", &first).await, [], "nothing was known of them");
     assert_eq!(remember(&world, "shop", &first).await, first);

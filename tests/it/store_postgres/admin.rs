@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join;
 use oncegate::domain::attempt::ReserveRequest;
 use oncegate::store::admin::{DecisionResult, IdRange, KeyFilter, OperatorAction, OperatorDecision, Target};
-use oncegate::store::{self, Store, StoreSettings};
+use oncegate::store::{
+    self, ApplyOperatorDecisionParams, ListAuditEntriesParams, ListKeysParams, Store, StoreSettings,
+};
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres::{self, Cluster};
@@ -23,9 +25,14 @@ async fn unknown(world: &StoreFixture, key: &str) -> ReserveRequest {
     reserve_request
 }
 
-async fn target(store: &Arc<dyn Store>, reserve_request: &ReserveRequest) -> Target {
+async fn target(store: &Arc<Store>, reserve_request: &ReserveRequest) -> Target {
     let filter = KeyFilter { ids: IdRange::from_id(reserve_request.id), ..KeyFilter::default() };
-    let entry = store.admin().list_keys("shop".into(), filter, None, 2).await.unwrap().entries.remove(0);
+    let entry = store
+        .list_keys(ListKeysParams { service: "shop".into(), filter, after: None, limit: 2 })
+        .await
+        .unwrap()
+        .entries
+        .remove(0);
     Target {
         id: entry.id,
         token: entry.token,
@@ -34,6 +41,7 @@ async fn target(store: &Arc<dyn Store>, reserve_request: &ReserveRequest) -> Tar
         ttl: DAY,
         remember: None,
         quiet_after: DAY,
+        sealed_response: None,
     }
 }
 
@@ -59,16 +67,24 @@ async fn a_locked_row_is_reported_and_the_others_are_decided() {
     ] {
         let decided = world
             .store()
-            .admin()
-            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone(), None)
+            .apply_operator_decision(ApplyOperatorDecisionParams {
+                service: "shop".into(),
+                decision: at_risk(change, "alice"),
+                targets: targets.clone(),
+                as_of: None,
+            })
             .await;
         assert_eq!(decided.unwrap().verdicts, expected);
     }
     client.batch_execute("rollback").await.unwrap();
     let decided = world
         .store()
-        .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::Purge, "alice"), targets, None)
+        .apply_operator_decision(ApplyOperatorDecisionParams {
+            service: "shop".into(),
+            decision: at_risk(OperatorAction::Purge, "alice"),
+            targets,
+            as_of: None,
+        })
         .await
         .unwrap();
     assert_eq!((decided.verdicts[0], decided.purges), (DecisionResult::Done, Some(1)));
@@ -89,14 +105,27 @@ async fn a_decision_with_a_lost_reply_is_recognized_by_its_audit_entry() {
         purges += u64::from(purged);
         link.lose_replies(1);
         let decided = store
-            .admin()
-            .apply_operator_decision("shop".into(), at_risk(change, "alice"), targets.clone(), None)
+            .apply_operator_decision(ApplyOperatorDecisionParams {
+                service: "shop".into(),
+                decision: at_risk(change, "alice"),
+                targets: targets.clone(),
+                as_of: None,
+            })
             .await
             .unwrap();
         assert_eq!(link.replies_to_lose(), 0);
         assert_eq!((&decided.verdicts[..], decided.purges), (&[DecisionResult::Done][..], purged.then_some(purges)));
         assert!(decided.queued.is_empty(), "{decided:?}");
-        let notes = world.store().admin().list_audit_entries("shop".into(), Some(key.id), None, 10).await.unwrap();
+        let notes = world
+            .store()
+            .list_audit_entries(ListAuditEntriesParams {
+                service: "shop".into(),
+                id: Some(key.id),
+                before: None,
+                limit: 10,
+            })
+            .await
+            .unwrap();
         assert_eq!(notes.len(), 1, "once");
     }
     // Another decision's audit entry is not taken for this one's.
@@ -104,14 +133,22 @@ async fn a_decision_with_a_lost_reply_is_recognized_by_its_audit_entry() {
     let targets = vec![target(&store, &key).await];
     let theirs = world
         .store()
-        .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "bob"), targets.clone(), None)
+        .apply_operator_decision(ApplyOperatorDecisionParams {
+            service: "shop".into(),
+            decision: at_risk(OperatorAction::NotExecuted, "bob"),
+            targets: targets.clone(),
+            as_of: None,
+        })
         .await;
     assert_eq!(theirs.unwrap().verdicts, [DecisionResult::Done]);
     link.lose_replies(1);
     let ours = store
-        .admin()
-        .apply_operator_decision("shop".into(), at_risk(OperatorAction::NotExecuted, "alice"), targets, None)
+        .apply_operator_decision(ApplyOperatorDecisionParams {
+            service: "shop".into(),
+            decision: at_risk(OperatorAction::NotExecuted, "alice"),
+            targets,
+            as_of: None,
+        })
         .await
         .unwrap();
     assert!(matches!(ours.verdicts[0], DecisionResult::Changed(_)), "{ours:?}");
@@ -132,12 +169,12 @@ async fn an_interrupted_decision_counts_once_its_commit_is_durable() {
     // The session is ended while its commit waits for a standby that does not exist: from then on the commit is
     // visible.
     commits_wait_for("nobody", &cluster, &client).await;
-    let deciding = store.admin().apply_operator_decision(
-        "shop".into(),
-        at_risk(OperatorAction::NotExecuted, "alice"),
+    let deciding = store.apply_operator_decision(ApplyOperatorDecisionParams {
+        service: "shop".into(),
+        decision: at_risk(OperatorAction::NotExecuted, "alice"),
         targets,
-        None,
-    );
+        as_of: None,
+    });
     let is_answered = Cell::new(false);
     let decided = async {
         let decided = deciding.await.unwrap();

@@ -6,7 +6,7 @@ use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::ReserveRequest;
 use oncegate::domain::recovery::RecoveryPoint;
 use oncegate::domain::service_report::{ReportKind, ReportResult, ReservationHandle, ServiceReport};
-use oncegate::store::{self, StoreSettings};
+use oncegate::store::{self, ExtendDeadlineParams, ListAuditEntriesParams, StoreSettings};
 use serde_json::json;
 use tokio_postgres::Client;
 
@@ -133,7 +133,7 @@ async fn reports_of_many_keys_take_few_commits_beside_a_held_row() {
         (&reached as &dyn Fn() -> ReportKind, "recovery_point = 'charged'"),
         (&|| ReportKind::NotExecuted(DAY), "state = 'retryable'"),
     ] {
-        let reports = keys.iter().map(|key| world.store().service_reports().record_report(report(key, kind())));
+        let reports = keys.iter().map(|key| world.store().record_report(report(key, kind())));
         let results: Vec<_> = join_all(reports).await.into_iter().map(Result::unwrap).collect();
         let held: Vec<_> = (0..).zip(&results).filter(|(_, result)| **result != ReportResult::Taken).collect();
         assert_eq!(held, [(250, &ReportResult::Held)]);
@@ -143,7 +143,7 @@ async fn reports_of_many_keys_take_few_commits_beside_a_held_row() {
         assert!(commits <= 20, "{commits} commits");
     }
     holder.batch_execute("rollback").await.unwrap();
-    let late = world.store().service_reports().record_report(report(&keys[250], ReportKind::NotExecuted(DAY)));
+    let late = world.store().record_report(report(&keys[250], ReportKind::NotExecuted(DAY)));
     assert_eq!(late.await.unwrap(), ReportResult::Taken);
 }
 
@@ -159,7 +159,7 @@ async fn reports_that_wait_for_the_audit_log_delay_no_settlement() {
     let holder = lock_audit_log(world.database()).await;
     // Its caller gives up in the first round, and the connection must be free in the second one.
     for _ in 0..2 {
-        let reported = store.service_reports().record_report(report(&lost, ReportKind::NotExecuted(DAY)));
+        let reported = store.record_report(report(&lost, ReportKind::NotExecuted(DAY)));
         let others = async {
             waiting(world.database()).await;
             let begun = Instant::now();
@@ -173,7 +173,7 @@ async fn reports_that_wait_for_the_audit_log_delay_no_settlement() {
     holder.batch_execute("rollback").await.unwrap();
     // The last statement may hold the row until the server has ended it.
     eventually(SOON, async || {
-        let late = store.service_reports().record_report(report(&lost, ReportKind::NotExecuted(DAY)));
+        let late = store.record_report(report(&lost, ReportKind::NotExecuted(DAY)));
         (late.await.unwrap() == ReportResult::Taken).then_some(())
     })
     .await;
@@ -188,7 +188,9 @@ async fn the_deadline_of_a_held_row_moves_later_and_delays_no_other() {
     }
     let holder = world.database().client().await;
     holder.batch_execute("begin; select from oncegate.keys where key = 'held' for update").await.unwrap();
-    let extend = |key: &ReserveRequest| world.store().extend_deadline(key.id, key.token, DAY);
+    let extend = |key: &ReserveRequest| {
+        world.store().extend_deadline(ExtendDeadlineParams { id: key.id, token: key.token, time_limit: DAY })
+    };
     let others = async {
         let begun = Instant::now();
         assert!(extend(&keys[1]).await.unwrap());
@@ -209,14 +211,25 @@ async fn a_page_whose_reader_has_gone_leaves_no_statement_at_the_server() {
         let store = store::open(&settings).await.unwrap();
         let client = database.client().await;
         let holder = lock_audit_log(&database).await;
-        store.admin().list_audit_entries("shop".into(), None, None, 10).await.unwrap_err();
+        store
+            .list_audit_entries(ListAuditEntriesParams { service: "shop".into(), id: None, before: None, limit: 10 })
+            .await
+            .unwrap_err();
         let blocked = "select count(*) from pg_stat_activity
           where datname = current_database() and query like '%list_audit_entries%' and wait_event_type = 'Lock'";
         eventually(SOON, async || (number(&client, blocked).await == 0).then_some(())).await;
         holder.batch_execute("rollback").await.unwrap();
         // Nothing of the limit stays in the session.
         for _ in 0..3 {
-            store.admin().list_audit_entries("shop".into(), None, None, 10).await.unwrap();
+            store
+                .list_audit_entries(ListAuditEntriesParams {
+                    service: "shop".into(),
+                    id: None,
+                    before: None,
+                    limit: 10,
+                })
+                .await
+                .unwrap();
         }
         drop(store);
     }

@@ -9,13 +9,13 @@ use oncegate::domain::ids::Token;
 use oncegate::domain::response_policy::OnUnknown;
 use oncegate::domain::retry::RetryPolicy;
 use oncegate::domain::state::{KeyState, StateKind};
-use oncegate::store::{self, ExpectedRecord, SettleResult, Store};
+use oncegate::store::{self, EnqueueParams, ExpectedRecord, GiveUpParams, SettleResult, Store};
 
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::postgres;
 use crate::harness::store_fixture::{
-    DAY, StoreFixture, new_enqueue_request, new_pick_up_request, new_reserve_request, next_attempt_request,
-    own_instance, settlement, token, unwrap_lease,
+    DAY, StoreFixture, new_enqueue_request, new_pick_up_request, new_reserve_request, next_attempt_request, settlement,
+    token, unwrap_lease,
 };
 
 fn pick(tokens: Vec<Token>) -> PickUpRequest {
@@ -33,7 +33,7 @@ fn pick(tokens: Vec<Token>) -> PickUpRequest {
     new_pick_up_request(tokens, terms)
 }
 
-async fn pick_one(store: &Arc<dyn Store>) -> DeliveryJob {
+async fn pick_one(store: &Arc<Store>) -> DeliveryJob {
     store.pick_up(pick(vec![token()])).await.unwrap().jobs.pop().expect("it is due")
 }
 
@@ -52,7 +52,10 @@ async fn an_enqueue_or_requeue_with_a_lost_reply_is_recognized() {
         link.lose_replies(losses);
         assert!(
             matches!(
-                store.enqueue(new_enqueue_request(&reserve_request), None).await.unwrap(),
+                store
+                    .enqueue(EnqueueParams { request: new_enqueue_request(&reserve_request), from: None })
+                    .await
+                    .unwrap(),
                 EnqueueResult::Accepted
             ),
             "{losses}"
@@ -67,7 +70,12 @@ async fn an_enqueue_or_requeue_with_a_lost_reply_is_recognized() {
         let job = pick_one(&store).await;
         assert_eq!((job.lease.attempt, job.lease.reserve_request.id), (2, reserve_request.id));
         let (id, token) = (reserve_request.id, job.lease.reserve_request.token);
-        assert!(store.give_up(id, token, &[StateKind::InFlight], "because".to_owned()).await.unwrap());
+        assert!(
+            store
+                .give_up(GiveUpParams { id, token, states: &[StateKind::InFlight], note: "because".to_owned() })
+                .await
+                .unwrap()
+        );
         // Over a record that the next request may take over.
         let free = new_reserve_request(&format!("free-{losses}"));
         world.reserve(&free).await;
@@ -75,13 +83,21 @@ async fn an_enqueue_or_requeue_with_a_lost_reply_is_recognized() {
         let from = ExpectedRecord::from(&world.find(&free).await);
         link.lose_replies(losses);
         assert!(matches!(
-            store.enqueue(new_enqueue_request(&next_attempt_request(&free)), Some(from)).await.unwrap(),
+            store
+                .enqueue(EnqueueParams { request: new_enqueue_request(&next_attempt_request(&free)), from: Some(from) })
+                .await
+                .unwrap(),
             EnqueueResult::Accepted
         ));
         let job = pick_one(&store).await;
         assert!(
             store
-                .give_up(free.id, job.lease.reserve_request.token, &[StateKind::InFlight], "because".to_owned())
+                .give_up(GiveUpParams {
+                    id: free.id,
+                    token: job.lease.reserve_request.token,
+                    states: &[StateKind::InFlight],
+                    note: "because".to_owned()
+                })
                 .await
                 .unwrap()
         );
@@ -95,14 +111,14 @@ async fn a_pick_up_with_a_lost_reply_is_an_orphan_and_is_queued_again() {
     let link = DatabaseLink::to(world.database()).await;
     let store = store::open(&postgres::settings(&link.url)).await.unwrap();
     let key = new_reserve_request("k");
-    store.enqueue(new_enqueue_request(&key), None).await.unwrap();
+    store.enqueue(EnqueueParams { request: new_enqueue_request(&key), from: None }).await.unwrap();
     // Opens a connection to lose.
     assert!(store.pick_up(pick(Vec::new())).await.unwrap().jobs.is_empty());
     let lost = token();
     link.lose_replies(1);
     let answer = store.pick_up(pick(vec![lost])).await;
     assert!(answer.is_err(), "{answer:?}");
-    let in_flight = world.store().list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
+    let in_flight = world.list_in_flight(Duration::ZERO).await;
     assert_eq!(in_flight.iter().map(|attempt| (attempt.id, attempt.token)).collect::<Vec<_>>(), [(key.id, lost)]);
     assert!(world.store().pick_up(pick(vec![token()])).await.unwrap().jobs.is_empty());
     world.settle(Settlement::for_orphan(key.id, lost, DAY)).await;
@@ -114,7 +130,7 @@ async fn a_delivery_with_a_locked_row_is_skipped_and_the_others_are_picked_up() 
     let world = StoreFixture::postgres().await;
     let reserve_requests = ["held", "free"].map(new_reserve_request);
     for reserve_request in &reserve_requests {
-        world.store().enqueue(new_enqueue_request(reserve_request), None).await.unwrap();
+        world.enqueue(new_enqueue_request(reserve_request), None).await;
     }
     let client = world.database().client().await;
     client.batch_execute("begin; select from oncegate.keys where key = 'held'::bytea for update").await.unwrap();
@@ -136,7 +152,10 @@ async fn a_write_with_a_lost_reply_does_not_take_anothers_record_for_its_own() {
     world.reserve(&others).await;
     // Opens the connections whose replies are lost below.
     unwrap_lease(store.reserve(new_reserve_request("reserved")).await.unwrap());
-    let accepted = store.enqueue(new_enqueue_request(&new_reserve_request("accepted")), None).await.unwrap();
+    let accepted = store
+        .enqueue(EnqueueParams { request: new_enqueue_request(&new_reserve_request("accepted")), from: None })
+        .await
+        .unwrap();
     assert!(matches!(accepted, EnqueueResult::Accepted));
 
     let own = next_attempt_request(&others);
@@ -144,7 +163,11 @@ async fn a_write_with_a_lost_reply_does_not_take_anothers_record_for_its_own() {
     let ReserveResult::Taken(found) = store.reserve(own.clone()).await.unwrap() else { panic!() };
     assert_eq!((found.token, link.replies_to_lose()), (others.token, 0));
     link.lose_replies(1);
-    let EnqueueResult::Taken(found) = store.enqueue(new_enqueue_request(&own), None).await.unwrap() else { panic!() };
+    let EnqueueResult::Taken(found) =
+        store.enqueue(EnqueueParams { request: new_enqueue_request(&own), from: None }).await.unwrap()
+    else {
+        panic!()
+    };
     assert_eq!((found.token, link.replies_to_lose()), (others.token, 0));
 }
 
@@ -158,8 +181,8 @@ async fn an_enqueue_over_a_locked_row_does_not_take_the_record_for_anothers() {
     let client = world.database().client().await;
     client.batch_execute("begin; select from oncegate.keys for update").await.unwrap();
     let next = new_enqueue_request(&next_attempt_request(&first));
-    let locked = world.store().enqueue(next.clone(), Some(seen)).await;
+    let locked = world.store().enqueue(EnqueueParams { request: next.clone(), from: Some(seen) }).await;
     assert!(locked.is_err(), "{locked:?}");
     client.batch_execute("rollback").await.unwrap();
-    assert!(matches!(world.store().enqueue(next, Some(seen)).await.unwrap(), EnqueueResult::Accepted));
+    assert!(matches!(world.enqueue(next, Some(seen)).await, EnqueueResult::Accepted));
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, OpenError, SettleResult};
+use oncegate::store::{self, ListInFlightParams, OpenError, SettleResult, SweepParams};
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
@@ -263,11 +263,24 @@ async fn a_demoted_primary_is_left_for_the_new_one() {
     // No caller gets the old primary's records, and none gets an error.
     assert!(store.find(first.id).await.unwrap().is_none());
     store.ping().await.unwrap();
-    assert_eq!(store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap().len(), 1);
+    assert_eq!(
+        store
+            .list_in_flight(ListInFlightParams { instance: own_instance(), older_than: Duration::ZERO })
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     assert!(matches!(store.settle(completion(&second, b"")).await.unwrap(), SettleResult::Done { .. }));
-    assert!(store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap().is_empty());
+    assert!(
+        store
+            .list_in_flight(ListInFlightParams { instance: own_instance(), older_than: Duration::ZERO })
+            .await
+            .unwrap()
+            .is_empty()
+    );
     store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
-    assert_eq!(store.sweep(DAY, 10, any_time()).await.unwrap(), []);
+    assert_eq!(store.sweep(SweepParams { expiry: DAY, limit: 10, as_of: any_time() }).await.unwrap(), []);
     join_all((0..20).map(|i| store.reserve(new_reserve_request(&format!("k-{i}"))))).await.into_iter().for_each(
         |reservation| {
             unwrap_lease(reservation.unwrap());

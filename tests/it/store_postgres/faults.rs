@@ -6,7 +6,10 @@ use futures_util::future::{join, join_all};
 use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest, ReserveResult, Settlement};
 use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
-use oncegate::store::{self, ExpectedRecord, ReapScope, SettleResult, Store, StoreError, StoreSettings};
+use oncegate::store::{
+    self, ExpectedRecord, ListInFlightParams, ReapParams, ReapScope, SettleResult, Store, StoreError, StoreSettings,
+    SweepParams, TakeOverParams,
+};
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
@@ -89,7 +92,7 @@ async fn a_write_with_a_lost_reply_is_recognized_by_its_token() {
             None => unwrap_lease(store.reserve(next.clone()).await.unwrap()),
             Some(seen) => {
                 link.lose_replies(losses);
-                unwrap_lease(store.take_over(next.clone(), seen).await.unwrap())
+                unwrap_lease(store.take_over(TakeOverParams { request: next.clone(), from: seen }).await.unwrap())
             }
         };
         assert_eq!((lease.reserve_request.token, lease.attempt), (next.token, losses + 1));
@@ -206,7 +209,10 @@ async fn calls_to_a_locked_table_end_in_time_and_succeed_afterwards() {
         SettleResult::Done { .. } | SettleResult::Fenced(Some(_))
     ));
     eventually(async || {
-        let in_flight = store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap();
+        let in_flight = store
+            .list_in_flight(ListInFlightParams { instance: own_instance(), older_than: Duration::ZERO })
+            .await
+            .unwrap();
         for attempt in &in_flight {
             drop(store.settle(Settlement::for_orphan(attempt.id, attempt.token, DAY)).await.unwrap());
         }
@@ -221,7 +227,7 @@ async fn calls_to_a_locked_table_end_in_time_and_succeed_afterwards() {
     }
 }
 
-async fn settle_again(store: &dyn Store, reserve_request: &ReserveRequest) -> SettleResult {
+async fn settle_again(store: &Store, reserve_request: &ReserveRequest) -> SettleResult {
     loop {
         if let Ok(settled) = store.settle(completion(reserve_request, b"")).await {
             return settled;
@@ -245,7 +251,10 @@ async fn a_locked_row_delays_no_other_key() {
 
     let seen = ExpectedRecord::from(&world.find(&retried).await);
     let next = next_attempt_request(&retried);
-    let (held_ends, taken_over) = (world.settle(completion(held, b"")), world.store().take_over(next.clone(), seen));
+    let (held_ends, taken_over) = (
+        world.settle(completion(held, b"")),
+        world.store().take_over(TakeOverParams { request: next.clone(), from: seen }),
+    );
     let others = async {
         let start = Instant::now();
         join_all(
@@ -274,7 +283,7 @@ async fn a_locked_row_delays_no_lost_outcome_of_another_key() {
         world.reserve(&first).await;
         world.settle(settlement(&first, AttemptOutcome::Retryable { ttl: DAY })).await;
         let seen = ExpectedRecord::from(&world.find(&first).await);
-        let taking_over = world.store().take_over(next_attempt_request(&first), seen).await.unwrap();
+        let taking_over = world.take_over(next_attempt_request(&first), seen).await;
         // As a failover leaves it that has lost the takeover.
         let back = "update oncegate.keys set token = $2, attempt = 1, state = 'retryable', settled_at = reserved_at,
           expires_at = reserved_at + interval '1 day' where id = $1";
@@ -397,7 +406,12 @@ async fn acknowledged_writes_survive_a_crash_even_with_synchronous_commit_off() 
         }
         if i > 1 {
             let seen = ExpectedRecord::from(&store.find(reserve_request.id).await.unwrap().unwrap());
-            unwrap_lease(store.take_over(next_attempt_request(reserve_request), seen).await.unwrap());
+            unwrap_lease(
+                store
+                    .take_over(TakeOverParams { request: next_attempt_request(reserve_request), from: seen })
+                    .await
+                    .unwrap(),
+            );
         }
         // Each kind of write is once the last one before a crash.
         cluster.crash();
@@ -406,7 +420,7 @@ async fn acknowledged_writes_survive_a_crash_even_with_synchronous_commit_off() 
         let record = store.find(reserve_request.id).await.unwrap().unwrap();
         assert_eq!((record.state.name(), record.attempt), (state, attempt));
     }
-    assert_eq!(store.sweep(DAY, 100, any_time()).await.unwrap(), []);
+    assert_eq!(store.sweep(SweepParams { expiry: DAY, limit: 100, as_of: any_time() }).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -560,7 +574,7 @@ async fn a_reaper_keeps_the_leases_that_have_not_ended_by_its_own_clock() {
     client.batch_execute("update oncegate.instances set lease_until = lease_until - interval '4 days'").await.unwrap();
     let own_clock = ReapScope { as_of: SystemTime::now() - 3 * DAY, settled_since: SystemTime::UNIX_EPOCH };
     for (scope, left) in [(own_clock, 1), (all_records(), 0)] {
-        store.reap(10, scope).await.unwrap();
+        store.reap(ReapParams { limit: 10, scope }).await.unwrap();
         assert_eq!(number(&client, "select count(*) from oncegate.instances").await, left);
     }
 }

@@ -11,7 +11,7 @@ use oncegate::domain::response::StoredResponse;
 use oncegate::domain::service_report::{ReservationHandle, RouteRetention};
 use oncegate::domain::state::KeyState;
 use oncegate::protocol::fields;
-use oncegate::store::{self, ExpectedRecord, SettleResult, Store};
+use oncegate::store::{self, ExpectedRecord, ReapParams, SettleResult, Store, StoreRouteRetentionParams, SweepParams};
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
 use crate::harness::postgres::{self, Cluster, Database};
@@ -168,7 +168,7 @@ async fn a_superseded_attempts_transaction_rolls_back() {
     world.settle(settlement(&first, UNKNOWN)).await;
     let second = next_attempt_request(&first);
     let seen = ExpectedRecord::from(&world.find(&first).await);
-    unwrap_lease(world.store().take_over(second.clone(), seen).await.unwrap());
+    unwrap_lease(world.take_over(second.clone(), seen).await);
 
     for say in ["complete", "recovery_point"] {
         app.sql("begin; insert into public.orders values (1)").await;
@@ -215,7 +215,7 @@ async fn a_late_completion_counts_in_every_uncompleted_state() {
     let remember = Some(DAY);
     let response = crate::harness::store_fixture::response(b"");
     world.settle(settlement(&lapsed, AttemptOutcome::Completed { response, ttl: Duration::ZERO, remember })).await;
-    world.store().reap(100, all_records()).await.unwrap();
+    world.reap(100).await;
     assert_eq!(world.find(&lapsed).await.state.name(), "expired");
     assert_eq!(app.complete(&lapsed, 200, "null", b"").await, fails("OG001"));
 }
@@ -288,8 +288,10 @@ async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
     };
     world
         .store()
-        .service_reports()
-        .store_route_retention(reserve_request.service.clone(), vec![terms.clone()])
+        .store_route_retention(StoreRouteRetentionParams {
+            service: reserve_request.service.clone(),
+            retention: vec![terms.clone()],
+        })
         .await
         .unwrap();
     let pairs: &[(&str, &str)] = &[
@@ -362,7 +364,11 @@ async fn a_reported_responses_fields_are_filtered_as_in_an_answer() {
     world.reserve(&next).await;
     assert_eq!(app.complete(&next, 201, "[]", b"large").await, fails("22023"));
     let more = RouteRetention { body_max: 5, drop_headers: Vec::new(), remember: None, ttl: DAY, ..terms };
-    world.store().service_reports().store_route_retention(next.service.clone(), vec![more]).await.unwrap();
+    world
+        .store()
+        .store_route_retention(StoreRouteRetentionParams { service: next.service.clone(), retention: vec![more] })
+        .await
+        .unwrap();
     app.complete(&next, 201, r#"[["Set-Cookie", "a=1"]]"#, b"large").await.unwrap();
     assert!(response_of(world.find(&next).await).headers.contains_key("set-cookie"));
 }
@@ -379,8 +385,10 @@ async fn where_responses_are_encrypted_the_functions_refuse() {
             RouteRetention { route, ttl: DAY, remember: None, body_max: 4, drop_headers: Vec::new(), encrypted };
         let reports = world.store();
         reports
-            .service_reports()
-            .store_route_retention(reserve_request.service.clone(), vec![retention])
+            .store_route_retention(StoreRouteRetentionParams {
+                service: reserve_request.service.clone(),
+                retention: vec![retention],
+            })
             .await
             .unwrap();
     };
@@ -445,7 +453,7 @@ async fn a_services_long_transaction_delays_no_other_key() {
     for reserve_request in &held {
         app.complete(reserve_request, 201, JSON, b"by itself").await.unwrap();
     }
-    let store: &Arc<dyn Store> = world.store();
+    let store: &Arc<Store> = world.store();
     // The proxy gets the answers meanwhile, and settles them.
     let answers =
         join_all(held.iter().map(|reserve_request| world.store().settle(completion(reserve_request, b"answer"))));
@@ -460,10 +468,13 @@ async fn a_services_long_transaction_delays_no_other_key() {
             join_all(reserve_requests.iter().map(|reserve_request| world.settle(completion(reserve_request, b"paid"))))
                 .await;
             // These instances have no lease: every key in flight is swept unless its row is locked.
-            let swept = store.sweep(Duration::from_secs(3_600), 1_000, any_time()).await.unwrap();
+            let swept = store
+                .sweep(SweepParams { expiry: Duration::from_secs(3_600), limit: 1_000, as_of: any_time() })
+                .await
+                .unwrap();
             assert!(swept.iter().all(|swept| swept.id == lapsed.id), "{swept:?}");
-            store.reap(100, all_records()).await.unwrap();
-            store.service_reports().apply_deferred(100).await.unwrap();
+            store.reap(ReapParams { limit: 100, scope: all_records() }).await.unwrap();
+            store.apply_deferred_reports(100).await.unwrap();
             rounds += 1;
             longest = longest.max(round.elapsed());
         }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use oncegate::store::{self, OpenError, PrimaryCheck, StoreError};
+use oncegate::store::{self, ListInFlightParams, OpenError, PrimaryCheck, StoreError};
 use tokio::io::AsyncReadExt;
 use tokio::task::{block_in_place, spawn_blocking};
 use tokio_postgres::Client;
@@ -162,7 +162,7 @@ async fn an_instance_that_starts_beside_two_primaries_uses_the_newest() {
     assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 2, has_changed: false });
     // It stays with the newest timeline while that server is away.
     block_in_place(|| pair.standby.crash());
-    assert!(refusal(&*store).await.contains("a former primary: it writes timeline 1, and timeline 2 exists"));
+    assert!(refusal(&store).await.contains("a former primary: it writes timeline 1, and timeline 2 exists"));
     has(&former, 0, "true").await;
 }
 
@@ -199,7 +199,7 @@ async fn two_primaries_on_one_timeline_are_both_refused() {
         other.promote();
     });
     eventually(TEST_TIMEOUT, async || (store.check_primaries().await.primaries == 2).then_some(())).await;
-    let error = refusal(&*store).await;
+    let error = refusal(&store).await;
     assert!(error.contains("take writes on the same timeline 2"), "{error}");
     block_in_place(|| other.crash());
     assert_eq!(store.check_primaries().await.primaries, 1);
@@ -226,7 +226,7 @@ async fn primaries_of_different_clusters_are_refused() {
     link.release_connections();
     assert!(!store.has_changed_primary());
     assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 2, has_changed: true });
-    let error = refusal(&*store).await;
+    let error = refusal(&store).await;
     assert!(error.contains("different database clusters"), "{error}");
     block_in_place(|| other.crash());
     assert_eq!(store.check_primaries().await.primaries, 1);
@@ -264,7 +264,14 @@ async fn a_role_without_special_rights_can_tell_the_primaries_apart() {
     block_in_place(|| pair.standby.promote());
     assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 2, has_changed: true });
     unwrap_lease(store.reserve(new_reserve_request("k-1")).await.unwrap());
-    assert!(store.list_in_flight(own_instance(), Duration::ZERO).await.unwrap().len() == 1);
+    assert!(
+        store
+            .list_in_flight(ListInFlightParams { instance: own_instance(), older_than: Duration::ZERO })
+            .await
+            .unwrap()
+            .len()
+            == 1
+    );
 }
 
 #[tokio::test]
@@ -285,7 +292,7 @@ async fn a_server_that_does_not_say_which_one_it_is_serves_uncompared() {
 }
 
 /// The causes for which the store reserves nothing. On a slow machine a call's time may be over before a server has said why.
-async fn refusal(store: &dyn store::Store) -> String {
+async fn refusal(store: &store::Store) -> String {
     let refused = async || match store.reserve(new_reserve_request("k-2")).await {
         Err(StoreError::TimedOut) => None,
         refused => Some(cause(refused.unwrap_err())),

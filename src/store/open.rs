@@ -1,0 +1,94 @@
+//! Opening the store.
+
+use std::sync::Arc;
+
+use super::{Backend, Migration, OpenError, Store, StoreLocation, StoreSettings, postgres, sqlite};
+
+/// Opens the store, and migrates its schema where the settings say so.
+///
+/// # Errors
+/// [`OpenError`]; nothing is left open then.
+pub async fn open(settings: &StoreSettings) -> Result<Arc<Store>, OpenError> {
+    let OpenedStore { store, preparation } = open_unprepared(settings).await?;
+    preparation.run().await?;
+    Ok(store)
+}
+
+/// An opened store. Before its preparation only [`Store::ping`] may be called.
+pub struct OpenedStore {
+    /// The store.
+    pub store: Arc<Store>,
+    /// The rest of its opening.
+    pub preparation: StorePreparation,
+}
+
+/// The part of opening a store that needs its server.
+pub struct StorePreparation {
+    settings: StoreSettings,
+    /// `None` where there is no server.
+    server: Option<postgres::PgServer>,
+}
+
+impl StorePreparation {
+    /// Checks the server, and migrates the schema where the settings say so.
+    ///
+    /// # Errors
+    /// [`OpenError`]. After [`OpenError::Away`] it can be called again.
+    pub async fn run(&self) -> Result<(), OpenError> {
+        match &self.server {
+            Some(server) => postgres::prepare(server, &self.settings).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens the store, and connects to no server yet.
+///
+/// # Errors
+/// [`OpenError`]; nothing is left open then.
+pub async fn open_unprepared(settings: &StoreSettings) -> Result<OpenedStore, OpenError> {
+    let (backend, server): (Arc<dyn Backend>, _) = match &settings.location {
+        StoreLocation::Memory => (Arc::new(sqlite::open(None, settings).await?), None),
+        StoreLocation::Postgres(url) => {
+            let backend = postgres::open_unprepared(url, settings).await?;
+            let server = backend.server.clone();
+            (Arc::new(backend), Some(server))
+        }
+        StoreLocation::Sqlite(path) => (Arc::new(sqlite::open(Some(path), settings).await?), None),
+    };
+    let store = Store::new(backend, settings.encryption.clone());
+    Ok(OpenedStore { store, preparation: StorePreparation { settings: settings.clone(), server } })
+}
+
+/// Returns the newest migration that this program knows; [`open`] makes sure that the store has it.
+pub fn schema(location: &StoreLocation) -> &'static str {
+    match location {
+        StoreLocation::Memory | StoreLocation::Sqlite(_) => sqlite::newest_step(),
+        StoreLocation::Postgres(_) => postgres::newest_step(),
+    }
+}
+
+/// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of the migrations applied and of
+/// the indexes built.
+///
+/// # Errors
+/// [`OpenError`]; the migrations before the one that failed have been applied.
+pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::migrate(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::migrate(path).await,
+    }
+}
+
+/// Returns the migrations and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory => Ok(Vec::new()),
+        StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
+        StoreLocation::Sqlite(path) => sqlite::pending(path).await,
+    }
+}

@@ -1,0 +1,120 @@
+//! The answers of the store's calls.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::domain::attempt::ReplacedRecord;
+use crate::domain::ids::{InstanceId, RecordId, Token};
+use crate::domain::record::Record;
+use crate::domain::state::StateKind;
+
+/// The result of a lease renewal.
+#[derive(Clone, Copy, Debug)]
+pub struct RenewResult {
+    /// The store's time.
+    pub now: SystemTime,
+    /// The number of purges by all instances that share the store.
+    pub purges: u64,
+    /// The latest `hold_ttls_until` of all instances; 1970 where there is none.
+    pub ttls_held_until: SystemTime,
+}
+
+/// The result of a look at all servers of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrimaryCheck {
+    /// The number of servers that take writes; 0 for a store at one place, which is compared with none.
+    pub primaries: usize,
+    /// Whether a server that this instance used is refused since the last look: another one takes writes now, on a newer
+    /// timeline, or none can be preferred. Then the store may have lost what this instance has reserved, and its lease.
+    pub has_changed: bool,
+}
+
+/// A record as a caller has read it. [`Store::take_over`](super::Store::take_over) compares it, so that one of several callers wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedRecord {
+    /// The newest attempt's token.
+    pub token: Token,
+    /// The state.
+    pub state: StateKind,
+    /// The time at which it was past its TTL, so that it counts as a new key; `None` if it was not.
+    pub past_ttl_at: Option<SystemTime>,
+}
+
+impl ExpectedRecord {
+    /// The record, once it is taken over.
+    pub(super) fn replaced(&self) -> ReplacedRecord {
+        let was_completed = matches!(self.state, StateKind::Completed | StateKind::Expired);
+        ReplacedRecord { token: self.token, was_completed }
+    }
+}
+
+impl From<&Record> for ExpectedRecord {
+    fn from(record: &Record) -> Self {
+        let past_ttl_at = record.reading.filter(|_| record.past_ttl).map(|reading| reading.at);
+        Self { token: record.token, state: record.state.kind(), past_ttl_at }
+    }
+}
+
+/// The store's answer to a [settlement](super::Store::settle).
+#[derive(Debug)]
+pub enum SettleResult {
+    /// Written, and durable.
+    Done {
+        /// When the record will be forgotten, where it has a TTL.
+        expires_at: Option<SystemTime>,
+    },
+    /// Nothing was changed: a newer attempt, another decision or an earlier copy of this settlement has settled the key.
+    /// Holds the current record; `None` if there is none and the outcome need not be stored.
+    Fenced(Option<Record>),
+}
+
+/// A key that [`Store::sweep`](super::Store::sweep) made unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SweptKey {
+    /// The record's id.
+    pub id: RecordId,
+    /// The route's name.
+    pub route: String,
+    /// The number of the attempt whose outcome is unknown.
+    pub attempt: u32,
+    /// The instance that had reserved the attempt.
+    pub instance: InstanceId,
+    /// Whether the start of the embedded store has made it unknown, and logged it, before the first sweep.
+    pub is_logged: bool,
+}
+
+/// A reservation that [`Store::list_in_flight`](super::Store::list_in_flight) found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedAttempt {
+    /// The record's id.
+    pub id: RecordId,
+    /// The attempt's token.
+    pub token: Token,
+    /// The route's name.
+    pub route: String,
+}
+
+/// The records that one call of [`Store::reap`](super::Store::reap) handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReapedRows {
+    /// The deleted records.
+    pub deleted: u64,
+    /// The records that are still remembered and lost their response.
+    pub responses_dropped: u64,
+}
+
+impl ReapedRows {
+    /// Whether a call with this limit may have left records behind that are past their TTL.
+    pub fn is_full_batch(self, limit: u32) -> bool {
+        self.deleted + self.responses_dropped >= u64::from(limit)
+    }
+}
+
+/// The requests of a route, and the way in which it finds their keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteIdentity {
+    /// The route's name.
+    pub route: Arc<str>,
+    /// An opaque description.
+    pub finds: String,
+}
