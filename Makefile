@@ -26,6 +26,7 @@ dependencies:
 
 validate:
 	@scripts/need prometheus || echo "the alerts and the dashboard are not checked" >&2
+	@scripts/need haproxy || echo "the configuration for several stores is not checked" >&2
 	@scripts/validators || echo "what the validators of deploy/checks are for is not checked" >&2
 	scripts/validate
 
@@ -37,6 +38,7 @@ test: ## All tests, on real services that they start themselves; installs what i
 	@scripts/need rabbitmq-server || echo "the tests with RabbitMQ are skipped" >&2
 	@scripts/need redis-server || echo "the tests with Redis are skipped" >&2
 	@scripts/need pgbouncer || echo "the tests behind PgBouncer are skipped" >&2
+	@scripts/need haproxy || echo "the tests of several stores are skipped" >&2
 	@scripts/need curl nghttp2-client || echo "the tests with real clients are skipped" >&2
 	@scripts/need prometheus || echo "promtool's check of the metrics is skipped" >&2
 	@scripts/need python3-psycopg2 python3-pika || echo "the tests of the example are skipped" >&2

@@ -304,6 +304,8 @@ pub struct StoreConfig {
     pub timeout: Duration,
     /// Bring an old schema up to date at start, rather than refuse it.
     pub migrate: bool,
+    /// Whether migrating distributes the keys of a new store over the nodes of a cluster.
+    pub distribute: bool,
     /// Whether stored responses are encrypted with the current secret.
     pub encrypt: bool,
     /// The time between two renewals of an instance's lease.

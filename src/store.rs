@@ -28,7 +28,7 @@ use metrics::{Op, StoreMetrics};
 pub use crate::config::StoreLocation;
 pub use error::{OpenError, RelocateError, StoreError};
 pub use migrate::Migration;
-pub use open::{OpenedStore, StorePreparation, migrate, open, open_unprepared, pending, schema};
+pub use open::{OpenedStore, StorePreparation, distribution, migrate, open, open_unprepared, pending, schema};
 pub use params::{
     ApplyOperatorDecisionParams, ClaimProbesParams, CountInstancesBehindParams, CountLiveKeysParams, EnqueueParams,
     ExtendDeadlineParams, FindReservationParams, GiveUpParams, LeaseRenewal, ListAuditEntriesParams,
@@ -36,6 +36,7 @@ pub use params::{
     ReapScope, RememberRouteIdentitiesParams, ReplaceSaltParams, StoreRouteRetentionParams, SweepParams,
     TakeOverParams,
 };
+pub use postgres::Distribution;
 pub use results::{
     ExpectedRecord, PrimaryCheck, ReapedRows, RenewResult, ReservedAttempt, RouteIdentity, SettleResult, SweptKey,
 };
@@ -44,6 +45,8 @@ pub use sqlite::{InlineDatabase, open_inline};
 pub mod admin;
 mod batch;
 pub mod breaker;
+mod column_lists;
+mod columns;
 mod deliveries;
 pub mod encryption;
 pub mod error;
@@ -52,12 +55,14 @@ mod migrate;
 mod open;
 mod params;
 mod postgres;
+mod probes;
 pub mod reply;
 mod results;
 pub mod row;
 pub mod salts;
 mod service_reports;
 mod sqlite;
+pub mod statement;
 
 /// The future of a store's answer. Boxed, so that the store can be chosen at start; the box costs nothing beside a
 /// commit.
@@ -430,6 +435,8 @@ pub struct StoreSettings {
     pub timeout: Duration,
     /// Whether [`open()`] migrates an old schema; otherwise it refuses it.
     pub migrate: bool,
+    /// Whether migrating distributes the keys of a new store over the nodes of a cluster.
+    pub distribute: bool,
     /// The encryption of responses.
     pub encryption: Encryption,
 }
@@ -442,6 +449,7 @@ impl From<&config::Config> for StoreSettings {
             max_connections: store.max_connections,
             timeout: store.timeout,
             migrate: store.migrate,
+            distribute: store.distribute,
             encryption: config.into(),
         }
     }

@@ -164,13 +164,13 @@ fn after_a_tag_lines_of_golden_files_are_only_added() {
     let (code, said) = tree.check();
     assert!(code == Some(0) && said.contains("last tag v0.0.1"), "{said}");
     tree.replace("tests/identity.rs", "order-42", "order-43");
-    fs::remove_file(tree.0.path().join("migrations/postgres/0001_keys.sql")).unwrap();
+    fs::remove_file(tree.0.path().join("migrations/postgres/0001_init.sql")).unwrap();
     tree.commit();
     let (code, said) = tree.check();
     assert_eq!(code, Some(65), "{said}");
     for complaint in [
         "tests/identity.rs has lines that changed since v0.0.1",
-        "migrations/postgres/0001_keys.sql has changed since v0.0.1",
+        "migrations/postgres/0001_init.sql has changed since v0.0.1",
     ] {
         assert!(said.contains(&format!("golden file {complaint}")), "{said}");
     }
@@ -185,16 +185,16 @@ fn after_a_tag_no_golden_file_can_be_renamed_left_out_or_forgotten() {
     let store = format!("tests/fixtures/{version}/plain/sqlite.sql");
     let changes: [(&dyn Fn(), String); 6] = [
         (
-            &|| fs::rename(path("migrations/sqlite/0001_keys.sql"), path("migrations/sqlite/0001_names.sql")).unwrap(),
-            "golden file migrations/sqlite/0001_keys.sql has changed".to_owned(),
+            &|| fs::rename(path("migrations/sqlite/0001_init.sql"), path("migrations/sqlite/0001_names.sql")).unwrap(),
+            "golden file migrations/sqlite/0001_init.sql has changed".to_owned(),
         ),
         (
             &|| fs::rename(path(&store), path("tests/fixtures/moved.sql")).unwrap(),
             format!("golden file {store} has changed"),
         ),
         (
-            &|| tree.replace("migrations/sqlite/0001_keys.sql", "\n", "\n-- One more line.\n"),
-            "golden file migrations/sqlite/0001_keys.sql has changed".to_owned(),
+            &|| tree.replace("migrations/sqlite/0001_init.sql", "\n", "\n-- One more line.\n"),
+            "golden file migrations/sqlite/0001_init.sql has changed".to_owned(),
         ),
         (
             &|| tree.replace("tests/identity.rs", "#[test]\n", "#[test]\n#[ignore]\n"),

@@ -4,8 +4,8 @@ insert into oncegate.keys
         state, attempt, created_at, reserved_at, deadline, settled_at, expires_at, status, fields, body)
 select sha256(int8send(n)), 'default', sha256('scope'), 'POST /v1/payments', int8send(n), 'default', '1',
        sha256('fingerprint'), 1, substring(sha256(int8send(n)) for 16),
-       'completed', 1, made.at, made.at, made.at + interval '30 seconds', made.at, made.at + interval '1 day', 201,
+       'completed', 1, made.at, made.at, made.at + 30000, made.at, made.at + 86400000, 201,
        convert_to(E'content-type: application/json\r\n\r\n', 'UTF8'),
        '{"amount":1000,"currency":"EUR","customer":"cus_9s6XKzkNRiz8i3","description":"order 1001"}'
   from generate_series(1, $1::bigint) as n,
-       lateral (select transaction_timestamp() - ($1 - n) * interval '20 hours' / $1 as at) as made
+       lateral (select (extract(epoch from now()) * 1000)::bigint - ($1 - n) * 72000000 / $1 as at) as made

@@ -5,8 +5,6 @@
 --
 -- Run it as the schema's owner, with every proxy stopped. It locks the table and copies it, all in one transaction: if it
 -- fails, nothing has changed. Grants to other roles are lost; repeat them.
--- Later migrations build a new index `concurrently`, which PostgreSQL refuses for a partitioned table. Create such an index by
--- hand before the new version starts (migrations/README.md).
 begin;
 set local lock_timeout = '5s';
 lock table oncegate.keys in access exclusive mode;

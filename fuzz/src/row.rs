@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
+use oncegate::domain::response::CorruptRow;
 use oncegate::domain::response::StoredResponse;
 use oncegate::domain::state::KeyState;
-use oncegate::store::row::RawRecord;
+use oncegate::store::row::{FoundRecord, RowReader, StoredValue};
 
 use super::bytes_reader::BytesReader;
 
@@ -24,27 +25,26 @@ pub fn check(input: &[u8]) {
     let (recipe, recovery_point) = (text(input.text()), text(input.text()));
     let body = Bytes::copy_from_slice(input.text());
     let fields = input.rest();
-    let row = RawRecord {
-        id: sized(&[1; 32], &[1; 31]),
-        attempt: if is_present(0) { attempt } else { 1 },
-        token: sized(&[2; 16], &[2; 17]),
-        recipe: if is_present(1) { recipe } else { "1" },
-        fingerprint: sized(&[3; 32], &[]),
-        state,
-        running_ms: attempt,
-        deadline_in_ms: now,
-        past_ttl: is_present(2),
-        late: is_present(3),
-        now_ms: now,
-        settled_ms: is_present(4).then_some(attempt),
-        recovery_point: is_present(5).then_some(recovery_point),
-        expires_at_ms: (state == "completed" || is_present(6)).then_some(expires_at),
-        accepted_at_ms: is_present(6).then_some(expires_at),
-        status: Some(status),
-        fields: Some(fields),
-        body: Some(body.clone()),
-    };
-    if let Ok(found) = row.decode() {
+    use StoredValue::{Bytes as Blob, Number, Text};
+    let row = InputRow([
+        ("id", Some(Blob(sized(&[1; 32], &[1; 31])))),
+        ("attempt", Some(Number(if is_present(0) { attempt } else { 1 }))),
+        ("token", Some(Blob(sized(&[2; 16], &[2; 17])))),
+        ("recipe", Some(Text(if is_present(1) { recipe } else { "1" }))),
+        ("fingerprint", Some(Blob(sized(&[3; 32], &[])))),
+        ("state", Some(Text(state))),
+        ("reserved_at", Some(Number(attempt))),
+        ("deadline", Some(Number(now))),
+        ("settled_at", is_present(4).then_some(Number(attempt))),
+        ("expires_at", (state == "completed" || is_present(6)).then_some(Number(expires_at))),
+        ("remember_ms", is_present(2).then_some(Number(expires_at))),
+        ("accepted_at", is_present(6).then_some(Number(expires_at))),
+        ("recovery_point", is_present(5).then_some(Text(recovery_point))),
+        ("status", Some(Number(status))),
+        ("fields", Some(Blob(fields))),
+        ("body", Some(Blob(&body))),
+    ]);
+    if let Ok(found) = FoundRecord::read(&row, now) {
         if let KeyState::Completed(completed) = found.record.state {
             check_response(&completed.response, fields);
         }
@@ -72,4 +72,14 @@ fn check_response(response: &StoredResponse, fields: &[u8]) {
     let map = |headers: &HeaderMap| headers.iter().map(|(n, v)| (n.clone(), v.clone())).collect::<Vec<_>>();
     assert_eq!(map(&decoded.headers), map(&response.headers));
     assert_eq!(map(&decoded.trailers), map(&response.trailers));
+}
+
+/// A row of columns from the input.
+struct InputRow<'a>([(&'static str, Option<StoredValue<'a>>); 16]);
+
+impl RowReader for InputRow<'_> {
+    fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow> {
+        let found = self.0.iter().find(|(name, _)| *name == column);
+        found.map(|(_, value)| *value).ok_or(CorruptRow(column))
+    }
 }

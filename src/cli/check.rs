@@ -8,11 +8,12 @@ use clap::Args;
 use http::Method;
 
 use super::openapi::{self, OpenApiOperation};
-use super::{CommandError, ConfigFile, OverrideArguments, load, print};
+use super::{CommandError, ConfigFile, OverrideArguments, block_on, load, print};
 use crate::config::{self, Config, Route, RouteMode, show_whole_path};
 use crate::domain::path_template::PathTemplate;
 use crate::domain::quantity::quantity;
 use crate::domain::route_table::RouteTable;
+use crate::store::{self, Distribution, OpenError, StoreSettings};
 
 #[derive(Args)]
 pub(super) struct CheckArguments {
@@ -20,6 +21,9 @@ pub(super) struct CheckArguments {
     file: ConfigFile,
     #[command(flatten)]
     overrides: OverrideArguments,
+    /// Connects to the store too, and says what its schema lacks and whether its keys are distributed; changes nothing
+    #[arg(long)]
+    connect: bool,
     /// An OpenAPI document (3.0 or 3.1, JSON or YAML): lists its state-changing operations, and exits with 1 if no
     /// route decides about one of them
     #[arg(long, value_name = "SPEC")]
@@ -57,10 +61,32 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<(), CommandError> {
     }
     let file = arguments.file.path().map(show_whole_path).unwrap_or_else(|| config::NO_FILE.to_owned());
     print(&format!("{:<16}{file}\n{}", "file", config::describe(&config)))?;
+    if arguments.connect {
+        print(&describe_store(&config)?)?;
+    }
     match &arguments.openapi {
         None => Ok(()),
         Some(spec) => check_openapi(&config, spec, arguments),
     }
+}
+
+/// Describes the store as it is found.
+fn describe_store(config: &Config) -> Result<String, CommandError> {
+    let settings = StoreSettings::from(config);
+    let (pending, distribution) = block_on(async {
+        let found =
+            async { Ok::<_, OpenError>((store::pending(&settings).await?, store::distribution(&settings).await?)) };
+        found.await.map_err(|error| CommandError::Other(Box::new(error)))
+    })?;
+    let lacks = match pending.is_empty() {
+        true => "nothing".to_owned(),
+        false => pending.into_iter().map(|migration| migration.name).collect::<Vec<_>>().join(", "),
+    };
+    let keys = match distribution {
+        Distribution::None => "in one database".to_owned(),
+        Distribution::Nodes(nodes) => format!("distributed over {}", quantity(nodes, "node", "nodes")),
+    };
+    Ok(format!("\n{:<16}{lacks}\n{:<16}{keys}\n", "schema lacks", "keys"))
 }
 
 /// The decision about an operation.

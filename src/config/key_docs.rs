@@ -180,6 +180,7 @@ pub const STORE: &[KeyDoc] = &[
     KeyDoc::new("max_connections", Integer, "8", "the most connections to PostgreSQL"),
     KeyDoc::new("timeout", Duration, r#""2s""#, "for any one store operation"),
     KeyDoc::new("migrate", Boolean, "true", "bring an old schema up to date at start, rather than refuse it"),
+    KeyDoc::new("distribute", Boolean, "false", "distribute the keys of a new store over the nodes of a Citus cluster"),
     KeyDoc::new("encrypt", Boolean, "false", "encrypt stored responses with `secret`"),
     KeyDoc::new("lease", Table(LEASE), "{}", "an instance's right to run attempts"),
     KeyDoc::new("sweep_every", Duration, r#""5s""#, "how often lapsed leases are looked for"),

@@ -300,6 +300,7 @@ fn read_store(
     let max_connections = section.integer("max_connections", STORE_CONNECTIONS_MIN..=CONNECTIONS_MAX, why);
     let timeout = section.duration_above_zero("timeout");
     let migrate = section.boolean("migrate");
+    let distribute = section.boolean("distribute");
     let encrypt = section.boolean("encrypt");
     if let (Some(encrypt), Some(secrets)) = (&encrypt, secrets)
         && encrypt.value
@@ -323,6 +324,7 @@ fn read_store(
         max_connections: max_connections?.value,
         timeout: timeout?.value,
         migrate: migrate?.value,
+        distribute: distribute?.value,
         encrypt: encrypt?.value,
         heartbeat: heartbeat?.value,
         expiry: expiry?.value,

@@ -9,14 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::ids::{RecordId, Token};
+use crate::domain::response::CorruptRow;
 use crate::domain::response::StoredResponse;
 use crate::domain::state::StateKind;
+use crate::store::row::RowReader;
 
 pub use current_row::CurrentRow;
 pub use id_range::IdRange;
-pub use instance_entry::{InstanceEntry, RawInstanceEntry};
+pub use instance_entry::InstanceEntry;
 pub use key_entry::{EarlierAttempt, KeyEntry};
-pub use row::{RawAuditEntry, RawCurrentRow, RawKeyEntry};
 pub use without_route::KeysWithoutRoute;
 
 mod current_row;
@@ -76,8 +77,8 @@ pub enum ListOrder {
 /// A position in a listing: the last key read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// When the key was settled, in the store's own ticks; 0 unless the order is [`ListOrder::Age`].
-    pub ticks: i64,
+    /// When the key was settled, in milliseconds since 1970; 0 unless the order is [`ListOrder::Age`].
+    pub settled_ms: i64,
     /// The key's id.
     pub id: RecordId,
 }
@@ -96,25 +97,6 @@ pub struct KeyPage {
     pub entries: Vec<KeyEntry>,
     /// The position to continue from; `None` on the last page.
     pub next: Option<Cursor>,
-}
-
-impl KeyPage {
-    /// The page of a scan that read `scanned` rows up to `last`. A full page continues after its last entry, a full
-    /// scan after its end.
-    pub fn from_scan(entries: Vec<KeyEntry>, limit: u32, scanned: i64, last: Option<RecordId>) -> Self {
-        let full = entries.len() >= limit as usize;
-        let last_read = if full { entries.last().map(|entry| entry.id) } else { last };
-        let more = full || scanned >= i64::from(SCAN_ROWS_MAX);
-        Self { next: last_read.filter(|_| more).map(|id| Cursor { ticks: 0, id }), entries }
-    }
-
-    /// The page of an index search, which finds all keys that fit, up to the limit.
-    pub fn from_index(entries: Vec<KeyEntry>, limit: u32, order: ListOrder) -> Self {
-        let cursor =
-            |entry: &KeyEntry| Cursor { ticks: if order == ListOrder::Age { entry.ticks } else { 0 }, id: entry.id };
-        let full = entries.len() >= limit as usize;
-        Self { next: entries.last().filter(|_| full).map(cursor), entries }
-    }
 }
 
 /// A decision of an operator, or of a program that acts like one.
@@ -328,25 +310,49 @@ pub struct KeyCount {
 /// The most unsettled keys of one state that are counted.
 pub const COUNTED_MAX: u32 = 100_000;
 
-/// The counted rows of a route and state.
-#[derive(Clone, Debug)]
-pub struct RawKeyCount {
-    /// The route's name.
-    pub route: String,
-    /// The state.
-    pub state: StateKind,
-    /// The number of rows.
-    pub rows: u64,
+/// The rows of a count as they are read.
+#[derive(Default)]
+pub(in crate::store) struct RowCounts {
+    unsettled: Vec<RowCount>,
+    settled: Vec<RowCount>,
+    /// The rows that were read for the settled ones, and the id of the last.
+    sampled: u64,
+    last: Option<RecordId>,
 }
 
-impl KeyCounts {
-    /// Counts from the unsettled rows, and from a sample of `sampled` rows whose last has the id `last`.
-    pub fn from_rows(
-        unsettled: Vec<RawKeyCount>,
-        settled: Vec<RawKeyCount>,
-        sampled: u64,
-        last: Option<RecordId>,
-    ) -> Self {
+/// The number of rows of a route and state.
+struct RowCount {
+    route: String,
+    state: StateKind,
+    rows: u64,
+}
+
+impl RowCount {
+    fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        Ok(Self { route: row.read("route")?, state: row.read("state")?, rows: row.read("rows")? })
+    }
+}
+
+impl RowCounts {
+    /// Adds a row of `count_unsettled_keys.sql`.
+    pub(in crate::store) fn add_unsettled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
+        self.unsettled.push(RowCount::read(row)?);
+        Ok(())
+    }
+
+    /// Adds a row of `count_settled_keys.sql`.
+    pub(in crate::store) fn add_settled(&mut self, row: &impl RowReader) -> Result<(), CorruptRow> {
+        (self.sampled, self.last) = (row.read("scanned")?, row.read("last")?);
+        // A sample without settled keys has a row for its end.
+        if row.read::<Option<String>>("route")?.is_some() {
+            self.settled.push(RowCount::read(row)?);
+        }
+        Ok(())
+    }
+}
+
+impl From<RowCounts> for KeyCounts {
+    fn from(RowCounts { unsettled, settled, sampled, last }: RowCounts) -> Self {
         let is_complete = sampled < u64::from(SCAN_ROWS_MAX);
         let share = match last {
             Some(last) if !is_complete => {
@@ -357,11 +363,11 @@ impl KeyCounts {
         };
         let mut rows_of_state = BTreeMap::<StateKind, u64>::new();
         unsettled.iter().for_each(|count| *rows_of_state.entry(count.state).or_default() += count.rows);
-        let counted = unsettled.into_iter().map(|RawKeyCount { route, state, rows }| {
+        let counted = unsettled.into_iter().map(|RowCount { route, state, rows }| {
             let exact = rows_of_state[&state] < u64::from(COUNTED_MAX);
             KeyCount { route, state, keys: rows, exact }
         });
-        let estimated = settled.into_iter().map(|RawKeyCount { route, state, rows }| {
+        let estimated = settled.into_iter().map(|RowCount { route, state, rows }| {
             let keys = (rows as f64 / share).round() as u64;
             KeyCount { route, state, keys, exact: is_complete }
         });
@@ -430,7 +436,6 @@ mod tests {
 
     #[test]
     fn a_samples_last_id_gives_its_share_of_the_table() {
-        let settled = |rows| vec![RawKeyCount { route: "pay".into(), state: StateKind::Completed, rows }];
         let last = |first: u8| {
             let mut id = [0xff; 32];
             id[0] = first;
@@ -438,10 +443,13 @@ mod tests {
         };
         let scanned = u64::from(SCAN_ROWS_MAX);
         // The sample ends after a sixteenth of all hashes.
-        let counts = KeyCounts::from_rows(vec![], settled(5_000), scanned, last(0x0f));
+        let counts = |sampled| {
+            let settled = vec![RowCount { route: "pay".into(), state: StateKind::Completed, rows: 5_000 }];
+            KeyCounts::from(RowCounts { unsettled: Vec::new(), settled, sampled, last: last(0x0f) })
+        };
+        let (counts, of_all) = (counts(scanned), counts(scanned - 1));
         assert_eq!((counts.counts[0].keys, counts.counts[0].exact), (80_000, false));
-        let counts = KeyCounts::from_rows(vec![], settled(5_000), scanned - 1, last(0x0f));
-        assert_eq!((counts.counts[0].keys, counts.counts[0].exact, counts.share as u64), (5_000, true, 1));
+        assert_eq!((of_all.counts[0].keys, of_all.counts[0].exact, of_all.share as u64), (5_000, true, 1));
     }
 
     #[test]

@@ -112,15 +112,18 @@ impl<J: Batchable> BatchQueue<J> {
         true
     }
 
-    /// Waits for a batch of all waiting jobs, up to the limits; `None` once the queue is closed and empty.
-    pub async fn batch(&self) -> Option<Batch<'_, J>> {
+    /// Waits for a batch of all waiting jobs, up to the limit of bytes and `jobs_max`, which is asked once there is one; `None` once the
+    /// queue is closed and empty.
+    pub async fn batch(&self, jobs_max: impl Fn() -> usize) -> Option<Batch<'_, J>> {
         let mut late = false;
         loop {
             // Created before the queue is read, so that a job that arrives afterwards is not missed.
             let arrived = self.arrived.notified();
             let is_held_back = {
+                let jobs_max = jobs_max();
                 let mut state = self.lock();
-                let taken = if late || state.closed || state.is_worth_it() { state.take() } else { None };
+                let is_due = late || state.closed || jobs_max == 1 || state.is_worth_it();
+                let taken = if is_due { state.take(jobs_max) } else { None };
                 match taken {
                     Some(Some(jobs)) => {
                         let size = jobs.len();
@@ -144,7 +147,7 @@ impl<J: Batchable> BatchQueue<J> {
     pub fn blocking_batch(&self) -> Option<Vec<J>> {
         let mut state = self.lock();
         loop {
-            if let Some(batch) = state.take() {
+            if let Some(batch) = state.take(JOBS_MAX) {
                 return batch;
             }
             state.threads += 1;
@@ -185,10 +188,10 @@ impl<J: Batchable> BatchQueueState<J> {
     }
 
     /// Takes a batch: `Some(None)` at the queue's end, `None` where nothing waits yet.
-    fn take(&mut self) -> Option<Option<Vec<J>>> {
+    fn take(&mut self, jobs_max: usize) -> Option<Option<Vec<J>>> {
         let mut batch = Vec::new();
-        let bytes = fill(&mut batch, &mut self.urgent, BYTES_MAX);
-        fill(&mut batch, &mut self.ordinary, BYTES_MAX.saturating_sub(bytes).max(LIGHT_BYTES_MAX));
+        let bytes = fill(&mut batch, jobs_max, &mut self.urgent, BYTES_MAX);
+        fill(&mut batch, jobs_max, &mut self.ordinary, BYTES_MAX.saturating_sub(bytes).max(LIGHT_BYTES_MAX));
         match batch.is_empty() {
             false => Some(Some(batch)),
             true if self.closed => Some(None),
@@ -199,9 +202,9 @@ impl<J: Batchable> BatchQueueState<J> {
 
 /// Moves jobs into a batch, up to so many bytes, and returns their bytes. An empty batch takes any first job. Jobs that nobody waits for
 /// are dropped.
-fn fill<J: Batchable>(batch: &mut Vec<J>, from: &mut VecDeque<J>, bytes_max: usize) -> usize {
+fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<J>, bytes_max: usize) -> usize {
     let mut bytes = 0;
-    while batch.len() < JOBS_MAX
+    while batch.len() < jobs_max
         && let Some(next) = from.front()
     {
         let weight = next.bytes();
@@ -369,7 +372,7 @@ mod tests {
         let lane = tokio::spawn({
             let queue = queue.clone();
             async move {
-                let _taken = queue.batch().await;
+                let _taken = queue.batch(|| JOBS_MAX).await;
                 panic!("on purpose");
             }
         });
@@ -386,7 +389,7 @@ mod tests {
             let queue = queue.clone();
             tokio::spawn(async move {
                 let mut served = 0;
-                while let Some(batch) = queue.batch().await {
+                while let Some(batch) = queue.batch(|| JOBS_MAX).await {
                     served += batch.jobs.len();
                 }
                 served
@@ -408,7 +411,7 @@ mod tests {
     async fn with_ten_away() -> BatchQueue<Weight> {
         let queue = BatchQueue::new();
         (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
-        let mut away = queue.batch().await.unwrap();
+        let mut away = queue.batch(|| JOBS_MAX).await.unwrap();
         assert_eq!(away.jobs.len(), 10);
         away.jobs.clear();
         // It does not come back.
@@ -421,7 +424,7 @@ mod tests {
         let queue = with_ten_away().await;
         (0..4).for_each(|_| assert!(queue.push(Weight(1, false))));
         let begun = Instant::now();
-        let (batch, ()) = tokio::join!(queue.batch(), async {
+        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async {
             tokio::time::sleep(HELD_BACK_MAX / 2).await;
             queue.push(Weight(1, false));
         });
@@ -432,7 +435,7 @@ mod tests {
     async fn no_job_waits_long_for_another_batch() {
         let queue = with_ten_away().await;
         let begun = Instant::now();
-        let (batch, ()) = tokio::join!(queue.batch(), async {
+        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async {
             tokio::time::sleep(HELD_BACK_MAX).await;
             queue.push(Weight(1, false));
         });
@@ -443,9 +446,9 @@ mod tests {
     async fn waiting_jobs_go_as_soon_as_the_other_batch_has_ended() {
         let queue = BatchQueue::new();
         (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
-        let away = queue.batch().await.unwrap();
+        let away = queue.batch(|| JOBS_MAX).await.unwrap();
         queue.push(Weight(1, false));
-        let (batch, ()) = tokio::join!(queue.batch(), async { drop(away) });
+        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async { drop(away) });
         assert_eq!(batch.unwrap().jobs.len(), 1);
     }
 }

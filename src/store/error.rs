@@ -68,13 +68,6 @@ pub enum OpenError {
         /// The file's path.
         path: PathBuf,
     },
-    /// An index could not be built. The migration that it belongs to has been applied.
-    Index {
-        /// The index file's name.
-        name: String,
-        /// The cause.
-        source: Box<dyn Error + Send + Sync>,
-    },
     /// A migration failed; it was rolled back.
     Migration {
         /// The migration's name.
@@ -100,9 +93,6 @@ impl fmt::Display for OpenError {
             Self::InUse { path } => {
                 write!(f, "{} is in use by another process; the embedded store serves one at a time", path.display())
             }
-            Self::Index { name, .. } => {
-                write!(f, "the index {name} could not be built; the next `oncegate migrate`, or start, tries again")
-            }
             Self::Migration { name, .. } => write!(f, "the migration {name} failed and was rolled back"),
             Self::Away(_) | Self::Missing(_) => f.write_str("the store cannot be reached"),
             Self::SchemaForeign(what) => write!(f, "the store's schema is not one this version knows: {what}"),
@@ -120,7 +110,6 @@ impl Error for OpenError {
         match self {
             Self::Away(source)
             | Self::Damaged { source, .. }
-            | Self::Index { source, .. }
             | Self::Migration { source, .. }
             | Self::Missing(source) => Some(source.as_ref()),
             Self::InUse { .. } | Self::SchemaForeign(_) | Self::SchemaOld { .. } => None,

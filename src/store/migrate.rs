@@ -10,7 +10,7 @@ use super::OpenError;
 pub struct Migration {
     /// The file's name without its extension.
     pub name: String,
-    /// A script that applies and records the migration in one transaction; or one that builds an index, outside of any.
+    /// A script that applies and records the migration in one transaction.
     pub sql: String,
 }
 
@@ -20,37 +20,16 @@ pub(super) struct MigrationStep {
     pub version: i32,
     pub name: &'static str,
     pub sql: &'static str,
-    /// The indexes that are built after its transaction, outside of any.
-    pub indexes: &'static [Index],
-}
-
-/// An index on a table that may be large and in use.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Index {
-    /// The index's name in the schema.
-    pub name: &'static str,
-    /// The file's name without its extension.
-    pub file: &'static str,
-    /// The one statement that builds it.
-    pub sql: &'static str,
 }
 
 impl MigrationStep {
     pub const fn new(version: i32, name: &'static str, sql: &'static str) -> Self {
-        Self { version, name, sql, indexes: &[] }
+        Self { version, name, sql }
     }
 
-    pub const fn with(self, indexes: &'static [Index]) -> Self {
-        Self { indexes, ..self }
-    }
-
-    /// The recorded hash, which detects a file that was changed after it was applied: the hash of the migration's files
-    /// one after the other, those of its indexes included. It covers the indexes' definitions; whether they exist, only
-    /// the database knows.
+    /// The recorded hash, which detects a file that was changed after it was applied.
     pub fn sha256(&self) -> [u8; 32] {
-        let hash =
-            self.indexes.iter().fold(Sha256::new_with_prefix(self.sql), |hash, index| hash.chain_update(index.sql));
-        hash.finalize().into()
+        Sha256::digest(self.sql).into()
     }
 
     /// The script for applying the migration by hand; the store gives the statement that records it.
@@ -90,22 +69,19 @@ pub(super) fn missing_steps<'a>(
     Ok(&known[applied.len()..])
 }
 
-/// Fails with [`OpenError::SchemaOld`] if a migration is missing.
-pub(super) fn check_none_missing(missing_steps: &[MigrationStep]) -> Result<(), OpenError> {
-    if missing_steps.is_empty() {
+/// Fails with [`OpenError::SchemaOld`] if a migration is pending.
+pub(super) fn check_none_missing(pending: &[Migration]) -> Result<(), OpenError> {
+    if pending.is_empty() {
         return Ok(());
     }
-    Err(OpenError::SchemaOld { pending: missing_steps.iter().map(|step| step.name.to_owned()).collect() })
+    Err(OpenError::SchemaOld { pending: pending.iter().map(|migration| migration.name.clone()).collect() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KNOWN: [MigrationStep; 2] = [
-        MigrationStep::new(1, "0001_a", "a"),
-        MigrationStep::new(2, "0002_b", "b").with(&[Index { name: "i", file: "0002_b.i", sql: "i" }]),
-    ];
+    const KNOWN: [MigrationStep; 2] = [MigrationStep::new(1, "0001_a", "a"), MigrationStep::new(2, "0002_b", "b")];
 
     fn applied(steps: &[MigrationStep]) -> Vec<AppliedMigration> {
         let applied = |step: &MigrationStep| AppliedMigration {
@@ -128,7 +104,6 @@ mod tests {
             (applied(&[KNOWN[0], KNOWN[1], MigrationStep::new(3, "0003_c", "c")]), "is newer than"),
             (applied(&KNOWN[1..]), "0002_b is in the place of 0001_a"),
             (applied(&[MigrationStep { sql: "A", ..KNOWN[0] }]), "was changed after it was applied"),
-            (applied(&[KNOWN[0], MigrationStep { indexes: &[], ..KNOWN[1] }]), "was changed after it was applied"),
         ] {
             assert!(missing(&has).unwrap_err().contains(why));
         }

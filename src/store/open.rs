@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Backend, Migration, OpenError, Store, StoreLocation, StoreSettings, postgres, sqlite};
+use super::{Backend, Distribution, Migration, OpenError, Store, StoreLocation, StoreSettings, postgres, sqlite};
 
 /// Opens the store, and migrates its schema where the settings say so.
 ///
@@ -90,5 +90,16 @@ pub async fn pending(settings: &StoreSettings) -> Result<Vec<Migration>, OpenErr
         StoreLocation::Memory => Ok(Vec::new()),
         StoreLocation::Postgres(url) => postgres::pending(url, settings).await,
         StoreLocation::Sqlite(path) => sqlite::pending(path).await,
+    }
+}
+
+/// Finds out whether the keys are distributed over the nodes of a cluster. Changes nothing.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn distribution(settings: &StoreSettings) -> Result<Distribution, OpenError> {
+    match &settings.location {
+        StoreLocation::Memory | StoreLocation::Sqlite(_) => Ok(Distribution::None),
+        StoreLocation::Postgres(url) => postgres::distribution(url, settings).await,
     }
 }

@@ -1,9 +1,13 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
-//! Every method consists of single statements in READ COMMITTED. Each is committed by itself. No session that a
-//! pooler shares holds any state of ours: statements are prepared only where none does, see `client`. Some statements are
-//! batched, see `batcher`: a call puts its request into a queue, and a free connection takes all requests that wait there.
-//! The steps of one call (insert, conflict, read) are written here as they happen to that one call.
+//! Every write is a function in the database that names one id, see `functions`; calls of a few kinds have a second one for
+//! many ids at once. Each is committed by itself, in READ COMMITTED. No session that a pooler shares holds any state of ours:
+//! calls are prepared only where none does, see `client`. Requests' writes and reads are batched, see `batcher`: a call puts
+//! its request into a queue, and a free connection takes all requests that wait there. The steps of one call (insert,
+//! conflict, read) are written here as they happen to that one call.
+//!
+//! The keys may be distributed over the nodes of a cluster. Then a batch would be one commit of several nodes, so each call
+//! goes alone, on as many connections as there are.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
 //! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement, and `bounded` has
@@ -33,55 +37,49 @@ use crate::domain::delivery::{EnqueueRequest, EnqueueResult, PickUpRequest, Pick
 use crate::domain::ids::InstanceId;
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::recovery::RecoveryPoint;
+use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use crate::domain::state::KeyState;
 use batcher::Batcher;
 use connect::PgPool;
-use deliveries::EnqueueStatement;
 use failure::PgFailure;
 use lookups::Lookups;
 use pools::PgPools;
+use requests::{EnqueueCall, ExtendCall, ReserveCall, RestoreCall, SettleCall, TakeOverCall, may_be_taken};
 use retry::RetryBudget::{Always, InDoubt};
 use retry::{RetryBudget, RetryPauses, retry_until_known};
 use service_reports::ReportBatchers;
-use statements::{
-    ExtendResult, ExtendStatement, ReserveStatement, RestoreStatement, SettleStatement, TakeOverStatement, may_be_taken,
-};
 
-pub(super) use schema::{migrate, newest_step, pending, prepare};
+pub use distribution::Distribution;
+pub(super) use schema::{distribution, migrate, newest_step, pending, prepare};
 pub(super) use server::PgServer;
-
-/// The text of a writing statement: its name, `sql/durable.sql`, and its own file. The name comes first, because
-/// `pg_stat_activity` shows how a statement begins.
-macro_rules! durable {
-    ($name:literal) => {
-        concat!("-- ", $name, "\n", include_str!("sql/durable.sql"), include_str!(concat!("sql/", $name, ".sql")))
-    };
-}
 
 mod admin;
 mod backend;
 mod batcher;
 mod bounded;
+mod calls;
 mod client;
 mod connect;
 mod deliveries;
+mod distribution;
 mod failure;
+mod functions;
 mod hosts;
 mod identity;
-mod indexes;
 mod look;
 mod lookups;
 mod pools;
 mod primaries;
 mod probes;
+mod requests;
 mod retry;
+mod rows;
 mod salts;
 mod schema;
 mod server;
 mod service_reports;
 mod session;
-mod statements;
 mod tls;
 mod upkeep;
 
@@ -96,20 +94,20 @@ const ROUNDS_MAX: usize = 3;
 pub(super) struct Postgres {
     timeout: Duration,
     pub(super) server: PgServer,
-    reserve: Batcher<ReserveStatement>,
-    take_over: Batcher<TakeOverStatement>,
+    reserve: Batcher<ReserveCall>,
+    take_over: Batcher<TakeOverCall>,
     find: Lookups,
-    enqueue: Batcher<EnqueueStatement>,
+    enqueue: Batcher<EnqueueCall>,
     /// For statements that begin something and are not batched.
     begin: PgPool,
     /// Settlements have connections of their own, which no flood of reservations can take.
-    settle: Batcher<SettleStatement>,
+    settle: Batcher<SettleCall>,
     /// The reads of a settlement, on the same connections.
     find_settled: Lookups,
     /// Lost rows that a settlement writes anew, on the same connections.
-    restore: Batcher<RestoreStatement>,
+    restore: Batcher<RestoreCall>,
     /// Running attempts whose deadline moves, on the same connections.
-    extend: Batcher<ExtendStatement>,
+    extend: Batcher<ExtendCall>,
     /// Services' reports, on the same connections.
     reports: ReportBatchers,
     lease: PgPool,
@@ -159,7 +157,7 @@ impl Backend for Postgres {
         sweep(SweepParams) -> Vec<SweptKey>: InDoubt, sweep, upkeep::sweep;
         list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: InDoubt, sweep, upkeep::list_in_flight;
         reap(ReapParams) -> ReapedRows: InDoubt, upkeep, upkeep::reap;
-        apply_probe_finding(ProbeFinding) -> bool: InDoubt, upkeep, probes::resolve;
+        apply_probe_finding(ProbeFinding) -> bool: InDoubt, upkeep, probes::apply_probe_finding;
         list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: InDoubt, admin_reads, probes::list_settled_keys;
         remember_route_identities(RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
             Always, upkeep, upkeep::remember_route_identities;
@@ -240,7 +238,9 @@ impl Backend for Postgres {
     }
 
     fn apply_operator_decision(&self, params: ApplyOperatorDecisionParams) -> StoreFuture<'_, DecisionResults> {
-        Box::pin(self.apply_decision(params))
+        self.retry(InDoubt, params, |params, in_doubt, deadline| {
+            admin::apply_operator_decision(&self.upkeep, params, in_doubt, deadline)
+        })
     }
 
     fn check_primaries(&self) -> Pin<Box<dyn Future<Output = PrimaryCheck> + Send + '_>> {
@@ -287,7 +287,7 @@ impl Postgres {
         deadline: Instant,
     ) -> Result<ReserveResult, PgFailure> {
         for _ in 0..ROUNDS_MAX {
-            if self.reserve.call(ReserveStatement(reserve_request.clone()), deadline).await? {
+            if self.reserve.call(ReserveCall(reserve_request.clone()), deadline).await?? {
                 return Ok(fresh(&reserve_request, 1, None));
             }
             let look = self.find.find(reserve_request.id, in_doubt, deadline).await;
@@ -308,9 +308,8 @@ impl Postgres {
     ) -> Result<ReserveResult, PgFailure> {
         let mut pauses = RetryPauses::new();
         loop {
-            if let Some((attempt, reached)) =
-                self.take_over.call(TakeOverStatement(reserve_request.clone(), from), deadline).await??
-            {
+            let call = TakeOverCall(reserve_request.clone(), from);
+            if let Some((attempt, reached)) = unless_held(self.take_over.call(call, deadline).await)?.flatten() {
                 return Ok(fresh(&reserve_request, attempt, reached));
             }
             match self.find.find(reserve_request.id, in_doubt, deadline).await? {
@@ -331,11 +330,7 @@ impl Postgres {
     ) -> Result<EnqueueResult, PgFailure> {
         let mut pauses = RetryPauses::new();
         for _ in 0..ROUNDS_MAX {
-            let accepted = match from {
-                Some(from) => deliveries::enqueue_over(&self.begin, &order, from, deadline).await?,
-                None => self.enqueue.call(EnqueueStatement(order.clone()), deadline).await?,
-            };
-            if accepted {
+            if unless_held(self.enqueue.call(EnqueueCall(order.clone(), from), deadline).await)? == Some(true) {
                 return Ok(EnqueueResult::Accepted);
             }
             let look = self.find.find(order.reserve_request.id, in_doubt, deadline).await;
@@ -360,13 +355,11 @@ impl Postgres {
         params: Arc<ExtendDeadlineParams>,
         deadline: Instant,
     ) -> Result<bool, PgFailure> {
-        let ExtendDeadlineParams { id, token, time_limit } = *params;
         let mut pauses = RetryPauses::new();
         loop {
-            match self.extend.call(ExtendStatement { id, token, time_limit }, deadline).await? {
-                ExtendResult::Extended => return Ok(true),
-                ExtendResult::NotInFlight => return Ok(false),
-                ExtendResult::Held => pauses.next().await,
+            match unless_held(self.extend.call(ExtendCall(Arc::clone(&params)), deadline).await)? {
+                Some(is_in_flight) => return Ok(is_in_flight),
+                None => pauses.next().await,
             }
         }
     }
@@ -380,14 +373,15 @@ impl Postgres {
         let mut pauses = RetryPauses::new();
         let mut held = false;
         loop {
-            let request = SettleStatement { settlement: settlement.clone(), held };
-            if let Some(expires_at) = self.settle.call(request, deadline).await?? {
+            let call = SettleCall { settlement: settlement.clone(), held };
+            if let Some(expires_at) = unless_held(self.settle.call(call, deadline).await)?.flatten() {
                 return Ok(SettleResult::Done { expires_at });
             }
             // Always as if in doubt: an earlier call's commit may be visible and not durable, and "settled" must last.
             let found = self.find_settled.find(settlement.id, true, deadline).await?;
             if settlement.is_lost_from(found.as_ref().map(|found| &found.record)) {
-                if let Some(expires_at) = self.restore.call(RestoreStatement(settlement.clone()), deadline).await?? {
+                let call = RestoreCall(settlement.clone());
+                if let Some(expires_at) = unless_held(self.restore.call(call, deadline).await)?.flatten() {
                     tracing::warn!(record = %settlement.id, "the store has lost this attempt; its outcome is stored anew");
                     return Ok(SettleResult::Done { expires_at });
                 }
@@ -407,6 +401,15 @@ impl Postgres {
             held = true;
             pauses.next().await;
         }
+    }
+}
+
+/// The answer to a call; `None` where another transaction has locked the row.
+fn unless_held<T>(answer: Result<Result<T, CorruptRow>, PgFailure>) -> Result<Option<T>, PgFailure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer?)),
+        Err(PgFailure::Held(_)) => Ok(None),
+        Err(failure) => Err(failure),
     }
 }
 

@@ -1,59 +1,104 @@
-//! Decoding and encoding rows of the table `keys`, for both stores.
+//! Reading rows, of either database, into the domain's types.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::domain::attempt::{AttemptLease, AttemptOutcome};
+use crate::domain::attempt::AttemptOutcome;
 use crate::domain::fingerprint::{Fingerprint, Recipe};
-use crate::domain::ids::{RecordId, Token};
+use crate::domain::ids::{InstanceId, RecordId, Token};
 use crate::domain::kept_path;
-use crate::domain::probe::{ProbeSubject, ProbeVerdict, SettledKey};
+use crate::domain::key::Key;
+use crate::domain::probe::{ProbeSubject, ProbeVerdict};
 use crate::domain::record::{Record, RecordReading};
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::{CorruptRow, StoredResponse};
 use crate::domain::scope::Scope;
+use crate::domain::space::SpaceHash;
 use crate::domain::state::{CompletedResponse, KeyState, StateKind};
+use crate::domain::unknown_cause::UnknownCause;
 
-/// The columns that `find.sql` selects, in its order; nothing of them is validated yet.
-pub struct RawRecord<'a> {
-    /// The 32 bytes of the id.
-    pub id: &'a [u8],
-    /// The newest attempt's number.
-    pub attempt: i64,
-    /// The newest attempt's token.
-    pub token: &'a [u8],
-    /// The fingerprint's recipe.
-    pub recipe: &'a str,
-    /// The fingerprint of the key's request.
-    pub fingerprint: &'a [u8],
-    /// The state's name.
-    pub state: &'a str,
-    /// The time since the reservation, in milliseconds.
-    pub running_ms: i64,
-    /// The time until the attempt's time limit, in milliseconds.
-    pub deadline_in_ms: i64,
-    /// Whether it is past its TTL.
-    pub past_ttl: bool,
-    /// Whether it is past its TTL and remembered to refuse late retries.
-    pub late: bool,
-    /// The time of the reading, in milliseconds since 1970, rounded up: what had ended by then has ended at it.
-    pub now_ms: i64,
-    /// The time since the state last changed, in milliseconds.
-    pub settled_ms: Option<i64>,
-    /// The recovery point of the key's attempts.
-    pub recovery_point: Option<&'a str>,
-    /// When the record lapses, in milliseconds since 1970.
-    pub expires_at_ms: Option<i64>,
-    /// When the key was accepted for asynchronous delivery, in milliseconds since 1970.
-    pub accepted_at_ms: Option<i64>,
-    /// The response's status.
-    pub status: Option<i64>,
-    /// The response's fields.
-    pub fields: Option<&'a [u8]>,
-    /// The response's body.
-    pub body: Option<Bytes>,
+/// A value in a column, as each database returns it.
+#[derive(Clone, Copy, Debug)]
+pub enum StoredValue<'a> {
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// A number, or a boolean as 0 or 1.
+    Number(i64),
+    /// A text.
+    Text(&'a str),
+}
+
+/// A row of either database.
+pub trait RowReader {
+    /// Returns the value of a column; `None` where it is null.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] where there is no such column, or it has another type.
+    fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow>;
+
+    /// Reads a column.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the column if it does not decode.
+    fn read<T: FromStored>(&self, column: &'static str) -> Result<T, CorruptRow> {
+        T::from_stored(self.value(column)?).ok_or(CorruptRow(column))
+    }
+}
+
+/// A type that can be read from a column.
+pub trait FromStored: Sized {
+    /// Decodes a value; `None` where it is none of this type.
+    fn from_stored(value: Option<StoredValue<'_>>) -> Option<Self>;
+}
+
+impl<T: FromStored> FromStored for Option<T> {
+    fn from_stored(value: Option<StoredValue<'_>>) -> Option<Self> {
+        match value {
+            None => Some(None),
+            value => T::from_stored(value).map(Some),
+        }
+    }
+}
+
+/// Types and how they are read from one kind of value.
+macro_rules! from_stored {
+    ($($type:ty: $kind:ident => $decode:expr),* $(,)?) => {$(
+        impl FromStored for $type {
+            fn from_stored(value: Option<StoredValue<'_>>) -> Option<Self> {
+                match value? {
+                    StoredValue::$kind(value) => $decode(value),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+from_stored! {
+    i64: Number => Some,
+    u64: Number => |number| u64::try_from(number).ok(),
+    u32: Number => |number| u32::try_from(number).ok(),
+    u16: Number => |number| u16::try_from(number).ok(),
+    bool: Number => |number| Some(number != 0),
+    SystemTime: Number => |number| time(number).ok(),
+    InstanceId: Number => |number| Some(InstanceId::from_stored(number)),
+    // A length of time. What was less than nothing by a clock that was set back is nothing.
+    Duration: Number => |ms: i64| Some(Duration::from_millis(ms.max(0).cast_unsigned())),
+    Bytes: Bytes => |bytes| Some(Bytes::copy_from_slice(bytes)),
+    Vec<u8>: Bytes => |bytes: &[u8]| Some(bytes.to_vec()),
+    RecordId: Bytes => RecordId::from_stored,
+    Token: Bytes => Token::from_stored,
+    Scope: Bytes => Scope::from_stored,
+    SpaceHash: Bytes => |bytes| Some(SpaceHash::from_stored(bytes)),
+    Key: Bytes => Key::from_stored,
+    Fingerprint: Bytes => Fingerprint::from_stored,
+    String: Text => |text: &str| Some(text.to_owned()),
+    Box<str>: Text => |text: &str| Some(text.into()),
+    Arc<str>: Text => |text: &str| Some(text.into()),
+    StateKind: Text => StateKind::parse,
+    RecoveryPoint: Text => RecoveryPoint::parse,
 }
 
 /// A record, and when it lapses.
@@ -68,75 +113,84 @@ pub struct FoundRecord {
 /// The part of a row that does not decode where a later version has made its fingerprint in a new way.
 pub const UNKNOWN_RECIPE: &str = "a recipe that this version does not know";
 
-impl RawRecord<'_> {
-    /// Decodes the row.
+/// Reads a recipe.
+///
+/// # Errors
+/// [`CorruptRow`] with [`UNKNOWN_RECIPE`].
+pub fn recipe(row: &impl RowReader) -> Result<Recipe, CorruptRow> {
+    Recipe::from_stored(&row.read::<String>("recipe")?).ok_or(CorruptRow(UNKNOWN_RECIPE))
+}
+
+impl FoundRecord {
+    /// Reads a record, at the store's time `now`.
     ///
     /// # Errors
     /// [`CorruptRow`] names the part that does not decode.
-    pub fn decode(self) -> Result<FoundRecord, CorruptRow> {
-        let expires_at = self.expires_at_ms.map(time).transpose()?;
-        let state =
-            match (StateKind::parse(self.state).ok_or(CorruptRow("state"))?, self.status, self.fields, expires_at) {
-                (StateKind::Completed, Some(status), Some(fields), expires_at @ Some(_)) => {
-                    let status = i16::try_from(status).map_err(|_| CorruptRow("status"))?;
-                    let fields = Bytes::copy_from_slice(fields);
-                    KeyState::Completed(CompletedResponse {
-                        response: Arc::new(StoredResponse::decode(status, &fields, self.body)?),
-                        expires_at,
-                    })
-                }
-                (StateKind::Completed, ..) => return Err(CorruptRow("a completed record without its response")),
-                (StateKind::Dead, ..) => KeyState::Dead,
-                (StateKind::Expired, ..) => KeyState::Expired,
-                (StateKind::InFlight, ..) => KeyState::InFlight,
-                (StateKind::Queued, ..) => KeyState::Queued,
-                (StateKind::Retryable, ..) => KeyState::Retryable,
-                (StateKind::Unknown, ..) => KeyState::Unknown,
-            };
-        let record = Record {
-            id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
-            attempt: attempts(self.attempt)?,
-            token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
-            recipe: Recipe::from_stored(self.recipe).ok_or(CorruptRow(UNKNOWN_RECIPE))?,
-            fingerprint: Fingerprint::from_stored(self.fingerprint).ok_or(CorruptRow("fingerprint"))?,
-            running_for: Duration::from_millis(self.running_ms.max(0).cast_unsigned()),
-            deadline_in_ms: self.deadline_in_ms,
-            past_ttl: self.past_ttl,
-            late: self.late,
-            recovery_point: recovery_point(self.recovery_point)?,
-            accepted_at: self.accepted_at_ms.map(time).transpose()?,
-            state,
-            reading: Some(RecordReading {
-                at: time(self.now_ms)?,
-                settled_for: Duration::from_millis(self.settled_ms.unwrap_or_default().max(0).cast_unsigned()),
-            }),
+    pub fn read(row: &impl RowReader, now: i64) -> Result<Self, CorruptRow> {
+        let (kind, expires_at) = (row.read::<StateKind>("state")?, row.read::<Option<SystemTime>>("expires_at")?);
+        let expires_ms: Option<i64> = row.read("expires_at")?;
+        let remember_ms: Option<i64> = row.read("remember_ms")?;
+        let state = match kind {
+            StateKind::Completed => {
+                let response = (row.read::<Option<i64>>("status")?, row.read::<Option<Bytes>>("fields")?, expires_at);
+                let (Some(status), Some(fields), Some(expires_at)) = response else {
+                    return Err(CorruptRow("a completed record without its response"));
+                };
+                let status = i16::try_from(status).map_err(|_| CorruptRow("status"))?;
+                let response = Arc::new(StoredResponse::decode(status, &fields, row.read("body")?)?);
+                KeyState::Completed(CompletedResponse { response, expires_at: Some(expires_at) })
+            }
+            StateKind::Dead => KeyState::Dead,
+            StateKind::Expired => KeyState::Expired,
+            StateKind::InFlight => KeyState::InFlight,
+            StateKind::Queued => KeyState::Queued,
+            StateKind::Retryable => KeyState::Retryable,
+            StateKind::Unknown => KeyState::Unknown,
         };
-        Ok(FoundRecord { record, expires_at })
+        let settled_at: Option<i64> = row.read("settled_at")?;
+        let since = |then: i64| Duration::from_millis((now.saturating_sub(then)).max(0).cast_unsigned());
+        let record = Record {
+            id: row.read("id")?,
+            attempt: row.read("attempt")?,
+            token: row.read("token")?,
+            recipe: recipe(row)?,
+            fingerprint: row.read("fingerprint")?,
+            running_for: since(row.read("reserved_at")?),
+            deadline_in_ms: row.read::<i64>("deadline")?.saturating_sub(now),
+            // Past its TTL and forgotten, or past it and remembered to refuse late retries.
+            past_ttl: expires_ms.is_some_and(|at| at.saturating_add(remember_ms.unwrap_or(0)) <= now),
+            late: kind == StateKind::Expired || (remember_ms.is_some() && expires_ms.is_some_and(|at| at <= now)),
+            recovery_point: row.read("recovery_point")?,
+            accepted_at: row.read("accepted_at")?,
+            state,
+            reading: Some(RecordReading { at: time(now)?, settled_for: settled_at.map_or(Duration::ZERO, since) }),
+        };
+        Ok(Self { record, expires_at })
     }
 }
 
-/// Decodes an attempt's number.
+/// Reads the subject of a probe.
 ///
 /// # Errors
-/// [`CorruptRow`] where it is not a number from 1 on.
-pub fn attempt(number: i64) -> Result<u32, CorruptRow> {
-    u32::try_from(number).ok().filter(|number| *number >= 1).ok_or(CorruptRow("attempt"))
+/// [`CorruptRow`] names the part that does not decode.
+pub fn probe_subject(row: &impl RowReader) -> Result<ProbeSubject, CorruptRow> {
+    let path: Option<Bytes> = row.read("path")?;
+    Ok(ProbeSubject {
+        id: row.read("id")?,
+        token: row.read("token")?,
+        scope: row.read("scope")?,
+        key: row.read("key")?,
+        route: row.read("route")?,
+        path: path.as_deref().and_then(kept_path::whole_target).map(Bytes::copy_from_slice),
+    })
 }
 
-/// Decodes a recovery point.
+/// Reads the cause of an unknown outcome. A cause of a later version counts as none.
 ///
 /// # Errors
-/// [`CorruptRow`] where it is not a valid one.
-pub fn recovery_point(name: Option<&str>) -> Result<Option<RecoveryPoint>, CorruptRow> {
-    name.map(|name| RecoveryPoint::parse(name).ok_or(CorruptRow("a recovery point"))).transpose()
-}
-
-/// Decodes the number of attempts; 0 where a key was accepted and waits.
-///
-/// # Errors
-/// [`CorruptRow`] where the number is out of range.
-pub fn attempts(number: i64) -> Result<u32, CorruptRow> {
-    u32::try_from(number).map_err(|_| CorruptRow("attempt"))
+/// [`CorruptRow`] where the column is no text.
+pub fn cause(row: &impl RowReader) -> Result<Option<UnknownCause>, CorruptRow> {
+    Ok(row.read::<Option<String>>("cause")?.as_deref().and_then(UnknownCause::parse))
 }
 
 /// Decodes a time: milliseconds since 1970.
@@ -150,65 +204,15 @@ pub fn time(since_1970_ms: i64) -> Result<SystemTime, CorruptRow> {
         .ok_or(CorruptRow("a time"))
 }
 
-/// The time when an attempt's key was accepted for asynchronous delivery, if it was, in milliseconds since 1970.
-pub fn accepted_ms(lease: &AttemptLease) -> Option<i64> {
-    lease.delivery.map(|delivery| since_1970_ms(delivery.accepted_at))
-}
-
 /// A time in milliseconds since 1970.
 pub fn since_1970_ms(time: SystemTime) -> i64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A duration in milliseconds, at most a thousand years: adding more to a time overflows in PostgreSQL, and an overflow
-/// would look like a fault.
+/// A duration in milliseconds, at most a thousand years: a sum with it never overflows.
 pub fn millis(duration: Duration) -> i64 {
     const MAX: i64 = 1000 * 365 * 24 * 60 * 60 * 1000;
     i64::try_from(duration.as_millis()).unwrap_or(MAX).min(MAX)
-}
-
-/// The name of the state that an outcome leads to.
-pub fn state_after(outcome: &AttemptOutcome) -> &'static str {
-    match outcome {
-        AttemptOutcome::Completed { .. } => StateKind::Completed.name(),
-        AttemptOutcome::Retryable { .. } => StateKind::Retryable.name(),
-        AttemptOutcome::Unknown(_) => StateKind::Unknown.name(),
-    }
-}
-
-/// The columns of an attempt's outcome.
-pub struct OutcomeColumns<'a> {
-    /// The TTL in milliseconds, where the state has one.
-    pub ttl_ms: Option<i64>,
-    /// The time past its TTL for which the key is remembered, in milliseconds.
-    pub remember_ms: Option<i64>,
-    /// The response's status.
-    pub status: Option<i16>,
-    /// The response's fields.
-    pub fields: Option<Vec<u8>>,
-    /// The response's body.
-    pub body: Option<&'a [u8]>,
-    /// The cause of an unknown outcome.
-    pub cause: Option<String>,
-}
-
-impl<'a> OutcomeColumns<'a> {
-    /// The columns for this outcome.
-    pub fn from_outcome(outcome: &'a AttemptOutcome) -> Self {
-        let nothing = Self { ttl_ms: None, remember_ms: None, status: None, fields: None, body: None, cause: None };
-        match outcome {
-            AttemptOutcome::Completed { response, ttl, remember } => Self {
-                ttl_ms: Some(millis(*ttl)),
-                remember_ms: remember.map(millis),
-                status: Some(response.status.as_u16().cast_signed()),
-                fields: Some(response.encode_fields()),
-                body: response.body.as_deref(),
-                cause: None,
-            },
-            AttemptOutcome::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..nothing },
-            AttemptOutcome::Unknown(cause) => Self { cause: Some(cause.to_string()), ..nothing },
-        }
-    }
 }
 
 /// The size of an outcome: its response's body. The fields are small beside a body that is worth counting.
@@ -227,147 +231,91 @@ pub fn verdict_bytes(verdict: &ProbeVerdict) -> usize {
     }
 }
 
-/// The columns of a reconciler's verdict.
-pub struct VerdictColumns<'a> {
-    /// The new state's name.
-    pub state: &'static str,
-    /// The action's name in the audit log.
-    pub action: &'static str,
-    /// The number of times in a row that the service knew of no such request; `None` leaves the column unchanged.
-    pub absences: Option<i32>,
-    /// The TTL from now on, in milliseconds.
-    pub ttl_ms: Option<i64>,
-    /// The time past its TTL for which the key is remembered, in milliseconds.
-    pub remember_ms: Option<i64>,
-    /// The response, where the verdict has one.
-    pub response: Option<&'a StoredResponse>,
-}
-
-impl<'a> From<&'a ProbeVerdict> for VerdictColumns<'a> {
-    fn from(verdict: &'a ProbeVerdict) -> Self {
-        let state = verdict.state().name();
-        let plain = Self { state, action: "resolve", absences: None, ttl_ms: None, remember_ms: None, response: None };
-        match verdict {
-            ProbeVerdict::Completed { response, ttl, remember } => Self {
-                ttl_ms: Some(millis(*ttl)),
-                remember_ms: remember.map(millis),
-                response: Some(response),
-                ..plain
-            },
-            ProbeVerdict::Dead => Self { action: "give_up", ..plain },
-            ProbeVerdict::Open { absences } => {
-                Self { absences: Some(i32::try_from(*absences).unwrap_or(i32::MAX)), ..plain }
-            }
-            ProbeVerdict::Retryable { ttl } => Self { ttl_ms: Some(millis(*ttl)), ..plain },
-        }
-    }
-}
-
-/// The columns of a probe's subject; nothing of them is validated yet.
-pub struct SubjectColumns<'a> {
-    /// The 32 bytes of the id.
-    pub id: &'a [u8],
-    /// The newest attempt's token.
-    pub token: &'a [u8],
-    /// The caller's scope.
-    pub scope: &'a [u8],
-    /// The key.
-    pub key: &'a [u8],
-    /// The route's name.
-    pub route: &'a str,
-    /// The kept path, where one is stored.
-    pub path: Option<&'a [u8]>,
-}
-
-impl SubjectColumns<'_> {
-    /// Decodes the subject.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] names the part that does not decode.
-    pub fn decode(self) -> Result<ProbeSubject, CorruptRow> {
-        Ok(ProbeSubject {
-            id: RecordId::from_stored(self.id).ok_or(CorruptRow("id"))?,
-            token: Token::from_stored(self.token).ok_or(CorruptRow("token"))?,
-            scope: Scope::from_stored(self.scope).ok_or(CorruptRow("scope"))?,
-            key: Bytes::copy_from_slice(self.key),
-            route: self.route.into(),
-            path: self.path.and_then(kept_path::whole_target).map(Bytes::copy_from_slice),
-        })
-    }
-
-    /// Decodes the key with its settled state.
-    ///
-    /// # Errors
-    /// [`CorruptRow`] names the part that does not decode.
-    pub fn settled(self, state: &str, status: Option<i64>) -> Result<SettledKey, CorruptRow> {
-        let state = StateKind::parse(state);
-        let status = status.map(|status| u16::try_from(status).map_err(|_| CorruptRow("status"))).transpose()?;
-        Ok(SettledKey { subject: self.decode()?, state: state.ok_or(CorruptRow("state"))?, status })
-    }
-}
-
-/// Decodes a count.
-///
-/// # Errors
-/// [`CorruptRow`] where the number is out of range.
-pub fn count(number: i64) -> Result<u32, CorruptRow> {
-    u32::try_from(number).map_err(|_| CorruptRow("a count"))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
-    fn completed() -> RawRecord<'static> {
-        RawRecord {
-            id: &[1; 32],
-            attempt: 1,
-            token: &[2; 16],
-            recipe: "1",
-            fingerprint: &[3; 32],
-            state: "completed",
-            running_ms: 5,
-            deadline_in_ms: -5,
-            past_ttl: false,
-            late: false,
-            now_ms: 6,
-            settled_ms: Some(2),
-            recovery_point: None,
-            expires_at_ms: Some(7),
-            accepted_at_ms: None,
-            status: Some(201),
-            fields: Some(b"\r\n"),
-            body: None,
+    /// A row in memory.
+    struct TestRow(HashMap<&'static str, Option<StoredValue<'static>>>);
+
+    impl RowReader for TestRow {
+        fn value(&self, column: &'static str) -> Result<Option<StoredValue<'_>>, CorruptRow> {
+            self.0.get(column).copied().ok_or(CorruptRow(column))
         }
+    }
+
+    fn completed(change: Option<(&'static str, Option<StoredValue<'static>>)>) -> TestRow {
+        use StoredValue::{Bytes, Number, Text};
+        let mut row = HashMap::from([
+            ("id", Some(Bytes(&[1; 32]))),
+            ("attempt", Some(Number(1))),
+            ("token", Some(Bytes(&[2; 16]))),
+            ("recipe", Some(Text("1"))),
+            ("fingerprint", Some(Bytes(&[3; 32]))),
+            ("state", Some(Text("completed"))),
+            ("reserved_at", Some(Number(1))),
+            ("deadline", Some(Number(1))),
+            ("settled_at", Some(Number(4))),
+            ("expires_at", Some(Number(7))),
+            ("remember_ms", None),
+            ("accepted_at", None),
+            ("recovery_point", None),
+            ("status", Some(Number(201))),
+            ("fields", Some(Bytes(b"\r\n"))),
+            ("body", None),
+        ]);
+        row.extend(change);
+        TestRow(row)
     }
 
     #[test]
     fn a_row_decodes_or_names_its_corrupt_part() {
-        let found = completed().decode().unwrap();
+        use StoredValue::{Bytes, Number, Text};
+        let found = FoundRecord::read(&completed(None), 6).unwrap();
         assert_eq!(found.expires_at, Some(UNIX_EPOCH + Duration::from_millis(7)));
         let reading = found.record.reading.unwrap();
         assert_eq!((reading.at, reading.settled_for.as_millis()), (UNIX_EPOCH + Duration::from_millis(6), 2));
+        assert_eq!((found.record.running_for.as_millis(), found.record.deadline_in_ms), (5, -5));
         assert!(matches!(found.record.state, KeyState::Completed(stored) if stored.response.status == 201));
-        for (row, why) in [
-            (RawRecord { id: &[1; 31], ..completed() }, "id"),
-            (RawRecord { attempt: -1, ..completed() }, "attempt"),
-            (RawRecord { attempt: 1 << 32, ..completed() }, "attempt"),
-            (RawRecord { token: &[], ..completed() }, "token"),
-            (RawRecord { recipe: "2", ..completed() }, UNKNOWN_RECIPE),
-            (RawRecord { fingerprint: &[3; 33], ..completed() }, "fingerprint"),
-            (RawRecord { state: "done", ..completed() }, "state"),
-            (RawRecord { recovery_point: Some("a\nb"), ..completed() }, "a recovery point"),
-            (RawRecord { now_ms: -1, ..completed() }, "a time"),
-            (RawRecord { status: Some(1 << 20), ..completed() }, "status"),
-            (RawRecord { status: Some(100), ..completed() }, "status"),
-            (RawRecord { status: None, ..completed() }, "a completed record without its response"),
-            (RawRecord { fields: None, ..completed() }, "a completed record without its response"),
-            (RawRecord { expires_at_ms: None, ..completed() }, "a completed record without its response"),
-            (RawRecord { expires_at_ms: Some(-1), ..completed() }, "a time"),
-            (RawRecord { fields: Some(b"x"), ..completed() }, "a field line without an end"),
+        let without_response = "a completed record without its response";
+        for (column, value, why) in [
+            ("id", Some(Bytes(&[1; 31])), "id"),
+            ("id", None, "id"),
+            ("attempt", Some(Number(-1)), "attempt"),
+            ("attempt", Some(Number(1 << 32)), "attempt"),
+            ("token", Some(Bytes(&[])), "token"),
+            ("recipe", Some(Text("2")), UNKNOWN_RECIPE),
+            ("fingerprint", Some(Bytes(&[3; 33])), "fingerprint"),
+            ("state", Some(Text("done")), "state"),
+            ("state", Some(Number(1)), "state"),
+            ("recovery_point", Some(Text("a\nb")), "recovery_point"),
+            ("status", Some(Number(1 << 20)), "status"),
+            ("status", Some(Number(100)), "status"),
+            ("status", None, without_response),
+            ("fields", None, without_response),
+            ("expires_at", None, without_response),
+            ("expires_at", Some(Number(-1)), "expires_at"),
+            ("fields", Some(Bytes(b"x")), "a field line without an end"),
         ] {
-            assert_eq!(row.decode().unwrap_err(), CorruptRow(why));
+            let corrupt = FoundRecord::read(&completed(Some((column, value))), 6).unwrap_err();
+            assert_eq!(corrupt, CorruptRow(why), "{column}: {value:?}");
         }
+    }
+
+    #[test]
+    fn a_record_is_past_its_ttl_from_its_end_on() {
+        let read = |remember: Option<i64>, now| {
+            let row = completed(Some(("remember_ms", remember.map(StoredValue::Number))));
+            let record = FoundRecord::read(&row, now).unwrap().record;
+            (record.past_ttl, record.late)
+        };
+        assert_eq!([6, 7].map(|now| read(None, now)), [(false, false), (true, false)]);
+        assert_eq!(
+            [6, 7, 9, 10].map(|now| read(Some(3), now)),
+            [(false, false), (false, true), (false, true), (true, true)]
+        );
     }
 
     #[test]

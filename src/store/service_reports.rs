@@ -1,32 +1,31 @@
-//! The result of a service's report.
+//! Reading the rows of services' reports, for both stores.
 
-use crate::domain::service_report::ReportResult;
+use super::FindReservationParams;
+use super::row::RowReader;
+use crate::domain::ids::Token;
+use crate::domain::response::CorruptRow;
+use crate::domain::service_report::{ReportResult, ReservedKey};
 use crate::domain::state::StateKind;
 
-/// The result for a row in this state; `held` where another transaction has locked it.
-pub(super) fn report_result(state: &str, held: bool) -> ReportResult {
-    match StateKind::parse(state) {
-        Some(StateKind::Completed) => ReportResult::Completed,
-        Some(StateKind::Expired) => ReportResult::Gone,
-        _ if held => ReportResult::Held,
-        Some(StateKind::InFlight) => ReportResult::Noted,
-        _ => ReportResult::Taken,
-    }
+/// Reads the key of a reservation; `None` where it is another service's or another attempt's.
+///
+/// # Errors
+/// [`CorruptRow`] names the part that does not decode.
+pub(super) fn read_reserved_key(
+    row: &impl RowReader,
+    params: &FindReservationParams,
+) -> Result<Option<ReservedKey>, CorruptRow> {
+    let (token, service): (Token, String) = (row.read("token")?, row.read("service")?);
+    let is_its = *service == *params.service && token.is_same(&params.handle.token);
+    Ok(if is_its { Some(ReservedKey { route: row.read("route")?, state: row.read("state")? }) } else { None })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_for_a_locked_row_waits_unless_the_keys_response_stands() {
-        for (state, free, held) in [
-            ("completed", ReportResult::Completed, ReportResult::Completed),
-            ("expired", ReportResult::Gone, ReportResult::Gone),
-            ("in_flight", ReportResult::Noted, ReportResult::Held),
-            ("unknown", ReportResult::Taken, ReportResult::Held),
-        ] {
-            assert_eq!((report_result(state, false), report_result(state, true)), (free, held), "{state}");
-        }
+/// The result for a row in this state.
+pub(super) fn report_result(state: StateKind) -> ReportResult {
+    match state {
+        StateKind::Completed => ReportResult::Completed,
+        StateKind::Expired => ReportResult::Gone,
+        StateKind::InFlight => ReportResult::Noted,
+        StateKind::Dead | StateKind::Queued | StateKind::Retryable | StateKind::Unknown => ReportResult::Taken,
     }
 }

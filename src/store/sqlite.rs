@@ -39,11 +39,13 @@ pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
 mod admin;
+mod audit;
 mod deliveries;
 mod file;
 mod file_watch;
 mod open_error;
 mod probes;
+mod run;
 mod salts;
 mod schema;
 mod service_reports;
@@ -235,7 +237,7 @@ impl Backend for Sqlite {
 
     fn apply_probe_finding(&self, finding: ProbeFinding) -> StoreFuture<'_, bool> {
         let bytes = verdict_bytes(&finding.verdict);
-        self.call(Urgency::Ordinary, bytes, move |db, now| probes::resolve(db, now, &finding))
+        self.call(Urgency::Ordinary, bytes, move |db, now| probes::apply_probe_finding(db, now, &finding))
     }
 
     // Nobody but the proxy writes to this file.
@@ -269,7 +271,7 @@ impl Sqlite {
                 Executor::Writer { inbox, .. } => inbox,
                 Executor::Caller { database, clock } => {
                     // No transaction: the owner of the database may have a savepoint open.
-                    let done = database.with_connection(|db| statements::in_savepoint(db, |db| work(db, clock())));
+                    let done = database.with_connection(|db| run::in_savepoint(db, |db| work(db, clock())));
                     return done.map_err(StoreError::from);
                 }
             };
@@ -320,6 +322,7 @@ mod tests {
             max_connections: 0,
             timeout,
             migrate: true,
+            distribute: false,
             encryption: Default::default(),
         };
         let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
@@ -357,6 +360,7 @@ mod tests {
             max_connections: 0,
             timeout: Duration::from_secs(10),
             migrate: true,
+            distribute: false,
             encryption: Default::default(),
         };
         let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
@@ -379,6 +383,7 @@ mod tests {
             max_connections: 0,
             timeout,
             migrate: true,
+            distribute: false,
             encryption: Default::default(),
         };
         let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();

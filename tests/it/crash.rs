@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::harness::full_listener::FullListener;
+use crate::harness::postgres::NOW_MS;
 use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Store, TEST_TIMEOUT, Upstream, World, eventually, on_both_stores};
 
@@ -276,9 +277,9 @@ async fn after_an_outage_past_every_lease_each_proxy_gets_time_to_renew() {
     let first = pay(&one, "k-1").spawn();
     upstream.wait_for_executed(1).await;
     wire.cut();
-    let alive = "select count(*) from oncegate.instances where lease_until > clock_timestamp()";
+    let alive = format!("select count(*) from oncegate.instances where lease_until > {NOW_MS}");
     eventually(TEST_TIMEOUT, async || {
-        let alive: i64 = client.query_one(alive, &[]).await.unwrap().get(0);
+        let alive: i64 = client.query_one(&alive, &[]).await.unwrap().get(0);
         (alive == 0).then_some(())
     })
     .await;

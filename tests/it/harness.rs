@@ -22,6 +22,7 @@ pub mod grpc;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod guarded_process;
 pub mod h2;
+pub mod haproxy;
 pub mod in_process;
 pub mod issuer;
 pub mod operator;

@@ -45,6 +45,7 @@ mod probe;
 mod restores;
 mod salts;
 mod service_reports;
+mod several_stores;
 mod shared_cache;
 mod shutdown;
 mod telemetry;

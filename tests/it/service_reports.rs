@@ -192,7 +192,7 @@ async fn an_attempt_running_past_its_lease_is_not_released() {
     world.upstream.wait_for_executed(1).await;
     let by = reservation(&world);
     // The state that another instance's sweeper leaves.
-    world.store.tamper("update keys set state = 'unknown', settled_at = now()").await;
+    world.store.tamper("update keys set state = 'unknown', settled_at = reserved_at").await;
     assert_eq!(not_executed(&world.proxy, &by).await, (409, "still-running".into()));
     assert_eq!(world.pay("k-1").send().await.outcome(), (409, "in-flight".to_owned()));
     hold.release();
@@ -332,7 +332,7 @@ async fn route_retention_is_stored_for_services_at_start_and_reload() {
     let Store::Postgres(database) = &world.store else { unreachable!() };
     let client = database.client().await;
     let ttl = async || {
-        let sql = "select ttl_ms from oncegate.terms where service = 'default' and route = 'pay'";
+        let sql = "select ttl_ms from oncegate.route_retention where service = 'default' and route = 'pay'";
         client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0)
     };
     assert_eq!(ttl().await, 3_600_000);

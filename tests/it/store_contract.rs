@@ -12,8 +12,8 @@ mod settlements;
 mod takeovers;
 mod upkeep;
 
-/// Makes each function a test for each store, one for PostgreSQL behind PgBouncer in transaction mode, and one for the store in
-/// memory of `tests/simulation`. The compiler reports a function that is missing here as unused.
+/// Makes each function a test for each store, one for PostgreSQL behind PgBouncer in transaction mode, one for the store in
+/// memory of `tests/simulation`, and one for the database of `ONCEGATE_TEST_STORE_URL`, if that is set. The compiler reports a function that is missing here as unused.
 macro_rules! on_both {
     ($($chapter:ident { $($sentence:ident,)* })*) => {
         mod postgres {
@@ -24,6 +24,14 @@ macro_rules! on_both {
             use crate::harness::store_fixture::StoreFixture;
             $($(#[tokio::test] async fn $sentence() {
                 if let Some(world) = StoreFixture::pgbouncer().await {
+                    super::$chapter::$sentence(world).await
+                }
+            })*)*
+        }
+        mod given {
+            use crate::harness::store_fixture::StoreFixture;
+            $($(#[tokio::test] async fn $sentence() {
+                if let Some(world) = StoreFixture::given().await {
                     super::$chapter::$sentence(world).await
                 }
             })*)*
@@ -187,7 +195,6 @@ on_both! {
         queued_deliveries_do_not_starve_older_unknown_ones,
         a_pick_up_starts_no_more_of_a_route_than_its_slots,
         a_delivery_with_a_lost_row_is_stored_again_as_accepted,
-        the_reaper_deletes_requests_without_a_key,
         a_delivery_reported_as_not_executed_is_audited_as_queued,
         a_backlog_hides_no_delivery_in_another_state,
     }

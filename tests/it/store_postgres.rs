@@ -188,7 +188,7 @@ async fn an_attempt_from_before_the_clock_was_set_back_is_listed_whatever_its_ag
     world.reserve(&new_reserve_request("k")).await;
     let count = async |world: &StoreFixture| world.list_in_flight(DAY).await.len();
     assert_eq!(count(&world).await, 0);
-    world.execute_sql("update keys set reserved_at = reserved_at + interval '1 hour'").await.unwrap();
+    world.execute_sql("update keys set reserved_at = reserved_at + 3600000").await.unwrap();
     assert_eq!(count(&world).await, 1);
 }
 

@@ -214,19 +214,19 @@ fn states() -> String {
 
 /// Reads a listing's cursor; `None` where it was made in another order.
 fn parse_cursor(text: &str, order: ListOrder) -> Option<Cursor> {
-    let (ticks, id) = match (text.split_once('-'), order) {
-        (Some((ticks, id)), ListOrder::Age) => (i64::from_str_radix(ticks, 16).ok()?, id),
+    let (settled_ms, id) = match (text.split_once('-'), order) {
+        (Some((settled_ms, id)), ListOrder::Age) => (i64::from_str_radix(settled_ms, 16).ok()?, id),
         (None, ListOrder::Id | ListOrder::Running) => (0, text),
         _ => return None,
     };
-    Some(Cursor { ticks, id: parse_whole_id(id)? })
+    Some(Cursor { settled_ms, id: parse_whole_id(id)? })
 }
 
 /// Returns the text of a listing's cursor.
 pub fn cursor_text(next: NextPage) -> String {
     let NextPage { cursor, order } = next;
     match order {
-        ListOrder::Age => format!("{:x}-{}", cursor.ticks, cursor.id),
+        ListOrder::Age => format!("{:x}-{}", cursor.settled_ms, cursor.id),
         ListOrder::Id | ListOrder::Running => cursor.id.to_string(),
     }
 }
@@ -461,10 +461,10 @@ mod tests {
     fn a_cursor_is_valid_only_in_the_order_it_was_made_in() {
         let id = RecordId::from_stored(&[0xab; 32]).unwrap();
         for order in [ListOrder::Age, ListOrder::Id, ListOrder::Running] {
-            let cursor = Cursor { ticks: if order == ListOrder::Age { 77 } else { 0 }, id };
+            let cursor = Cursor { settled_ms: if order == ListOrder::Age { 77 } else { 0 }, id };
             assert_eq!(parse_cursor(&cursor_text(NextPage { cursor, order }), order), Some(cursor));
         }
-        let by_age = cursor_text(NextPage { cursor: Cursor { ticks: 77, id }, order: ListOrder::Age });
+        let by_age = cursor_text(NextPage { cursor: Cursor { settled_ms: 77, id }, order: ListOrder::Age });
         for wrong in [
             (&*by_age, ListOrder::Id),
             ("ab", ListOrder::Id),

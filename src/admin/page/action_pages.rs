@@ -194,7 +194,7 @@ impl Visit<'_> {
             return Ok(self.render_change(StatusCode::CONFLICT, action, key, details, draft, Some(trouble)).await);
         }
         let changed = match draft.to_decision(action, self.actor(&draft.name)) {
-            Ok(decision) => self.key_admin().change_key(&key.id, decision).await,
+            Ok(decision) => self.key_admin().change_key(&key.id.to_string(), decision).await,
             Err(problem) => Err(problem),
         };
         match changed {

@@ -1,6 +1,8 @@
 //! View models: typed results as the templates show them. Of a key its first characters, times by their age and in UTC.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
 use super::text;
@@ -11,7 +13,6 @@ use crate::domain::execution_risk::{ActionKind, ActionRisk};
 use crate::domain::key::shorten_middle;
 use crate::domain::quantity::quantity;
 use crate::domain::rfc3339;
-use crate::domain::scope::Scope;
 use crate::domain::state::StateKind;
 use crate::domain::unknown_cause::UnknownCause;
 use crate::instance::observability::{RepeatingCaller, UnguardedPath};
@@ -81,67 +82,62 @@ impl From<KeyList> for KeyListView {
     }
 }
 
-/// A key. Its token is not part of it.
+/// A key. No template shows its token.
 #[derive(Debug)]
-pub struct KeyView {
-    pub id: String,
-    key: String,
-    scope: Scope,
-    space: String,
-    pub route: String,
-    path: Option<String>,
-    pub state: StateKind,
-    pub attempts: u32,
-    pub created_at: TimeView,
-    pub reserved_at: TimeView,
-    pub deadline: TimeView,
-    pub settled_at: Option<TimeView>,
-    pub expires_at: Option<TimeView>,
-    pub lapsed: bool,
-    pub instance: String,
-    pub probes: u32,
-    pub absences: u32,
-    pub probe_at: Option<TimeView>,
-    accepted: bool,
-    cause: Option<UnknownCause>,
-}
+pub struct KeyView(KeyEntry);
 
 impl From<&KeyEntry> for KeyView {
     fn from(entry: &KeyEntry) -> Self {
-        Self {
-            id: entry.id.to_string(),
-            key: String::from_utf8_lossy(&entry.key).into_owned(),
-            scope: entry.scope,
-            space: entry.space.to_string(),
-            route: entry.route.clone(),
-            path: entry.path.clone(),
-            state: entry.state,
-            attempts: entry.attempts,
-            created_at: TimeView(entry.created_at),
-            reserved_at: TimeView(entry.reserved_at),
-            deadline: TimeView(entry.deadline),
-            settled_at: entry.settled_at.map(TimeView),
-            expires_at: entry.expires_at.map(TimeView),
-            lapsed: entry.lapsed(),
-            instance: entry.instance.to_string(),
-            probes: entry.probes,
-            absences: entry.absences,
-            probe_at: entry.probe_at.map(TimeView),
-            accepted: entry.accepted_at.is_some(),
-            cause: entry.cause,
-        }
+        Self(entry.clone())
+    }
+}
+
+/// Templates show columns as they are, or by one of the methods below.
+impl Deref for KeyView {
+    type Target = KeyEntry;
+
+    fn deref(&self) -> &KeyEntry {
+        &self.0
     }
 }
 
 impl KeyView {
+    fn utf8_key(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0.key)
+    }
+
+    pub fn created_at(&self) -> TimeView {
+        TimeView(self.created_at)
+    }
+
+    pub fn reserved_at(&self) -> TimeView {
+        TimeView(self.reserved_at)
+    }
+
+    pub fn deadline(&self) -> TimeView {
+        TimeView(self.deadline)
+    }
+
+    pub fn settled_at(&self) -> Option<TimeView> {
+        self.settled_at.map(TimeView)
+    }
+
+    pub fn expires_at(&self) -> Option<TimeView> {
+        self.expires_at.map(TimeView)
+    }
+
+    pub fn probe_at(&self) -> Option<TimeView> {
+        self.probe_at.map(TimeView)
+    }
+
     /// The key's beginning and end, for lists.
     pub fn key(&self) -> String {
-        shorten_key(&self.key)
+        shorten_key(&self.utf8_key())
     }
 
     /// The whole key, where somebody decides about it.
     pub fn whole_key(&self) -> String {
-        make_visible(&self.key)
+        make_visible(&self.utf8_key())
     }
 
     /// The cause for which the outcome is unknown; `None` for keys in other states.
@@ -151,7 +147,7 @@ impl KeyView {
     }
 
     pub fn id(&self) -> String {
-        self.id.chars().take(ID_DIGITS).collect()
+        self.id.to_string().chars().take(ID_DIGITS).collect()
     }
 
     pub fn scope(&self) -> String {
@@ -164,7 +160,7 @@ impl KeyView {
     }
 
     pub fn space(&self) -> String {
-        make_visible(&self.space)
+        make_visible(&self.space.to_string())
     }
 
     /// The path of its newest request; `None` where it was not kept.
@@ -174,11 +170,11 @@ impl KeyView {
 
     /// The time at which its state began; a key in flight has not been settled.
     pub fn since(&self) -> TimeView {
-        self.settled_at.unwrap_or(self.reserved_at)
+        TimeView(self.settled_at.unwrap_or(self.reserved_at))
     }
 
     pub fn explanation(&self) -> &'static str {
-        text::explain_state(self.state, self.accepted)
+        text::explain_state(self.state, self.accepted_at.is_some())
     }
 
     pub fn actions(&self) -> &'static [ActionKind] {

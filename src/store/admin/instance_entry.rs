@@ -3,8 +3,6 @@
 use std::time::SystemTime;
 
 use crate::domain::ids::InstanceId;
-use crate::domain::response::CorruptRow;
-use crate::store::row;
 
 /// The lease of an instance. All times are the store's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,46 +26,18 @@ impl InstanceEntry {
     }
 }
 
-/// The columns of an instance.
-#[derive(Clone, Copy, Debug)]
-pub struct RawInstanceEntry {
-    /// The instance's id.
-    pub id: i64,
-    /// When it took its lease, in milliseconds since 1970, like the other times.
-    pub started_ms: i64,
-    /// When it last renewed the lease.
-    pub renewed_ms: i64,
-    /// The end of the lease.
-    pub lease_until_ms: i64,
-    /// The time of the reading.
-    pub now_ms: i64,
-}
-
-impl RawInstanceEntry {
-    /// Decodes the columns.
-    ///
-    /// # Errors
-    /// [`CorruptRow`], where a time is before 1970.
-    pub fn decode(self) -> Result<InstanceEntry, CorruptRow> {
-        Ok(InstanceEntry {
-            id: InstanceId::from_stored(self.id),
-            started_at: row::time(self.started_ms)?,
-            renewed_at: row::time(self.renewed_ms)?,
-            lease_until: row::time(self.lease_until_ms)?,
-            now: row::time(self.now_ms)?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
     fn a_lease_has_ended_at_its_end() {
-        let is_leased = |now_ms| {
-            let columns = RawInstanceEntry { id: 1, started_ms: 1, renewed_ms: 2, lease_until_ms: 10, now_ms };
-            columns.decode().unwrap().is_leased()
+        let time = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+        let is_leased = |now| {
+            let (id, started_at, renewed_at, lease_until) = (InstanceId::from_stored(1), time(1), time(2), time(10));
+            InstanceEntry { id, started_at, renewed_at, lease_until, now: time(now) }.is_leased()
         };
         assert!(is_leased(9));
         assert!(!is_leased(10));

@@ -67,8 +67,6 @@ pub struct KeyEntry {
     pub earlier: Vec<EarlierAttempt>,
     /// The store's time when the row was read.
     pub now: SystemTime,
-    /// `settled_at` in the store's own ticks.
-    pub ticks: i64,
 }
 
 impl KeyEntry {

@@ -1,119 +1,126 @@
-//! Decoding the rows of listings and of the audit log, for both stores.
-
-use std::time::Duration;
+//! Reading the rows of listings and of the audit log, for both stores.
 
 use serde::Deserialize;
 
-use super::{AuditEntry, CurrentRow, EarlierAttempt, KeyEntry};
-use crate::domain::ids::{InstanceId, RecordId, Token};
+use super::{
+    AuditEntry, CurrentRow, Cursor, EarlierAttempt, InstanceEntry, KeyEntry, KeyPage, ListOrder, SCAN_ROWS_MAX,
+};
+use crate::domain::ids::{InstanceId, RecordId};
 use crate::domain::kept_path;
 use crate::domain::response::CorruptRow;
-use crate::domain::scope::Scope;
-use crate::domain::space::SpaceHash;
 use crate::domain::state::StateKind;
 use crate::domain::unknown_cause::UnknownCause;
-use crate::store::row::{attempts, time};
+use crate::store::ListKeysParams;
+use crate::store::row::{RowReader, cause, time};
+use crate::store::statement::{Statement, shared};
 
-/// A row of a listing. Times are milliseconds since 1970; nothing of it is validated yet.
-pub struct RawKeyEntry {
-    /// The record's id. All fields are described at [`KeyEntry`].
-    pub id: Vec<u8>,
-    /// The newest attempt's token.
-    pub token: Vec<u8>,
-    /// The state's name.
-    pub state: String,
-    /// The newest attempt's number.
-    pub attempt: i64,
-    /// The newest attempt's instance.
-    pub instance: i64,
-    /// The caller's scope.
-    pub scope: Vec<u8>,
-    /// The space within which the key is unique.
-    pub space: Vec<u8>,
-    /// The key.
-    pub key: Vec<u8>,
-    /// The route's name.
-    pub route: String,
-    /// The kept path.
-    pub path: Option<Vec<u8>>,
-    /// When the first attempt was reserved.
-    pub created_ms: i64,
-    /// When the newest attempt was reserved.
-    pub reserved_ms: i64,
-    /// When the newest attempt's time limit ends.
-    pub deadline_ms: i64,
-    /// When the key was settled.
-    pub settled_ms: Option<i64>,
-    /// When the record lapses.
-    pub expires_ms: Option<i64>,
-    /// The time past its TTL for which the key is remembered.
-    pub remember_ms: Option<i64>,
-    /// Whether it is due for a delivery.
-    pub is_due: bool,
-    /// The response's status.
-    pub status: Option<i64>,
-    /// The length of the stored body in bytes.
-    pub body_bytes: Option<i64>,
-    /// The number of probes.
-    pub probes: Option<i64>,
-    /// The number of times in a row that the service knew of no such request.
-    pub absences: Option<i64>,
-    /// The time of the next probe.
-    pub probe_ms: Option<i64>,
-    /// When the request was accepted for asynchronous delivery.
-    pub accepted_ms: Option<i64>,
-    /// The cause of an unknown outcome.
-    pub cause: Option<String>,
-    /// The earlier attempts, as JSON.
-    pub earlier: Option<String>,
-    /// The store's time.
-    pub now_ms: i64,
-    /// When the key was settled, in the store's own ticks.
-    pub ticks: Option<i64>,
+impl ListKeysParams {
+    /// The statement that lists the keys.
+    pub(in crate::store) fn statement(&self) -> &'static Statement {
+        match self.filter.order() {
+            ListOrder::Age => &shared::LIST_KEYS_BY_AGE,
+            ListOrder::Id => &shared::LIST_KEYS,
+            ListOrder::Running => &shared::LIST_KEYS_IN_FLIGHT,
+        }
+    }
 }
 
-impl RawKeyEntry {
-    /// Decodes the row.
+impl KeyPage {
+    /// An empty page, and the end of the scan that it comes from: [`Self::add`] fills them.
+    pub(in crate::store) fn empty() -> (Self, ScanEnd) {
+        (Self { entries: Vec::new(), next: None }, ScanEnd { scanned: 0, last: None })
+    }
+
+    /// Adds a row of a listing.
     ///
     /// # Errors
     /// [`CorruptRow`] names the part that does not decode.
-    pub fn decode(self) -> Result<KeyEntry, CorruptRow> {
-        let count = |number: Option<i64>| u32::try_from(number.unwrap_or(0)).map_err(|_| CorruptRow("probes"));
-        Ok(KeyEntry {
-            id: RecordId::from_stored(&self.id).ok_or(CorruptRow("id"))?,
-            token: Token::from_stored(&self.token).ok_or(CorruptRow("token"))?,
-            state: StateKind::parse(&self.state).ok_or(CorruptRow("state"))?,
-            attempts: attempts(self.attempt)?,
-            instance: InstanceId::from_stored(self.instance),
-            scope: Scope::from_stored(&self.scope).ok_or(CorruptRow("scope"))?,
-            space: SpaceHash::from_stored(&self.space),
-            key: self.key,
-            route: self.route,
-            path: self.path.as_deref().map(kept_path::shown_path),
-            created_at: time(self.created_ms)?,
-            reserved_at: time(self.reserved_ms)?,
-            deadline: time(self.deadline_ms)?,
-            settled_at: self.settled_ms.map(time).transpose()?,
-            expires_at: self.expires_ms.map(time).transpose()?,
-            remembered_for: self.remember_ms.map(|ms| Duration::from_millis(ms.max(0).cast_unsigned())),
-            is_due: self.is_due,
-            status: self.status.map(u16::try_from).transpose().map_err(|_| CorruptRow("status"))?,
-            body_bytes: self.body_bytes.map(u64::try_from).transpose().map_err(|_| CorruptRow("the body's length"))?,
-            probes: count(self.probes)?,
-            absences: count(self.absences)?,
-            probe_at: self.probe_ms.map(time).transpose()?,
-            accepted_at: self.accepted_ms.map(time).transpose()?,
-            cause: self.cause.as_deref().and_then(UnknownCause::parse),
-            earlier: self.earlier.as_deref().map(earlier_attempts).transpose()?.unwrap_or_default(),
-            now: time(self.now_ms)?,
-            ticks: self.ticks.unwrap_or(0),
+    pub(in crate::store) fn add(
+        &mut self,
+        end: &mut ScanEnd,
+        row: &impl RowReader,
+        params: &ListKeysParams,
+    ) -> Result<(), CorruptRow> {
+        if params.filter.order() == ListOrder::Id {
+            *end = ScanEnd { scanned: row.read("scanned")?, last: row.read("last")? };
+            // A scan that finds nothing has a row for its end.
+            if row.read::<Option<RecordId>>("id")?.is_none() {
+                return Ok(());
+            }
+        }
+        self.entries.push(KeyEntry::read(row)?);
+        Ok(())
+    }
+
+    /// The position after all rows. A full page continues after its last entry, a full scan after its end; an index search finds
+    /// all keys that fit, up to the limit.
+    pub(in crate::store) fn finish(mut self, end: ScanEnd, params: &ListKeysParams) -> Self {
+        let last = self.entries.last();
+        let is_full = self.entries.len() >= params.limit as usize;
+        self.next = match params.filter.order() {
+            _ if is_full => last.map(|entry| Cursor { settled_ms: settled_ms(entry, params), id: entry.id }),
+            ListOrder::Id if end.scanned >= i64::from(SCAN_ROWS_MAX) => end.last.map(|id| Cursor { settled_ms: 0, id }),
+            ListOrder::Age | ListOrder::Id | ListOrder::Running => None,
+        };
+        self
+    }
+}
+
+/// The end of a scan.
+pub(in crate::store) struct ScanEnd {
+    scanned: i64,
+    last: Option<RecordId>,
+}
+
+fn settled_ms(entry: &KeyEntry, params: &ListKeysParams) -> i64 {
+    match params.filter.order() {
+        ListOrder::Age => entry.settled_at.map_or(0, crate::store::row::since_1970_ms),
+        ListOrder::Id | ListOrder::Running => 0,
+    }
+}
+
+impl KeyEntry {
+    /// Reads a key: the columns of `key_columns.sql`.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the part that does not decode.
+    pub(in crate::store) fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        let path: Option<Vec<u8>> = row.read("path")?;
+        let earlier: Option<String> = row.read("earlier")?;
+        Ok(Self {
+            id: row.read("id")?,
+            token: row.read("token")?,
+            state: row.read("state")?,
+            attempts: row.read("attempt")?,
+            instance: row.read("instance")?,
+            scope: row.read("scope")?,
+            space: row.read("space")?,
+            key: row.read("key")?,
+            route: row.read("route")?,
+            path: path.as_deref().map(kept_path::shown_path),
+            created_at: row.read("created_at")?,
+            reserved_at: row.read("reserved_at")?,
+            deadline: row.read("deadline")?,
+            settled_at: row.read("settled_at")?,
+            expires_at: row.read("expires_at")?,
+            remembered_for: row.read("remember_ms")?,
+            is_due: row.read::<Option<i64>>("due_at")?.is_some(),
+            status: row.read("status")?,
+            body_bytes: row.read("body_bytes")?,
+            probes: row.read::<Option<u32>>("probes")?.unwrap_or(0),
+            absences: row.read::<Option<u32>>("absences")?.unwrap_or(0),
+            probe_at: row.read("probe_at")?,
+            accepted_at: row.read("accepted_at")?,
+            cause: cause(row)?,
+            earlier: earlier.as_deref().map(earlier_attempts).transpose()?.unwrap_or_default(),
+            now: row.read("now")?,
         })
     }
 }
 
 /// An attempt in the column `earlier`.
 #[derive(Deserialize)]
-struct RawEarlierAttempt {
+struct StoredAttempt {
     attempt: u32,
     instance: i64,
     state: String,
@@ -123,92 +130,86 @@ struct RawEarlierAttempt {
 }
 
 fn earlier_attempts(json: &str) -> Result<Vec<EarlierAttempt>, CorruptRow> {
-    let raw: Vec<RawEarlierAttempt> = serde_json::from_str(json).map_err(|_| CorruptRow("the earlier attempts"))?;
-    let decode = |raw: RawEarlierAttempt| {
+    let stored: Vec<StoredAttempt> = serde_json::from_str(json).map_err(|_| CorruptRow("the earlier attempts"))?;
+    let decode = |stored: StoredAttempt| {
         Ok(EarlierAttempt {
-            number: raw.attempt,
-            instance: InstanceId::from_stored(raw.instance),
-            reserved_at: time(raw.reserved_ms)?,
-            settled_at: raw.settled_ms.map(time).transpose()?,
-            state: StateKind::parse(&raw.state).ok_or(CorruptRow("state"))?,
-            cause: raw.cause.as_deref().and_then(UnknownCause::parse),
+            number: stored.attempt,
+            instance: InstanceId::from_stored(stored.instance),
+            reserved_at: time(stored.reserved_ms)?,
+            settled_at: stored.settled_ms.map(time).transpose()?,
+            state: StateKind::parse(&stored.state).ok_or(CorruptRow("state"))?,
+            cause: stored.cause.as_deref().and_then(UnknownCause::parse),
         })
     };
-    raw.into_iter().map(decode).collect()
+    stored.into_iter().map(decode).collect()
 }
 
-/// A row of the audit log.
-pub struct RawAuditEntry {
-    /// The entry's number. All fields are described at [`AuditEntry`].
-    pub seq: i64,
-    /// The time, in milliseconds since 1970.
-    pub at_ms: i64,
-    /// The actor.
-    pub actor: String,
-    /// The action's name.
-    pub action: String,
-    /// The record's id.
-    pub id: Vec<u8>,
-    /// The state before.
-    pub before: String,
-    /// The state after.
-    pub after: String,
-    /// The reason.
-    pub note: Option<String>,
-}
-
-impl RawAuditEntry {
-    /// Decodes the row.
+impl AuditEntry {
+    /// Reads an entry.
     ///
     /// # Errors
     /// [`CorruptRow`] names the part that does not decode.
-    pub fn decode(self) -> Result<AuditEntry, CorruptRow> {
-        let Self { seq, at_ms, actor, action, id, before, after, note } = self;
-        let id = RecordId::from_stored(&id).ok_or(CorruptRow("id"))?;
-        Ok(AuditEntry { seq, at: time(at_ms)?, actor, action, id, before, after, note })
+    pub(in crate::store) fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        Ok(Self {
+            seq: row.read("seq")?,
+            at: row.read("at")?,
+            actor: row.read("actor")?,
+            action: row.read("action")?,
+            id: row.read("id")?,
+            before: row.read("before")?,
+            after: row.read("after")?,
+            note: row.read("note")?,
+        })
     }
 }
 
-/// The row of a key that a decision left unchanged.
-pub struct RawCurrentRow {
-    /// The record's id.
-    pub id: Vec<u8>,
-    /// The newest attempt's token; `None` where the key is gone, as for the two fields below.
-    pub token: Option<Vec<u8>>,
-    /// The state's name.
-    pub state: Option<String>,
-    /// The time until the newest attempt's time limit ends, in milliseconds.
-    pub deadline_in_ms: Option<i64>,
-    /// The actor of the key's last audit entry; `None` where there is none, as for the two fields below.
-    pub actor: Option<String>,
-    /// The entry's action.
-    pub action: Option<String>,
-    /// The resulting state.
-    pub after: Option<String>,
-}
-
-impl RawCurrentRow {
-    /// Decodes the row.
+impl CurrentRow {
+    /// Reads the row of this key.
     ///
     /// # Errors
     /// [`CorruptRow`] names the part that does not decode.
-    pub fn decode(self) -> Result<CurrentRow, CorruptRow> {
-        let current = match (self.token, self.state) {
-            (Some(token), Some(state)) => Some((
-                Token::from_stored(&token).ok_or(CorruptRow("token"))?,
-                StateKind::parse(&state).ok_or(CorruptRow("state"))?,
-            )),
-            _ => None,
+    pub(in crate::store) fn read(row: &impl RowReader, id: RecordId) -> Result<Self, CorruptRow> {
+        let current = row.read::<Option<_>>("token")?.zip(row.read::<Option<_>>("state")?);
+        let deadline_in_ms = match row.read::<Option<i64>>("deadline")? {
+            Some(deadline) => deadline - row.read::<i64>("now")?,
+            None => 0,
         };
-        let last = match (self.actor, self.action, self.after) {
-            (Some(actor), Some(action), Some(after)) => Some((actor, action, after)),
-            _ => None,
-        };
-        Ok(CurrentRow {
-            id: RecordId::from_stored(&self.id).ok_or(CorruptRow("id"))?,
-            current,
-            deadline_in_ms: self.deadline_in_ms.unwrap_or(0),
-            last,
+        let (actor, action) = (row.read::<Option<_>>("actor")?, row.read::<Option<_>>("action")?);
+        let last = actor.zip(action).zip(row.read::<Option<_>>("after")?);
+        Ok(Self { id, current, deadline_in_ms, last: last.map(|((actor, action), after)| (actor, action, after)) })
+    }
+}
+
+impl InstanceEntry {
+    /// Reads an instance.
+    ///
+    /// # Errors
+    /// [`CorruptRow`] names the part that does not decode.
+    pub(in crate::store) fn read(row: &impl RowReader) -> Result<Self, CorruptRow> {
+        Ok(Self {
+            id: row.read("id")?,
+            started_at: row.read("started_at")?,
+            renewed_at: row.read("renewed_at")?,
+            lease_until: row.read("lease_until")?,
+            now: row.read("now")?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::admin::KeyFilter;
+
+    #[test]
+    fn a_scan_goes_on_after_its_end_where_it_was_full() {
+        let id = RecordId::from_stored(&[7; 32]);
+        let params = ListKeysParams { service: "shop".into(), filter: KeyFilter::default(), after: None, limit: 10 };
+        let next = |scanned| {
+            let (page, _) = KeyPage::empty();
+            page.finish(ScanEnd { scanned, last: id }, &params).next.map(|cursor| cursor.id)
+        };
+        assert_eq!(next(i64::from(SCAN_ROWS_MAX)), id);
+        assert_eq!(next(i64::from(SCAN_ROWS_MAX) - 1), None);
     }
 }

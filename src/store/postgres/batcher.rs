@@ -10,7 +10,7 @@ use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::RecordId;
-use crate::store::batch::{self, BatchQueue, Batchable, ByteSize};
+use crate::store::batch::{self, BatchQueue, Batchable, ByteSize, JOBS_MAX};
 
 /// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
 /// expected.
@@ -27,6 +27,11 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
     /// The request's record. Batches are sorted by it, so that two of them never deadlock.
     fn id(&self) -> RecordId;
 
+    /// Whether it waits for a lock by itself, because another transaction had locked the row before.
+    fn goes_alone(&self) -> bool {
+        false
+    }
+
     /// Executes all requests by one statement. Returns the answers in the requests' order.
     fn run(
         client: &PgClient,
@@ -37,36 +42,53 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
 type LaneJob<S> = batch::PendingCall<S, Result<<S as BatchStatement>::Answer, PgFailure>>;
 
 /// The queue for requests of one kind, with its lanes, which end when it is dropped.
-pub(super) struct Batcher<S: BatchStatement> {
-    queue: Arc<BatchQueue<LaneJob<S>>>,
+pub(super) struct Batcher<S: BatchStatement>(Arc<BatcherState<S>>);
+
+struct BatcherState<S: BatchStatement> {
+    queue: BatchQueue<LaneJob<S>>,
+    pool: PgPool,
 }
 
 impl<S: BatchStatement> Batcher<S> {
-    /// Starts this many lanes on the pool's connections.
+    /// Starts this many lanes on the pool's connections; on a cluster, one for each connection.
     pub fn open(pool: &PgPool, lanes: usize) -> Self {
-        let queue = Arc::new(BatchQueue::new());
+        let state = Arc::new(BatcherState { queue: BatchQueue::new(), pool: pool.clone() });
         for _ in 0..lanes {
-            tokio::spawn(lane(queue.clone(), pool.clone()));
+            tokio::spawn(lane(Arc::clone(&state)));
         }
-        Self { queue }
+        let (waiting, distributed) = (Arc::downgrade(&state), pool.distributed());
+        tokio::spawn(async move {
+            // Weak, because it may never happen.
+            if distributed.await
+                && let Some(state) = waiting.upgrade()
+            {
+                for _ in lanes..state.pool.max_size() {
+                    tokio::spawn(lane(Arc::clone(&state)));
+                }
+            }
+        });
+        Self(state)
     }
 
     /// Executes a request together with others that wait now.
     pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
-        batch::call(&self.queue, request, deadline).await?
+        batch::call(&self.0.queue, request, deadline).await?
     }
 }
 
 impl<S: BatchStatement> Drop for Batcher<S> {
     fn drop(&mut self) {
-        self.queue.close();
+        self.0.queue.close();
     }
 }
 
-async fn lane<S: BatchStatement>(queue: Arc<BatchQueue<LaneJob<S>>>, pool: PgPool) {
-    while let Some(mut batch) = queue.batch().await {
+async fn lane<S: BatchStatement>(state: Arc<BatcherState<S>>) {
+    let BatcherState { queue, pool } = &*state;
+    // On a cluster each record has a node of its own, and several nodes would have to agree on a batch.
+    let jobs_max = || if pool.is_distributed() { 1 } else { JOBS_MAX };
+    while let Some(mut batch) = queue.batch(jobs_max).await {
         for round in rounds(mem::take(&mut batch.jobs)) {
-            serve(&pool, round).await;
+            serve(pool, round).await;
         }
     }
 }
@@ -94,12 +116,15 @@ fn rounds<S: BatchStatement>(mut batch: Vec<LaneJob<S>>) -> Vec<Vec<LaneJob<S>>>
 
 /// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
 async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
-    let mut parts = vec![batch];
+    let (alone, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.request.goes_alone());
+    let mut parts: Vec<Vec<_>> = alone.into_iter().map(|job| vec![job]).collect();
+    // The last part is sent first.
+    parts.push(batch);
     let mut conflicts = 0;
     while let Some(mut part) = parts.pop() {
         match send(pool, &mut part).await {
             Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
-            Err(PgFailure::Row(_)) if part.len() > 1 => {
+            Err(PgFailure::Held(_) | PgFailure::Row(_)) if part.len() > 1 => {
                 parts.push(part.split_off(part.len() / 2));
                 parts.push(part);
             }

@@ -8,12 +8,36 @@ use futures_util::future::join3;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Error, Row};
 
-use super::client::Parameter;
+use super::client::{Parameter, parameters};
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
+use super::functions::Function;
+use crate::store::columns::Columns;
+use crate::store::statement::Statement;
 
-/// Runs one statement on one of the pool's connections; the server ends it at the deadline.
-pub(super) async fn query(
+/// Runs a statement on one of the pool's connections; the server ends it at the deadline.
+pub(super) async fn run(
+    pool: &PgPool,
+    deadline: Instant,
+    statement: &Statement,
+    columns: Columns<'_>,
+) -> Result<Vec<Row>, PgFailure> {
+    let values = statement.parameters(&columns);
+    query(pool, deadline, statement.for_postgres(), &parameters(values)).await
+}
+
+/// Calls a function on one of the pool's connections; the server ends it at the deadline.
+pub(super) async fn call(
+    pool: &PgPool,
+    deadline: Instant,
+    function: &Function,
+    columns: Columns<'_>,
+) -> Result<Vec<Row>, PgFailure> {
+    let values = columns.iter().map(|(_, value)| value);
+    query(pool, deadline, function.call(&columns), &parameters(values)).await
+}
+
+async fn query(
     pool: &PgPool,
     deadline: Instant,
     sql: &str,
@@ -24,7 +48,7 @@ pub(super) async fn query(
 }
 
 /// Runs one statement in a transaction of its own; the server ends it at the deadline.
-pub(super) async fn query_on(
+async fn query_on(
     client: &Client,
     deadline: Instant,
     sql: &str,

@@ -1,8 +1,8 @@
-//! A client of one connection, which prepares its statements where it may.
+//! A client of one connection, which prepares its calls where it may.
 //!
 //! A prepared statement spares the server the parsing, which costs as much as a short statement itself. Its name belongs to
 //! the server's session, though, and behind a pooler that session may serve somebody else by the time of the next statement.
-//! So statements are prepared only on a connection that seems to lead to the server itself, see `backend`. Where that is wrong, a
+//! So calls are prepared only on a connection that seems to lead to the server itself, see `backend`. Where that is wrong, a
 //! name is unknown or means another statement. No two of ours take the same parameters, so the server refuses the call, and it
 //! is repeated unprepared.
 
@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_postgres::ClientWrapper;
+use futures_util::future::{join_all, join3};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
@@ -18,41 +19,97 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::backend;
 use super::failure::ends_the_session;
+use super::functions::Function;
+use super::server::PgServer;
+use crate::store::columns::{Columns, Value};
+use crate::store::statement::Statement;
 
 /// A statement's parameter with its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// Values as parameters.
+pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) -> Vec<Parameter<'a>> {
+    values.into_iter().map(|value| (value as &(dyn ToSql + Sync), value.postgres_type())).collect()
+}
+
 /// The client of a pooled connection.
 pub(super) struct PgClient {
     client: ClientWrapper,
+    server: PgServer,
     /// Whether statements may be prepared; unknown until the first call.
     prepares: OnceCell<AtomicBool>,
 }
 
 impl PgClient {
     /// The client of a new connection, which `driver` drives.
-    pub fn new(client: Client, driver: JoinHandle<()>) -> Self {
-        Self { client: ClientWrapper::new(client, driver), prepares: OnceCell::new() }
+    pub fn new(server: PgServer, client: Client, driver: JoinHandle<()>) -> Self {
+        Self { client: ClientWrapper::new(client, driver), server, prepares: OnceCell::new() }
     }
 
-    /// Executes a statement that calls a function, prepared if the connection allows it. Other statements are planned for
-    /// their parameters, which a prepared one soon is not.
-    pub async fn call(&self, statement: &'static str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        let prepares =
-            self.prepares.get_or_init(async || AtomicBool::new(backend::is_direct(&self.client).await)).await;
-        if prepares.load(Ordering::Relaxed) {
-            match self.call_prepared(statement, parameters).await {
-                // Rolled back, so the call may be repeated.
-                Err(error) if may_mean_another_session(&error) => prepares.store(false, Ordering::Relaxed),
-                rows => return rows,
+    /// Whether the keys are distributed over a cluster.
+    pub fn is_distributed(&self) -> bool {
+        self.server.is_distributed()
+    }
+
+    /// Calls a function with these columns as parameters.
+    pub async fn call(&self, function: &Function, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
+        self.call_with(function, function.call(columns), &parameters(columns.iter().map(|(_, value)| value))).await
+    }
+
+    /// Calls a function for many rows at once, with an array for each column. All rows have the same columns.
+    pub async fn call_with_arrays(&self, function: &Function, rows: &[Columns<'_>]) -> Result<Vec<Row>, Error> {
+        let Some(first) = rows.first() else { return Ok(Vec::new()) };
+        let arrays: Vec<Vec<&Value<'_>>> =
+            (0..first.len()).map(|place| rows.iter().map(|row| &row[place].1).collect()).collect();
+        let parameters: Vec<Parameter<'_>> = arrays
+            .iter()
+            .zip(first)
+            .map(|(array, (_, value))| (array as &(dyn ToSql + Sync), value.postgres_array_type()))
+            .collect();
+        self.call_with(function, function.call(first), &parameters).await
+    }
+
+    /// Calls a function for each of many rows, in one transaction: for all of them, or for none.
+    pub async fn call_in_transaction(&self, function: &Function, rows: &[Columns<'_>]) -> Result<Vec<Vec<Row>>, Error> {
+        // Sent in this order, in one go. After a failed call the commit rolls back.
+        let calls = join_all(rows.iter().map(|row| self.call(function, row)));
+        let (begun, answers, ended) = join3(self.batch_execute("begin"), calls, self.batch_execute("commit")).await;
+        begun?;
+        let answers = answers.into_iter().collect::<Result<_, _>>()?;
+        ended?;
+        Ok(answers)
+    }
+
+    /// Runs a statement.
+    pub async fn run(&self, statement: &Statement, columns: &Columns<'_>) -> Result<Vec<Row>, Error> {
+        self.query_typed(statement.for_postgres(), &parameters(statement.parameters(columns))).await
+    }
+
+    /// Calls a function, by a prepared statement if function and connection allow that. Other statements are planned for their
+    /// parameters, which a prepared one soon is not.
+    async fn call_with(
+        &self,
+        function: &Function,
+        call: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        if function.is_prepared {
+            let prepares =
+                self.prepares.get_or_init(async || AtomicBool::new(backend::is_direct(&self.client).await)).await;
+            if prepares.load(Ordering::Relaxed) {
+                match self.call_prepared(call, parameters).await {
+                    // Rolled back, so the call may be repeated.
+                    Err(error) if may_mean_another_session(&error) => prepares.store(false, Ordering::Relaxed),
+                    rows => return rows,
+                }
             }
         }
-        self.client.query_typed(statement, parameters).await
+        self.query_typed(call, parameters).await
     }
 
-    async fn call_prepared(&self, statement: &'static str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    async fn call_prepared(&self, call: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
-        let prepared = self.client.prepare_typed_cached(statement, &types).await?;
+        let prepared = self.client.prepare_typed_cached(call, &types).await?;
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
         self.client.query(&prepared, &values).await
     }

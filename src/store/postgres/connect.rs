@@ -48,7 +48,7 @@ impl Manager for PgManager {
 
     async fn create(&self) -> Result<PooledClient, BoxError> {
         let (client, driver, place) = self.server.connect(self.timeout).await?;
-        Ok(PooledClient { client: PgClient::new(client, driver), place })
+        Ok(PooledClient { client: PgClient::new(self.server.clone(), client, driver), place })
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
@@ -66,6 +66,7 @@ impl Manager for PgManager {
 #[derive(Clone)]
 pub(super) struct PgPool {
     connections: managed::Pool<PgManager>,
+    server: PgServer,
     /// The longest wait for a statement whose caller has given up; for that time the pool has one connection less.
     given_up_max: Duration,
 }
@@ -76,7 +77,22 @@ impl PgPool {
         let manager = PgManager { server: server.clone(), timeout };
         let pool = managed::Pool::builder(manager).max_size(size).build();
         let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
-        Ok(Self { connections, given_up_max: GIVEN_UP_MAX })
+        Ok(Self { connections, server: server.clone(), given_up_max: GIVEN_UP_MAX })
+    }
+
+    /// The most connections.
+    pub fn max_size(&self) -> usize {
+        self.connections.status().max_size
+    }
+
+    /// Whether the keys are distributed over a cluster, as far as that is known.
+    pub fn is_distributed(&self) -> bool {
+        self.server.is_distributed()
+    }
+
+    /// Waits until the keys are known to be distributed: true. False once the store is closed.
+    pub fn distributed(&self) -> impl Future<Output = bool> + Send + use<> {
+        self.server.distributed()
     }
 
     /// Waits at most so long for a statement whose caller has given up.

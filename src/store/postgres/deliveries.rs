@@ -1,163 +1,71 @@
-//! The statements for asynchronous deliveries.
+//! Asynchronous deliveries: the ones that are due become attempts.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
-use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
-use super::batcher::BatchStatement;
-use super::client::{Parameter, PgClient};
-use super::connect::PgPool;
+use super::calls;
+use super::client::{PgClient, parameters};
+use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
-use super::statements::{OVERHEAD_BYTES, column, holder_bytes, path_bytes};
-use super::upkeep::{column as unreadable, query};
-use crate::domain::delivery::{EnqueueRequest, PickUpRequest, PickUpResult};
-use crate::domain::ids::RecordId;
-use crate::store::batch::ByteSize;
-use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
-use crate::store::row::{millis, since_1970_ms};
-use crate::store::{ExpectedRecord, GiveUpParams};
+use super::functions;
+use super::rows::done;
+use crate::domain::delivery::{DeliveryPolicy, GivenUpKey, PickUpRequest, PickUpResult};
+use crate::domain::ids::{RecordId, Token};
+use crate::domain::response::CorruptRow;
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::state::StateKind;
+use crate::store::GiveUpParams;
+use crate::store::columns::{Columns, columns};
+use crate::store::deliveries::{quiet_after, read_job};
+use crate::store::row::{RowReader, millis};
+use crate::store::statement::{Statement, statements};
 
-const GIVE_UP: &str = durable!("give_up");
-const ENQUEUE: &str = durable!("enqueue");
-const ENQUEUE_OVER: &str = durable!("enqueue_over");
-const PICK_UP: &str = durable!("pick_up");
-
-/// Accepts a key that has no record, with its request. The answer is whether it was accepted.
-pub(super) struct EnqueueStatement(pub Arc<EnqueueRequest>);
-
-impl ByteSize for EnqueueStatement {
-    fn bytes(&self) -> usize {
-        let EnqueueRequest { reserve_request, sealed } = &*self.0;
-        OVERHEAD_BYTES + reserve_request.key.as_bytes().len() + path_bytes(reserve_request) + sealed.bytes.len()
-    }
+statements! { "sql/":
+    QUEUED_DELIVERIES = "queued_deliveries";
+    UNKNOWN_DELIVERIES = "unknown_deliveries";
 }
 
-impl BatchStatement for EnqueueStatement {
-    type Answer = bool;
+/// The end of a selection whose rows are locked until they are attempts. Only on plain PostgreSQL: several deliverers get different
+/// keys by it. No cluster locks rows of several nodes.
+const SKIP_LOCKED: &str = " for no key update of k skip locked";
 
-    // Rows are returned by id, so of two requests for one record both would look accepted.
-    const DISTINCT: bool = true;
-
-    fn id(&self) -> RecordId {
-        self.0.reserve_request.id
-    }
-
-    async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<bool>, Error> {
-        let recipes = column(requests, |q| q.0.reserve_request.recipe.to_stored());
-        let parameters: [Parameter<'_>; 14] = [
-            (/* id */ &column(requests, |q| q.0.reserve_request.id.as_bytes().as_slice()), Type::BYTEA_ARRAY),
-            (/* service */ &column(requests, |q| &*q.0.reserve_request.service), Type::TEXT_ARRAY),
-            (
-                /* scope */ &column(requests, |q| q.0.reserve_request.scope.as_bytes().as_slice()),
-                Type::BYTEA_ARRAY,
-            ),
-            (
-                /* space */ &column(requests, |q| q.0.reserve_request.space.as_bytes().as_slice()),
-                Type::BYTEA_ARRAY,
-            ),
-            (/* key */ &column(requests, |q| q.0.reserve_request.key.as_bytes()), Type::BYTEA_ARRAY),
-            (/* route */ &column(requests, |q| &*q.0.reserve_request.route), Type::TEXT_ARRAY),
-            (/* recipe */ &recipes, Type::TEXT_ARRAY),
-            (
-                /* fingerprint */ &column(requests, |q| q.0.reserve_request.fingerprint.as_bytes().as_slice()),
-                Type::BYTEA_ARRAY,
-            ),
-            (/* instance */ &column(requests, |q| q.0.reserve_request.instance.get()), Type::INT8_ARRAY),
-            (
-                /* token */ &column(requests, |q| q.0.reserve_request.token.as_bytes().as_slice()),
-                Type::BYTEA_ARRAY,
-            ),
-            (/* path */ &column(requests, |q| q.0.reserve_request.path.as_deref()), Type::BYTEA_ARRAY),
-            (/* secret */ &column(requests, |q| &*q.0.sealed.secret), Type::TEXT_ARRAY),
-            (/* sealed */ &column(requests, |q| &q.0.sealed.bytes[..]), Type::BYTEA_ARRAY),
-            (/* holder */ &column(requests, |q| holder_bytes(&q.0.reserve_request)), Type::BYTEA_ARRAY),
-        ];
-        let mut accepted = HashSet::new();
-        for row in client.query_typed(ENQUEUE, &parameters).await? {
-            accepted.insert(row.try_get::<_, Vec<u8>>("id")?);
-        }
-        Ok(requests.iter().map(|q| accepted.contains(q.0.reserve_request.id.as_bytes().as_slice())).collect())
-    }
-}
-
-/// Accepts a key that has a record, if the record is still as it was seen.
-pub(super) async fn enqueue_over(
-    pool: &PgPool,
-    order: &EnqueueRequest,
-    from: ExpectedRecord,
-    deadline: Instant,
-) -> Result<bool, PgFailure> {
-    let EnqueueRequest { reserve_request, sealed } = order;
-    let parameters: [Parameter<'_>; 12] = [
-        (/* id */ &reserve_request.id.as_bytes().as_slice(), Type::BYTEA),
-        (/* path */ &reserve_request.path.as_deref(), Type::BYTEA),
-        (/* route */ &&*reserve_request.route, Type::TEXT),
-        (/* recipe */ &reserve_request.recipe.to_stored(), Type::TEXT),
-        (/* fingerprint */ &reserve_request.fingerprint.as_bytes().as_slice(), Type::BYTEA),
-        (/* instance */ &reserve_request.instance.get(), Type::INT8),
-        (/* token */ &reserve_request.token.as_bytes().as_slice(), Type::BYTEA),
-        (/* seen_token */ &from.token.as_bytes().as_slice(), Type::BYTEA),
-        (/* seen_state */ &from.state.name(), Type::TEXT),
-        (/* past_ttl_at */ &from.past_ttl_at.map(since_1970_ms), Type::INT8),
-        (/* secret */ &sealed.secret, Type::TEXT),
-        (/* sealed */ &&sealed.bytes[..], Type::BYTEA),
-    ];
-    Ok(!query(pool, deadline, ENQUEUE_OVER, &parameters).await?.is_empty())
+/// A delivery that is due.
+struct SelectedDelivery<'a> {
+    policy: &'a DeliveryPolicy,
+    id: RecordId,
+    seen_token: Token,
+    seen_state: StateKind,
+    /// Since when it is due.
+    since: i64,
 }
 
 pub(super) async fn pick_up(
     pool: &PgPool,
-    order: &PickUpRequest,
+    request: &PickUpRequest,
     deadline: Instant,
 ) -> Result<PickUpResult, PgFailure> {
-    let PickUpRequest { service, instance, tokens, policies: terms, delivered, busy, unsent, as_of } = order;
-    let routes: Vec<&str> = terms.iter().map(|terms| &*terms.route).collect();
-    let policies: Vec<&str> = terms.iter().map(|terms| on_unknown(terms.on_unknown)).collect();
-    let quiet: Vec<i64> = terms.iter().map(|terms| millis(terms.quiet_after)).collect();
-    let limits: Vec<i64> = terms.iter().map(|terms| millis(terms.time_limit)).collect();
-    let most: Vec<i32> = terms.iter().map(|terms| terms.retry.max_attempts.cast_signed()).collect();
-    let give_up: Vec<i64> = terms.iter().map(|terms| millis(terms.retry.give_up_after)).collect();
-    let slots: Vec<i64> = terms.iter().map(|terms| terms.slots as i64).collect();
-    let (unsent_ids, unsent_tokens): (Vec<&[u8]>, Vec<&[u8]>) =
-        unsent.iter().map(|(id, token)| (id.as_bytes().as_slice(), token.as_bytes().as_slice())).unzip();
-    let parameters: [Parameter<'_>; 16] = [
-        (/* service */ &&**service, Type::TEXT),
-        (/* route */ &routes, Type::TEXT_ARRAY),
-        (/* on_unknown */ &policies, Type::TEXT_ARRAY),
-        (/* quiet_after_ms */ &quiet, Type::INT8_ARRAY),
-        (/* time_limit_ms */ &limits, Type::INT8_ARRAY),
-        (/* max_attempts */ &most, Type::INT4_ARRAY),
-        (/* give_up_after_ms */ &give_up, Type::INT8_ARRAY),
-        (/* limit */ &(order.rows_max() as i64), Type::INT8),
-        (
-            /* token */ &tokens.iter().map(|token| token.as_bytes().as_slice()).collect::<Vec<_>>(),
-            Type::BYTEA_ARRAY,
-        ),
-        (/* instance */ &instance.get(), Type::INT8),
-        (
-            /* delivered */ &delivered.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(),
-            Type::BYTEA_ARRAY,
-        ),
-        (/* busy */ &busy.iter().map(|id| id.as_bytes().as_slice()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
-        (/* unsent_id */ &unsent_ids, Type::BYTEA_ARRAY),
-        (/* unsent_token */ &unsent_tokens, Type::BYTEA_ARRAY),
-        (/* slots */ &slots, Type::INT8_ARRAY),
-        (/* as_of_ms */ &since_1970_ms(*as_of), Type::INT8),
-    ];
+    let ended: Vec<Columns<'_>> = request.delivered.iter().map(|id| columns! { id: id }).collect();
+    calls::call_each(pool, deadline, &functions::END_DELIVERY, &ended).await?;
+    let unsent: Vec<Columns<'_>> = request.unsent.iter().map(|(id, token)| columns! { id: id, token: token }).collect();
+    calls::call_each(pool, deadline, &functions::DISCOUNT_ATTEMPT, &unsent).await?;
+
+    let held = PgConnection::get(pool, deadline).await?;
+    let is_locked = !pool.is_distributed();
+    let started = held.finish(deadline, async |client| match is_locked {
+        true => in_transaction(client, request).await,
+        // Each in a transaction of its own: other deliverers may select the same, and only one starts it.
+        false => start(client, request, "").await,
+    });
     let mut picked = PickUpResult::default();
-    for row in query(pool, deadline, PICK_UP, &parameters).await? {
-        match row.try_get::<_, Option<String>>("note").map_err(unreadable)? {
-            Some(note) => {
-                let route = row.try_get("route").map_err(unreadable)?;
-                let id = row.try_get("id").map_err(unreadable)?;
-                picked.given_up.push(GivenUpRow { id, route, note }.decode()?);
-            }
-            // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
-            // delivered.
-            None => match read_raw_job(&row).map_err(|_| corrupt_row()).and_then(|raw| raw.decode(service, order)) {
+    for (due, token, row) in started.await? {
+        let Some(row) = row? else { continue };
+        match row.read::<Option<String>>("note")? {
+            Some(note) => picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note }),
+            // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
+            None => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
                 Ok(job) => picked.jobs.push(job),
                 Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
             },
@@ -166,40 +74,108 @@ pub(super) async fn pick_up(
     Ok(picked)
 }
 
-fn corrupt_row() -> crate::domain::response::CorruptRow {
-    crate::domain::response::CorruptRow("a column's type")
+/// A delivery, the token of its attempt, and the row of the attempt where it has begun, or of the key that was given up.
+type Started<'a> = (SelectedDelivery<'a>, Token, Result<Option<Row>, CorruptRow>);
+
+/// Selects deliveries and starts them, in one transaction.
+async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Result<Vec<Started<'a>>, Error> {
+    client.batch_execute("begin").await?;
+    match start(client, request, SKIP_LOCKED).await {
+        Ok(started) => client.batch_execute("commit").await.map(|()| started),
+        Err(error) => {
+            // The first error is the one to return.
+            let _ = client.batch_execute("rollback").await;
+            Err(error)
+        }
+    }
 }
 
-fn read_raw_job(row: &Row) -> Result<RawDeliveryJob<'_>, Error> {
-    Ok(RawDeliveryJob {
-        id: row.try_get("id")?,
-        token: row.try_get("token")?,
-        taken_from: row.try_get("taken_from")?,
-        scope: row.try_get("scope")?,
-        space: row.try_get("space")?,
-        key: row.try_get("key")?,
-        path: row.try_get("path")?,
-        route: row.try_get("route")?,
-        recipe: row.try_get("recipe")?,
-        fingerprint: row.try_get("fingerprint")?,
-        attempt: row.try_get::<_, i32>("attempt")?.into(),
-        recovery_point: row.try_get("recovery_point")?,
-        accepted_at_ms: row.try_get("accepted_at_ms")?,
-        spent: row.try_get::<_, i32>("spent")?.into(),
-        give_up_in_ms: row.try_get("give_up_in_ms")?,
-        secret: row.try_get("secret")?,
-        sealed: row.try_get("sealed")?,
-    })
+async fn start<'a>(client: &PgClient, request: &'a PickUpRequest, end: &str) -> Result<Vec<Started<'a>>, Error> {
+    let due = select(client, request, end).await?;
+    let calls = due.into_iter().zip(&request.tokens).map(|(due, token)| async move {
+        let policy = due.policy;
+        let columns = columns! {
+            id: &due.id,
+            seen_token: &due.seen_token,
+            seen_state: due.seen_state,
+            token: token,
+            instance: request.instance,
+            time_limit_ms: millis(policy.time_limit),
+            max_attempts: policy.retry.max_attempts.cast_signed(),
+            give_up_after_ms: millis(policy.retry.give_up_after),
+            quiet_after_ms: quiet_after(policy),
+            as_of: request.as_of,
+        };
+        let mut rows = client.call(&functions::START_DELIVERY, &columns).await?;
+        let row = done(&rows).map(|row| row.is_some());
+        Ok((due, *token, row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
+    });
+    join_all(calls).await.into_iter().collect()
+}
+
+/// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more than there
+/// are tokens.
+async fn select<'a>(
+    client: &PgClient,
+    request: &'a PickUpRequest,
+    end: &str,
+) -> Result<Vec<SelectedDelivery<'a>>, Error> {
+    let statements = request.policies.iter().flat_map(|policy| {
+        let unknown = (policy.on_unknown != OnUnknown::Hold).then_some(&UNKNOWN_DELIVERIES);
+        [Some(&QUEUED_DELIVERIES), unknown].into_iter().flatten().map(move |statement| (policy, statement))
+    });
+    let selections = statements.map(|(policy, statement): (&'a DeliveryPolicy, &'static Statement)| async move {
+        let columns = columns! {
+            service: &*request.service,
+            route: &*policy.route,
+            quiet_after_ms: quiet_after(policy),
+            as_of: request.as_of,
+            limit: i64::try_from(policy.slots + request.busy.len()).unwrap_or(i64::MAX),
+        };
+        let sql = format!("{}{end}", statement.for_postgres());
+        let rows = client.query_typed(&sql, &parameters(statement.parameters(&columns))).await?;
+        Ok::<_, Error>((policy, rows))
+    });
+    let mut due = Vec::new();
+    for selection in join_all(selections).await {
+        let (policy, rows) = selection?;
+        for row in &rows {
+            let read = || {
+                let (id, seen_token) = (row.read("id")?, row.read("token")?);
+                Ok::<_, CorruptRow>(SelectedDelivery {
+                    policy,
+                    id,
+                    seen_token,
+                    seen_state: row.read("state")?,
+                    since: row.read("since")?,
+                })
+            };
+            match read() {
+                // An attempt that ended on this instance and is not stored yet: a new token would fence its settlement.
+                Ok(due) if request.busy.contains(&due.id) => {}
+                Ok(found) => due.push(found),
+                Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
+            }
+        }
+    }
+    // So that queued keys do not starve unknown ones.
+    due.sort_by_key(|due| due.since);
+    let mut left: Vec<(&Arc<str>, usize)> =
+        request.policies.iter().map(|policy| (&policy.route, policy.slots)).collect();
+    due.retain(|due| match left.iter_mut().find(|(route, slots)| **route == due.policy.route && *slots > 0) {
+        Some((_, slots)) => {
+            *slots -= 1;
+            true
+        }
+        None => false,
+    });
+    due.truncate(request.tokens.len());
+    Ok(due)
 }
 
 pub(super) async fn give_up(pool: &PgPool, params: Arc<GiveUpParams>, deadline: Instant) -> Result<bool, PgFailure> {
-    let GiveUpParams { id, token, states, note } = &*params;
-    let states: Vec<_> = states.iter().map(|state| state.name()).collect();
-    let parameters: [Parameter<'_>; 4] = [
-        (/* id */ &id.as_bytes().as_slice(), Type::BYTEA),
-        (/* token */ &token.as_bytes().as_slice(), Type::BYTEA),
-        (/* state */ &states, Type::TEXT_ARRAY),
-        (/* note */ note, Type::TEXT),
-    ];
-    Ok(!query(pool, deadline, GIVE_UP, &parameters).await?.is_empty())
+    let states: Vec<&str> = params.states.iter().map(|state| state.name()).collect();
+    let columns =
+        columns! { id: &params.id, token: &params.token, states: states.join(","), note: params.note.as_str() };
+    Ok(calls::call(pool, deadline, &functions::GIVE_UP, columns).await?.is_some())
 }

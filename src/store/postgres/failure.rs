@@ -20,6 +20,8 @@ pub(super) enum PgFailure {
     Conflict(Cause),
     /// The row exists and does not decode.
     Corrupt(CorruptRow),
+    /// Another transaction has locked the row; nothing was changed.
+    Held(Cause),
     /// The server refused; nothing was changed.
     Refused(Cause),
     /// The server refused because of one of the rows; nothing was changed.
@@ -95,6 +97,7 @@ impl From<PgFailure> for StoreError {
             PgFailure::Taken(look) => Self::Taken(Box::new(Self::from(PgFailure::clone(&look)))),
             PgFailure::TimedOut => Self::TimedOut,
             PgFailure::Conflict(cause)
+            | PgFailure::Held(cause)
             | PgFailure::Refused(cause)
             | PgFailure::Row(cause)
             | PgFailure::Stale(cause)
@@ -114,6 +117,7 @@ impl From<tokio_postgres::Error> for PgFailure {
         let refusal = Arc::new(ServerError::from(server));
         match FailureClass::from_sqlstate(server.code().code(), ends_the_session(server)) {
             FailureClass::Conflict => Self::Conflict(refusal),
+            FailureClass::Held => Self::Held(refusal),
             FailureClass::InDoubt => Self::Unanswered(refusal),
             FailureClass::Refused => Self::Refused(refusal),
             FailureClass::Row => Self::Row(refusal),
@@ -135,6 +139,7 @@ pub(super) fn ends_the_session(error: &DbError) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailureClass {
     Conflict,
+    Held,
     InDoubt,
     Refused,
     Row,
@@ -143,7 +148,7 @@ enum FailureClass {
 
 /// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
 /// it is reported, so only errors about the connection, or about the server's end, leave a doubt.
-const SQLSTATE_CLASSES: [(&str, FailureClass); 20] = [
+const SQLSTATE_CLASSES: [(&str, FailureClass); 21] = [
     // A pooler has lost the server: PgBouncer reports 08P01, whatever had been sent by then.
     ("08", FailureClass::InDoubt),
     // Data, constraints, limits.
@@ -164,6 +169,7 @@ const SQLSTATE_CLASSES: [(&str, FailureClass); 20] = [
     // Disk, memory, connections.
     ("53", FailureClass::Refused),
     // A lock that did not come in time.
+    ("55P03", FailureClass::Held),
     ("55", FailureClass::Refused),
     // Cancelled, by an operator or the role's statement_timeout. That timeout ends before the commit begins.
     ("57014", FailureClass::Refused),
@@ -195,21 +201,22 @@ impl FailureClass {
 pub(super) struct ServerError {
     code: String,
     message: String,
+    /// What gives the role the right that it lacks.
+    remedy: Option<&'static str>,
 }
 
 impl From<&DbError> for ServerError {
     fn from(error: &DbError) -> Self {
-        Self { code: error.code().code().to_owned(), message: error.message().to_owned() }
+        let (code, message) = (error.code().code().to_owned(), error.message().to_owned());
+        let remedy = (code == INSUFFICIENT_PRIVILEGE).then(|| find_remedy(&message));
+        Self { code, message, remedy }
     }
 }
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PostgreSQL: {} ({})", self.message, self.code)?;
-        match self.code.as_str() {
-            INSUFFICIENT_PRIVILEGE => write!(f, "; {}", find_remedy(&self.message)),
-            _ => Ok(()),
-        }
+        self.remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 
@@ -219,12 +226,14 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The grants that the serving role needs, each by the kind of object that the server's message names.
 const REMEDIES: [(&str, &str); 6] = [
     ("for database ", "the role that migrates needs `GRANT CREATE ON DATABASE`"),
-    ("for schema ", "`GRANT USAGE ON SCHEMA oncegate` to the role"),
+    (FOR_SCHEMA, "`GRANT USAGE ON SCHEMA oncegate` to the role"),
     ("for table ", "`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA oncegate` to the role"),
     ("for sequence ", "`GRANT USAGE ON ALL SEQUENCES IN SCHEMA oncegate` to the role"),
     ("for function ", "`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA oncegate` to the role"),
     ("must be owner ", "run `oncegate migrate` as the role that owns the schema `oncegate`"),
 ];
+
+const FOR_SCHEMA: &str = "for schema ";
 
 /// The remedy for a missing right. The server's message is in its own language; in another than English it names none of the kinds.
 fn find_remedy(message: &str) -> &'static str {
@@ -285,6 +294,16 @@ pub(super) fn without_detail(error: tokio_postgres::Error) -> Box<dyn Error + Se
     }
 }
 
+/// The same for an error of migrating. The role has read the migrations by then, so what it lacks of the schema is to create in it.
+pub(super) fn migration_error(error: tokio_postgres::Error) -> Box<dyn Error + Send + Sync> {
+    let Some(server) = error.as_db_error() else { return Box::new(error) };
+    let mut refusal = ServerError::from(server);
+    if refusal.remedy.is_some() && refusal.message.contains(FOR_SCHEMA) {
+        refusal.remedy = Some("the role that migrates needs `GRANT CREATE ON SCHEMA oncegate`");
+    }
+    Box::new(refusal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,7 +338,7 @@ mod tests {
             ("53300", FailureClass::Refused),
             ("54000", FailureClass::Row),
             ("55006", FailureClass::Refused),
-            ("55P03", FailureClass::Refused),
+            ("55P03", FailureClass::Held),
             ("57000", FailureClass::InDoubt),
             ("57014", FailureClass::Refused),
             ("57P01", FailureClass::InDoubt),

@@ -6,27 +6,35 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
+use futures_util::future::join3;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
-use super::bounded;
+use super::calls::OVERHEAD_BYTES;
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::statements::{OVERHEAD_BYTES, column};
+use super::rows::one;
+use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
 use crate::store::batch::{BYTES_MAX, ByteSize, JOBS_MAX};
-use crate::store::row::{self, FoundRecord};
+use crate::store::columns::columns;
+use crate::store::row::{FoundRecord, RowReader};
+use crate::store::statement::statements;
 use crate::store::{CountLiveKeysParams, MoveLiveKeysParams};
 
-pub(super) const AWAIT_DURABILITY: &str = durable!("await_durability");
-const COUNT_LIVE_KEYS: &str = include_str!("sql/count_live_keys.sql");
-const MOVE_LIVE_KEYS: &str = include_str!("sql/move_live_keys.sql");
 const FIND: &str = include_str!("sql/find.sql");
+pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
+const AWAIT_DURABILITY: &str = include_str!("sql/await_durability.sql");
+const AWAIT_DURABILITY_OF: &str = include_str!("sql/await_durability_of.sql");
+
+statements! { "sql/":
+    HOLDER = "holder";
+    HOLDER_KEYS = "holder_keys";
+}
 
 /// The largest response, with its fields, that the first statement returns: then a full batch has at most [`BYTES_MAX`].
 const SMALL_RESPONSE_MAX: usize = BYTES_MAX / JOBS_MAX;
@@ -93,7 +101,7 @@ impl BatchStatement for FindStatement {
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let ids = column(requests, |q| q.id);
+        let ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
         let found = read_rows(client, &ids, SMALL_RESPONSE_MAX, requests.iter().any(|q| q.in_doubt)).await?;
         Ok(ids.iter().map(|id| found.get(&id.as_bytes()[..]).cloned().transpose()).collect())
     }
@@ -123,7 +131,7 @@ impl BatchStatement for FindLargeStatement {
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
-        let ids = column(requests, |q| q.id);
+        let ids: Vec<RecordId> = requests.iter().map(|q| q.id).collect();
         let found = read_rows(client, &ids, usize::MAX, requests.iter().any(|q| q.in_doubt)).await?;
         let whole = |row: LookupRow| match row {
             LookupRow::Whole(found) => Ok(*found),
@@ -134,86 +142,104 @@ impl BatchStatement for FindLargeStatement {
     }
 }
 
-/// Counts a holder's live keys, up to `limit`.
-pub(super) async fn count_live_keys(
-    pool: &PgPool,
-    CountLiveKeysParams { holder, limit }: CountLiveKeysParams,
-    deadline: Instant,
-) -> Result<u32, PgFailure> {
-    let holder = holder.as_bytes().as_slice();
-    let parameters: [Parameter<'_>; 2] =
-        [(/* holder */ &holder, Type::BYTEA), (/* limit */ &i64::from(limit), Type::INT8)];
-    let rows = bounded::query(pool, deadline, COUNT_LIVE_KEYS, &parameters).await?;
-    let counted: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
-    Ok(u32::try_from(counted).unwrap_or(limit))
-}
-
-/// Lets a key, and its caller's other keys with the same holder, count for another holder.
-pub(super) async fn move_live_keys(
-    pool: &PgPool,
-    MoveLiveKeysParams { id, scope, holder }: MoveLiveKeysParams,
-    deadline: Instant,
-) -> Result<u32, PgFailure> {
-    let (id, scope, holder) = (id.as_bytes().as_slice(), scope.as_bytes().as_slice(), holder.as_bytes().as_slice());
-    let parameters: [Parameter<'_>; 3] =
-        [(/* id */ &id, Type::BYTEA), (/* scope */ &scope, Type::BYTEA), (/* holder */ &holder, Type::BYTEA)];
-    let rows = bounded::query(pool, deadline, MOVE_LIVE_KEYS, &parameters).await?;
-    let moved: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
-    Ok(u32::try_from(moved).unwrap_or(u32::MAX))
-}
-
 /// Reads the rows of these ids, which are sorted; leaves out responses of more than `bytes_max`.
 async fn read_rows(
-    client: &Client,
+    client: &PgClient,
     ids: &[RecordId],
     bytes_max: usize,
     in_doubt: bool,
 ) -> Result<HashMap<Vec<u8>, Result<LookupRow, CorruptRow>>, Error> {
     let mut distinct: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
     distinct.dedup();
-    let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+    let limit = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+    let parameters: [Parameter<'_>; 2] =
+        [(/* id */ &distinct, Type::BYTEA_ARRAY), (/* bytes_max */ &limit, Type::INT8)];
+    let (moment, rows) = at_moment(client, FIND, &parameters).await?;
     let mut found = HashMap::new();
-    for row in client
-        .query_typed(FIND, &[(/* id */ &distinct, Type::BYTEA_ARRAY), (/* bytes_max */ &bytes_max, Type::INT8)])
-        .await?
-    {
-        found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(&row));
+    for row in &rows {
+        found.insert(row.try_get::<_, Vec<u8>>("id")?, decode(row, moment, bytes_max));
     }
     if in_doubt {
-        client.query_typed(AWAIT_DURABILITY, &[]).await?;
+        await_durability(client, &distinct).await?;
     }
     Ok(found)
 }
 
-fn decode(row: &Row) -> Result<LookupRow, CorruptRow> {
-    let unreadable = |_| CorruptRow("a column's type");
-    if let Some(bytes) = row.try_get::<_, Option<i64>>("left_out_bytes").map_err(unreadable)? {
-        return Ok(LookupRow::LeftOut { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
-    }
-    Ok(LookupRow::Whole(Box::new(read(row).map_err(unreadable)?.decode()?)))
+/// Runs a statement that reads, with the store's time, on a server that takes writes.
+pub(super) async fn at_moment(
+    client: &Client,
+    sql: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<(i64, Vec<Row>), Error> {
+    // Sent together, so that they take one round trip. A statement of its own, because a cluster cannot send the clock and the lock
+    // to the node that has the rows.
+    let (moment, rows) =
+        futures_util::future::join(client.query_typed_one(MOMENT, &[]), client.query_typed(sql, parameters)).await;
+    Ok((moment?.try_get("now")?, rows?))
 }
 
-fn read(row: &Row) -> Result<row::RawRecord<'_>, Error> {
-    Ok(row::RawRecord {
-        id: row.try_get("id")?,
-        attempt: row.try_get::<_, i32>("attempt")?.into(),
-        token: row.try_get("token")?,
-        recipe: row.try_get("recipe")?,
-        fingerprint: row.try_get("fingerprint")?,
-        state: row.try_get("state")?,
-        running_ms: row.try_get("running_ms")?,
-        deadline_in_ms: row.try_get("deadline_in_ms")?,
-        past_ttl: row.try_get("past_ttl")?,
-        late: row.try_get("late")?,
-        now_ms: row.try_get("now_ms")?,
-        settled_ms: row.try_get("settled_ms")?,
-        recovery_point: row.try_get("recovery_point")?,
-        expires_at_ms: row.try_get("expires_at_ms")?,
-        accepted_at_ms: row.try_get("accepted_at_ms")?,
-        status: row.try_get::<_, Option<i16>>("status")?.map(i64::from),
-        fields: row.try_get("fields")?,
-        body: row.try_get::<_, Option<&[u8]>>("body")?.map(Bytes::copy_from_slice),
-    })
+/// Waits until what is visible of these keys is as durable as a commit of our own.
+pub(super) async fn await_durability(client: &PgClient, ids: &[&[u8]]) -> Result<(), Error> {
+    if !client.is_distributed() {
+        return write(client, AWAIT_DURABILITY, &[]).await.map(drop);
+    }
+    for id in ids {
+        client.query_typed(AWAIT_DURABILITY_OF, &[(/* id */ id, Type::BYTEA)]).await?;
+    }
+    Ok(())
+}
+
+/// Runs a statement that writes and is no function, in a transaction that is durable.
+pub(super) async fn write(client: &Client, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    // Sent together, in this order. After an error the server rolls back at the commit.
+    let begin = client.batch_execute("begin; select oncegate.begin_write()");
+    let (begun, rows, ended) = join3(begin, client.query_typed(sql, parameters), client.batch_execute("commit")).await;
+    begun?;
+    let rows = rows?;
+    ended?;
+    Ok(rows)
+}
+
+fn decode(row: &Row, now: i64, bytes_max: usize) -> Result<LookupRow, CorruptRow> {
+    let bytes = usize::try_from(row.read::<u64>("bytes")?).unwrap_or(usize::MAX);
+    if bytes > bytes_max {
+        return Ok(LookupRow::LeftOut { bytes });
+    }
+    Ok(LookupRow::Whole(Box::new(FoundRecord::read(row, now)?)))
+}
+
+/// Counts a holder's live keys, up to a limit.
+pub(super) async fn count_live_keys(
+    pool: &PgPool,
+    params: CountLiveKeysParams,
+    deadline: Instant,
+) -> Result<u32, PgFailure> {
+    let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
+    let counted: i64 =
+        one(&bounded::call(pool, deadline, &functions::COUNT_LIVE_KEYS, columns).await?)?.read("count")?;
+    Ok(u32::try_from(counted).unwrap_or(params.limit))
+}
+
+/// Lets a key, and its caller's other keys with the same holder, count for another holder.
+pub(super) async fn move_live_keys(
+    pool: &PgPool,
+    params: MoveLiveKeysParams,
+    deadline: Instant,
+) -> Result<u32, PgFailure> {
+    let rows = bounded::run(pool, deadline, &HOLDER, columns! { id: &params.id }).await?;
+    let Some(seen) = rows.first().map(|row| row.read::<Option<Vec<u8>>>("holder")).transpose()?.flatten() else {
+        return Ok(0);
+    };
+    if seen == params.holder.as_bytes() {
+        return Ok(0);
+    }
+    let columns = columns! { holder: &seen[..], scope: &params.scope };
+    let rows = bounded::run(pool, deadline, &HOLDER_KEYS, columns).await?;
+    let ids = rows.iter().map(calls::id).collect::<Result<Vec<_>, _>>()?;
+    let moves: Vec<_> =
+        ids.iter().map(|id| columns! { id: id, seen_holder: &seen[..], holder: &params.holder }).collect();
+    let moved = calls::call_each(pool, deadline, &functions::SET_HOLDER, &moves).await?;
+    Ok(u32::try_from(moved.iter().flatten().count()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -235,7 +261,7 @@ mod tests {
         let sizes = async {
             let mut sizes = Vec::new();
             while sizes.iter().sum::<usize>() < JOBS_MAX {
-                let mut batch = queue.batch().await.unwrap();
+                let mut batch = queue.batch(|| JOBS_MAX).await.unwrap();
                 sizes.push(batch.jobs.len());
                 std::mem::take(&mut batch.jobs).into_iter().for_each(|job| job.answer(()));
             }

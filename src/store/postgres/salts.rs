@@ -5,24 +5,26 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
+use super::calls::run;
 use super::client::Parameter;
 use super::connect::PgPool;
 use super::failure::PgFailure;
-use super::upkeep::{column, execute, query};
+use super::upkeep::write_on;
 use crate::store::ReplaceSaltParams;
+use crate::store::columns::columns;
+use crate::store::row::RowReader;
+use crate::store::statement::shared;
 
-const FIND_SALT: &str = include_str!("sql/find_salt.sql");
-const INSERT_SALT: &str = durable!("insert_salt");
-const REPLACE_SALT: &str = durable!("replace_salt");
+const INSERT_SALT: &str = include_str!("sql/insert_salt.sql");
+const REPLACE_SALT: &str = include_str!("sql/replace_salt.sql");
 
 pub(super) async fn find_salt(
     pool: &PgPool,
     service: Arc<Arc<str>>,
     deadline: Instant,
 ) -> Result<Option<Vec<u8>>, PgFailure> {
-    let parameters: [Parameter<'_>; 1] = [(/* service */ &&**service, Type::TEXT)];
-    let rows = query(pool, deadline, FIND_SALT, &parameters).await?;
-    Ok(rows.first().map(|row| row.try_get("value")).transpose().map_err(column)?)
+    let rows = run(pool, deadline, &shared::FIND_SALT, columns! { service: &**service }).await?;
+    Ok(rows.first().map(|row| row.read("value")).transpose()?)
 }
 
 pub(super) async fn replace_salt(
@@ -31,17 +33,13 @@ pub(super) async fn replace_salt(
     deadline: Instant,
 ) -> Result<bool, PgFailure> {
     let ReplaceSaltParams { service, from, to } = &*params;
-    let rows = match from {
-        None => {
-            let parameters: [Parameter<'_>; 2] =
-                [(/* service */ &&**service, Type::TEXT), (/* value */ to, Type::BYTEA)];
-            execute(pool, deadline, INSERT_SALT, &parameters).await?
-        }
+    let service: Parameter<'_> = (&&**service, Type::TEXT);
+    let written = match from {
+        None => write_on(pool, deadline, INSERT_SALT, &[service, (/* value */ to, Type::BYTEA)]).await?,
         Some(from) => {
-            let parameters: [Parameter<'_>; 3] =
-                [(/* service */ &&**service, Type::TEXT), (/* from */ from, Type::BYTEA), (/* to */ to, Type::BYTEA)];
-            execute(pool, deadline, REPLACE_SALT, &parameters).await?
+            let parameters = [service, (/* from */ from, Type::BYTEA), (/* to */ to, Type::BYTEA)];
+            write_on(pool, deadline, REPLACE_SALT, &parameters).await?
         }
     };
-    Ok(rows > 0)
+    Ok(!written.is_empty())
 }

@@ -10,68 +10,21 @@ use tokio_postgres::types::Type;
 
 use super::client::Parameter;
 use super::connect;
-use super::failure::{open_error, without_detail};
-use super::indexes;
+use super::distribution::{self, Distribution};
+use super::failure::{migration_error, open_error};
+use super::functions;
 use super::server::PgServer;
 use crate::config::PostgresUrl;
 use crate::jitter::jittered;
 use crate::seeded_bug::SeededBug;
-use crate::store::migrate::{AppliedMigration, Index, Migration, MigrationStep, check_none_missing, missing_steps};
+use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 use crate::store::{OpenError, StoreSettings};
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 const SERVER_PROPERTIES: &str = include_str!("sql/server_properties.sql");
 
-const STEPS: &[MigrationStep] = &[
-    MigrationStep::new(1, "0001_keys", include_str!("../../../migrations/postgres/0001_keys.sql")),
-    MigrationStep::new(2, "0002_operators", include_str!("../../../migrations/postgres/0002_operators.sql")).with(&[
-        Index {
-            name: "keys_unsettled",
-            file: "0002_operators.keys_unsettled",
-            sql: include_str!("../../../migrations/postgres/0002_operators.keys_unsettled.sql"),
-        },
-        Index {
-            name: "keys_due",
-            file: "0002_operators.keys_due",
-            sql: include_str!("../../../migrations/postgres/0002_operators.keys_due.sql"),
-        },
-    ]),
-    MigrationStep::new(3, "0003_purges", include_str!("../../../migrations/postgres/0003_purges.sql")),
-    MigrationStep::new(4, "0004_outbox", include_str!("../../../migrations/postgres/0004_outbox.sql")).with(&[Index {
-        name: "keys_queued",
-        file: "0004_outbox.keys_queued",
-        sql: include_str!("../../../migrations/postgres/0004_outbox.keys_queued.sql"),
-    }]),
-    MigrationStep::new(5, "0005_service", include_str!("../../../migrations/postgres/0005_service.sql")),
-    MigrationStep::new(6, "0006_statements", include_str!("../../../migrations/postgres/0006_statements.sql")),
-    MigrationStep::new(
-        7,
-        "0007_unknown_deliveries",
-        include_str!("../../../migrations/postgres/0007_unknown_deliveries.sql"),
-    )
-    .with(&[Index {
-        name: "keys_unknown_deliveries",
-        file: "0007_unknown_deliveries.keys_unknown_deliveries",
-        sql: include_str!("../../../migrations/postgres/0007_unknown_deliveries.keys_unknown_deliveries.sql"),
-    }]),
-    MigrationStep::new(8, "0008_forget", include_str!("../../../migrations/postgres/0008_forget.sql")),
-    MigrationStep::new(9, "0009_audit", include_str!("../../../migrations/postgres/0009_audit.sql")),
-    MigrationStep::new(10, "0010_causes", include_str!("../../../migrations/postgres/0010_causes.sql")),
-    MigrationStep::new(11, "0011_salts", include_str!("../../../migrations/postgres/0011_salts.sql")),
-    MigrationStep::new(12, "0012_live_keys", include_str!("../../../migrations/postgres/0012_live_keys.sql")).with(&[
-        Index {
-            name: "keys_holder",
-            file: "0012_live_keys.keys_holder",
-            sql: include_str!("../../../migrations/postgres/0012_live_keys.keys_holder.sql"),
-        },
-    ]),
-    MigrationStep::new(13, "0013_single_rows", include_str!("../../../migrations/postgres/0013_single_rows.sql")),
-    MigrationStep::new(
-        14,
-        "0014_encrypted_routes",
-        include_str!("../../../migrations/postgres/0014_encrypted_routes.sql"),
-    ),
-];
+const STEPS: &[MigrationStep] =
+    &[MigrationStep::new(1, "0001_init", include_str!("../../../migrations/postgres/0001_init.sql"))];
 
 /// See [`crate::store::schema()`].
 pub(crate) fn newest_step() -> &'static str {
@@ -99,54 +52,51 @@ const LOCK_TRIES_MAX: Duration = Duration::from_secs(60);
 /// Migrates the schema, or refuses it.
 pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Result<(), OpenError> {
     let mut client = connect::connect_once(server).await?;
-    let has = applied(&client).await?;
-    let missing = missing_steps(STEPS, &has)?;
     if settings.migrate {
-        apply(server, &mut client, missing).await?;
+        apply(&mut client, settings).await?;
     } else {
-        check_none_missing(missing)?;
-        warn_of_missing_indexes(&client).await?;
+        let pending = find_pending(&client, settings).await?;
+        check_none_missing(&pending)?;
+    }
+    if let Distribution::Nodes(nodes) = distribution::find(&client).await? {
+        tracing::info!(nodes, "the keys are distributed over the nodes of a cluster; each write is a commit by itself");
+        server.set_distributed();
     }
     server.remember_identity(&client).await;
-    Ok(())
-}
-
-/// Warns of missing indexes. Without them everything is correct, and some of it slow. Refusing them would keep every
-/// proxy from starting while somebody builds them by hand.
-async fn warn_of_missing_indexes(client: &Client) -> Result<(), OpenError> {
-    for step in STEPS {
-        for (index, _) in indexes::find_defects(client, step.indexes).await? {
-            tracing::warn!(index = index.name, "the store lacks an index; `oncegate migrate` builds it");
-        }
-    }
     Ok(())
 }
 
 /// See [`crate::store::migrate()`].
 pub(crate) async fn migrate(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     let server = PgServer::open(url, settings.timeout).await?;
-    let mut client = connect::connect_once(&server).await?;
-    let has = applied(&client).await?;
-    apply(&server, &mut client, missing_steps(STEPS, &has)?).await
+    apply(&mut connect::connect_once(&server).await?, settings).await
 }
 
 /// See [`crate::store::pending()`].
 pub(crate) async fn pending(url: &PostgresUrl, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
-    let has = applied(&client).await?;
-    let missing = missing_steps(STEPS, &has)?;
-    let mut scripts = Vec::new();
-    for step in STEPS {
-        if is_among(missing, step) {
-            scripts.push(script(step));
-        }
-        scripts.extend(indexes::find_defects(&client, step.indexes).await?.iter().map(indexes::script));
-    }
-    Ok(scripts)
+    find_pending(&client, settings).await
 }
 
-fn is_among(missing: &[MigrationStep], step: &MigrationStep) -> bool {
-    missing.iter().any(|missing| missing.version == step.version)
+/// See [`crate::store::distribution()`].
+pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) -> Result<Distribution, OpenError> {
+    let client = connect::connect_once(&PgServer::open(url, settings.timeout).await?).await?;
+    match applied(&client).await?.is_empty() {
+        true => Ok(Distribution::None),
+        false => distribution::find(&client).await,
+    }
+}
+
+/// The migrations that the database lacks, then the functions, and then the distribution of the keys.
+async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
+    let has = applied(client).await?;
+    let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
+    pending.extend(functions::script(&functions::missing(client).await.map_err(open_error)?));
+    match has.is_empty() {
+        true => pending.extend(settings.distribute.then(distribution::migration)),
+        false => pending.extend(distribution::find_missing(client, settings).await?),
+    }
+    Ok(pending)
 }
 
 fn script(step: &MigrationStep) -> Migration {
@@ -192,19 +142,56 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
     rows.iter().map(step).collect::<Result<_, _>>().map_err(missing)
 }
 
-/// Applies the missing migrations one after the other, and builds all missing indexes, those of earlier migrations too,
-/// as a build may have been interrupted. A migration waits for the indexes of those before it, because its table lock
-/// would wait for their builds and block every request meanwhile.
-async fn apply(server: &PgServer, client: &mut Client, missing: &[MigrationStep]) -> Result<Vec<String>, OpenError> {
+/// Applies the missing migrations one after the other, and makes the missing functions.
+async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
+    let has = applied(client).await?;
     let mut done = Vec::new();
-    for step in STEPS {
-        if is_among(missing, step) && apply_step(client, step).await? {
+    for step in missing_steps(STEPS, &has)? {
+        if apply_step(client, step).await? {
             tracing::info!(migration = step.name, "applied a migration to the store");
             done.push(step.name.to_owned());
         }
-        done.extend(indexes::build_missing(server, client, step.indexes).await?);
+    }
+    if make_functions(client).await? {
+        done.push(functions::NAME.to_owned());
+    }
+    if distribute(client, settings).await? {
+        done.push(distribution::NAME.to_owned());
     }
     Ok(done)
+}
+
+/// Distributes the keys, where the settings want it and they are not. Returns whether it did.
+async fn distribute(client: &mut Client, settings: &StoreSettings) -> Result<bool, OpenError> {
+    let failed = |source| OpenError::Migration { name: distribution::NAME.to_owned(), source: migration_error(source) };
+    if distribution::find_missing(client, settings).await?.is_none() {
+        return Ok(false);
+    }
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
+    // Again under the lock: another instance may have done it.
+    if distribution::find_missing(transaction.client(), settings).await?.is_none() {
+        return Ok(false);
+    }
+    transaction.batch_execute(distribution::DISTRIBUTE).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    tracing::info!("distributed the keys over the nodes of the cluster");
+    Ok(true)
+}
+
+/// Makes the functions that are missing. Returns whether there were any.
+async fn make_functions(client: &mut Client) -> Result<bool, OpenError> {
+    let failed = |source| OpenError::Migration { name: functions::NAME.to_owned(), source: migration_error(source) };
+    if functions::missing(client).await.map_err(failed)?.is_empty() {
+        return Ok(false);
+    }
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
+    // Again under the lock: another instance may have made them.
+    let missing = functions::missing(transaction.client()).await.map_err(failed)?;
+    transaction.batch_execute(&functions::statements(&missing)).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(!missing.is_empty())
 }
 
 /// The result of one try to apply a migration.
@@ -225,7 +212,7 @@ async fn apply_step(client: &mut Client, step: &MigrationStep) -> Result<bool, O
             StepResult::Applied => return Ok(true),
             StepResult::AppliedElsewhere => return Ok(false),
             StepResult::Locked(source) if started.elapsed() >= LOCK_TRIES_MAX => {
-                return Err(OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) });
+                return Err(OpenError::Migration { name: step.name.to_owned(), source: migration_error(source) });
             }
             StepResult::Locked(_) => {
                 tracing::info!(migration = step.name, "an open transaction holds the migration's table; trying again");
@@ -237,7 +224,7 @@ async fn apply_step(client: &mut Client, step: &MigrationStep) -> Result<bool, O
 
 /// Tries to apply a migration in a transaction of its own.
 async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResult, OpenError> {
-    let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: without_detail(source) };
+    let failed = |source| OpenError::Migration { name: step.name.to_owned(), source: migration_error(source) };
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.batch_execute(LOCK_MIGRATIONS).await.map_err(failed)?;
     // Checked under the lock, so that no other instance can apply it.
@@ -246,11 +233,7 @@ async fn try_step(client: &mut Client, step: &MigrationStep) -> Result<StepResul
     }
     transaction.batch_execute(LIMIT_LOCK_WAIT).await.map_err(failed)?;
     let sql = match SeededBug::CommitNotDurable.is_active() {
-        // The functions of one row are written in another way than the statements of many.
-        true => {
-            let of_many = step.sql.replace("when 'off' then 'on'", "when 'on' then 'off'");
-            of_many.replace("('synchronous_commit', 'on', true)", "('synchronous_commit', 'off', true)").into()
-        }
+        true => step.sql.replace("('synchronous_commit', 'on', true)", "('synchronous_commit', 'off', true)").into(),
         false => Cow::Borrowed(step.sql),
     };
     match transaction.batch_execute(&sql).await {

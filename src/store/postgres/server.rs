@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::config::TargetSessionAttrs;
@@ -40,6 +40,8 @@ struct ServerState {
     current: RwLock<Arc<PgSettings>>,
     /// The store's identity, once its schema is there.
     identity: OnceLock<StoreIdentity>,
+    /// Whether the keys are distributed over a cluster.
+    is_distributed: watch::Sender<bool>,
     /// Whether the connections lead to another server since the last look at the primaries.
     has_moved: AtomicBool,
     refresh: Mutex<RefreshState>,
@@ -159,6 +161,7 @@ impl PgServer {
             timeout,
             current: RwLock::new(Arc::new(PgSettings::new(source, timeout, None, Place(0)))),
             identity: OnceLock::new(),
+            is_distributed: watch::Sender::new(false),
             has_moved: AtomicBool::new(false),
             refresh: Mutex::new(RefreshState { read_at: Instant::now(), logged: None }),
         })))
@@ -182,6 +185,22 @@ impl PgServer {
         }
         let (client, driver) = changed.connect(left()).await?;
         Ok((client, driver, changed.place))
+    }
+
+    /// Remembers that the keys are distributed over a cluster.
+    pub fn set_distributed(&self) {
+        self.0.is_distributed.send_replace(true);
+    }
+
+    /// Whether the keys are distributed over a cluster, as far as that is known.
+    pub fn is_distributed(&self) -> bool {
+        *self.0.is_distributed.borrow()
+    }
+
+    /// Waits until the keys are known to be distributed: true. False once all clones of this are gone.
+    pub fn distributed(&self) -> impl Future<Output = bool> + Send + use<> {
+        let mut known = self.0.is_distributed.subscribe();
+        async move { known.wait_for(|is_distributed| *is_distributed).await.is_ok() }
     }
 
     /// The place to which new connections lead.
@@ -284,7 +303,9 @@ impl PgServer {
         let is_same_place = source.url.differs_in_password_alone(&current.source.url);
         let place = if is_same_place { current.place } else { Place(current.place.0 + 1) };
         let url = source.url.clone();
-        let settings = PgSettings::new(source, self.0.timeout, current.hosts.known_primary().cloned(), place);
+        let known = current.hosts.known_primary().cloned();
+        let settings = PgSettings::new(source, self.0.timeout, known, place);
+        let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
         if is_same_place {
             tracing::info!("new connections to the store use the changed password or certificates");
         } else {
@@ -294,7 +315,7 @@ impl PgServer {
             }
             tracing::info!(store = %url, "the store's connections lead to another address of the same store from now on");
         }
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *current = Arc::new(settings);
         Ok(())
     }
 

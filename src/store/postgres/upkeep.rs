@@ -1,4 +1,5 @@
-//! The statements that are not batched: leases, sweeping, reaping and the like.
+//! Upkeep: leases, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
+//! conditions repeat what made it eligible.
 
 use std::sync::Arc;
 
@@ -9,46 +10,46 @@ use tokio_postgres::types::Type;
 use super::client::Parameter;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
+use super::lookups::{MOMENT, at_moment, write};
+use super::rows::one;
+use super::{calls, functions};
 use crate::domain::ids::{InstanceId, RecordId, Token};
-use crate::domain::response::CorruptRow;
 use crate::seeded_bug::SeededBug;
-use crate::store::row;
+use crate::store::columns::columns;
+use crate::store::row::{RowReader, millis, since_1970_ms};
+use crate::store::statement::{shared, statements};
 use crate::store::{
     LeaseRenewal, ListInFlightParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
     ReservedAttempt, RouteIdentity, SweepParams, SweptKey,
 };
 
-const PING: &str = include_str!("sql/ping.sql");
-const REAP: &str = durable!("reap");
-const RENEW_LEASE: &str = durable!("renew_lease");
-const RELEASE_LEASE: &str = durable!("release_lease");
-const REMEMBER_ROUTE_IDENTITIES: &str = durable!("remember_route_identities");
-const LIST_IN_FLIGHT: &str = include_str!("sql/list_in_flight.sql");
-const SWEEP: &str = durable!("sweep");
+const RELEASE_LEASE: &str = include_str!("sql/release_lease.sql");
+const REMEMBER_ROUTE_IDENTITIES: &str = include_str!("sql/remember_route_identities.sql");
+
+statements! { "sql/":
+    CRASHED_KEYS = "crashed_keys";
+    DELETE_OLD_INSTANCES = "delete_old_instances";
+    EXPIRED_KEYS = "expired_keys";
+}
 
 pub(super) async fn renew_lease(
     pool: &PgPool,
     renewal: Arc<LeaseRenewal>,
     deadline: Instant,
 ) -> Result<RenewResult, PgFailure> {
-    let LeaseRenewal { instance, service, expiry, purges_seen, hold_ttls_until } = &*renewal;
-    let purges_seen = purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX));
-    let parameters: [Parameter<'_>; 5] = [
-        (/* id */ &instance.get(), Type::INT8),
-        (/* expiry_ms */ &row::millis(*expiry), Type::INT8),
-        (/* service */ &&**service, Type::TEXT),
-        (/* purges_seen */ &purges_seen, Type::INT8),
-        (/* hold_ttls_until_ms */ &hold_ttls_until.map(row::since_1970_ms), Type::INT8),
-    ];
-    let rows = query(pool, deadline, RENEW_LEASE, &parameters).await?;
-    let Some(row) = rows.first() else {
-        return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no time"))));
+    let columns = columns! {
+        id: renewal.instance,
+        service: &*renewal.service,
+        expiry_ms: millis(renewal.expiry),
+        purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
+        hold_ttls_until: renewal.hold_ttls_until,
     };
-    let purges: i64 = row.try_get("purges").map_err(column)?;
+    let row = calls::call(pool, deadline, &functions::RENEW_LEASE, columns).await?;
+    let row = one(row.as_slice())?;
     Ok(RenewResult {
-        now: row::time(row.try_get("now_ms").map_err(column)?)?,
-        purges: purges.unsigned_abs(),
-        ttls_held_until: row::time(row.try_get("ttls_held_until_ms").map_err(column)?)?,
+        now: row.read("now")?,
+        purges: row.read::<i64>("purges")?.unsigned_abs(),
+        ttls_held_until: row.read("ttls_held_until")?,
     })
 }
 
@@ -57,7 +58,7 @@ pub(super) async fn release_lease(
     instance: Arc<InstanceId>,
     deadline: Instant,
 ) -> Result<(), PgFailure> {
-    execute(pool, deadline, RELEASE_LEASE, &[(/* id */ &instance.get(), Type::INT8)]).await.map(drop)
+    write_on(pool, deadline, RELEASE_LEASE, &[(/* id */ &instance.get(), Type::INT8)]).await.map(drop)
 }
 
 pub(super) async fn sweep(
@@ -65,22 +66,30 @@ pub(super) async fn sweep(
     params: Arc<SweepParams>,
     deadline: Instant,
 ) -> Result<Vec<SweptKey>, PgFailure> {
-    let SweepParams { expiry, limit, as_of } = *params;
-    let parameters: [Parameter<'_>; 3] = [
-        (/* expiry_ms */ &row::millis(expiry), Type::INT8),
-        (/* limit */ &i64::from(limit), Type::INT8),
-        (/* as_of_ms */ &row::since_1970_ms(as_of), Type::INT8),
-    ];
-    let swept = |row: &Row| {
-        Ok(SweptKey {
-            id: RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?,
-            route: row.try_get("route").map_err(column)?,
-            attempt: row::attempt(row.try_get::<_, i32>("attempt").map_err(column)?.into())?,
-            instance: InstanceId::from_stored(row.try_get("instance").map_err(column)?),
+    let (expiry_ms, as_of) = (millis(params.expiry), params.as_of);
+    let columns = columns! { expiry_ms: expiry_ms, as_of: as_of, limit: i64::from(params.limit) };
+    let rows = calls::run(pool, deadline, &CRASHED_KEYS, columns).await?;
+    let read = |row: &Row| {
+        let token: Token = row.read("token")?;
+        let key = SweptKey {
+            id: row.read("id")?,
+            route: row.read("route")?,
+            attempt: row.read("attempt")?,
+            instance: row.read("instance")?,
             is_logged: false,
-        })
+        };
+        Ok::<_, PgFailure>((token, key))
     };
-    query(pool, deadline, SWEEP, &parameters).await?.iter().map(swept).collect()
+    let crashed = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let marks: Vec<_> = crashed
+        .iter()
+        .map(|(token, key)| {
+            columns! { id: &key.id, token: token, instance: key.instance, expiry_ms: expiry_ms, as_of: as_of }
+        })
+        .collect();
+    let marked = calls::call_each(pool, deadline, &functions::MARK_CRASHED, &marks).await?;
+    let marked = crashed.iter().zip(marked).filter(|(_, row)| row.is_some());
+    Ok(marked.map(|((_, key), _)| key.clone()).collect())
 }
 
 pub(super) async fn list_in_flight(
@@ -88,37 +97,56 @@ pub(super) async fn list_in_flight(
     params: Arc<ListInFlightParams>,
     deadline: Instant,
 ) -> Result<Vec<ReservedAttempt>, PgFailure> {
-    let ListInFlightParams { instance, older_than } = *params;
-    let parameters: [Parameter<'_>; 2] =
-        [(/* instance */ &instance.get(), Type::INT8), (/* older_than_ms */ &row::millis(older_than), Type::INT8)];
-    let standing = |row: &Row| {
-        let id = RecordId::from_stored(row.try_get("id").map_err(column)?).ok_or(CorruptRow("id"))?;
-        let token = Token::from_stored(row.try_get("token").map_err(column)?).ok_or(CorruptRow("token"))?;
-        Ok(ReservedAttempt { id, token, route: row.try_get("route").map_err(column)? })
-    };
-    query(pool, deadline, LIST_IN_FLIGHT, &parameters).await?.iter().map(standing).collect()
+    let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
+    let values = super::client::parameters(shared::LIST_IN_FLIGHT.parameters(&columns));
+    let held = PgConnection::get(pool, deadline).await?;
+    let sql = shared::LIST_IN_FLIGHT.for_postgres();
+    let (_, rows) = held.finish(deadline, async |client| at_moment(client, sql, &values).await).await?;
+    let read =
+        |row: &Row| Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? });
+    rows.iter().map(read).collect()
 }
 
 pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Instant) -> Result<ReapedRows, PgFailure> {
-    let ReapParams { limit, scope } = *params;
-    let parameters: [Parameter<'_>; 3] = [
-        (/* limit */ &i64::from(limit), Type::INT8),
-        (/* as_of_ms */ &row::since_1970_ms(scope.as_of), Type::INT8),
-        (/* settled_since_ms */ &row::since_1970_ms(scope.settled_since), Type::INT8),
-    ];
+    let ReapParams { limit, scope } = &*params;
     if SeededBug::TtlOnOpen.is_active() {
-        execute(pool, deadline, "delete from oncegate.keys where state = 'unknown'", &[]).await?;
+        write_on(pool, deadline, "delete from oncegate.keys where state = 'unknown'", &[]).await?;
     }
-    let rows = query(pool, deadline, REAP, &parameters).await?;
-    let Some(row) = rows.first() else {
-        return Err(PgFailure::Refused(Arc::from(Box::from("the server returned no count"))));
-    };
-    let count = |name| row.try_get::<_, i64>(name).map(i64::unsigned_abs).map_err(column);
-    Ok(ReapedRows { deleted: count("deleted")?, responses_dropped: count("responses_dropped")? })
+    calls::run(pool, deadline, &DELETE_OLD_INSTANCES, columns! { as_of: scope.as_of }).await?;
+    let columns = columns! { as_of: scope.as_of, settled_since: scope.settled_since, limit: i64::from(*limit) };
+    let rows = calls::run(pool, deadline, &EXPIRED_KEYS, columns).await?;
+    let mut ids: Vec<RecordId> = Vec::new();
+    for row in &rows {
+        if row.read("fits")? {
+            ids.push(row.read("id")?);
+        }
+    }
+    if ids.is_empty() {
+        return Ok(ReapedRows::default());
+    }
+    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
+    let parameters: [Parameter<'_>; 3] = [
+        (/* id */ &ids, Type::BYTEA_ARRAY),
+        (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
+        (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
+    ];
+    let call = functions::REAP.call_named(["id", "as_of", "settled_since"]);
+    let held = PgConnection::get(pool, deadline).await?;
+    let reaped = held.finish(deadline, async |client| client.query_typed(&call, &parameters).await).await;
+    match reaped {
+        Ok(rows) => {
+            let row = one(&rows)?;
+            Ok(ReapedRows { deleted: row.read("deleted")?, responses_dropped: row.read("responses_dropped")? })
+        }
+        // Another transaction has locked one of them: the next call tries again.
+        Err(PgFailure::Held(_)) => Ok(ReapedRows::default()),
+        Err(failure) => Err(failure),
+    }
 }
 
 pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailure> {
-    execute(pool, deadline, PING, &[]).await.map(drop)
+    let held = PgConnection::get(pool, deadline).await?;
+    held.finish(deadline, async |client| client.query_typed(MOMENT, &[]).await).await.map(drop)
 }
 
 pub(super) async fn remember_route_identities(
@@ -126,40 +154,24 @@ pub(super) async fn remember_route_identities(
     params: Arc<RememberRouteIdentitiesParams>,
     deadline: Instant,
 ) -> Result<Vec<RouteIdentity>, PgFailure> {
-    let RememberRouteIdentitiesParams { service, identities } = &*params;
-    let (routes, finds): (Vec<&str>, Vec<&str>) = identities.iter().map(|rule| (&*rule.route, &*rule.finds)).unzip();
+    let (routes, finds): (Vec<&str>, Vec<&str>) =
+        params.identities.iter().map(|identity| (&*identity.route, &*identity.finds)).unzip();
     let parameters: [Parameter<'_>; 3] = [
-        (/* service */ &&**service, Type::TEXT),
+        (/* service */ &&*params.service, Type::TEXT),
         (/* route */ &routes, Type::TEXT_ARRAY),
         (/* finds */ &finds, Type::TEXT_ARRAY),
     ];
-    let rule = |row: &Row| {
-        let route: &str = row.try_get("route").map_err(column)?;
-        Ok(RouteIdentity { route: route.into(), finds: row.try_get("finds").map_err(column)? })
-    };
-    query(pool, deadline, REMEMBER_ROUTE_IDENTITIES, &parameters).await?.iter().map(rule).collect()
+    let identity = |row: &Row| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
+    write_on(pool, deadline, REMEMBER_ROUTE_IDENTITIES, &parameters).await?.iter().map(identity).collect()
 }
 
-pub(super) async fn query(
+/// Runs a statement that writes and is no function, see [`write`].
+pub(super) async fn write_on(
     pool: &PgPool,
     deadline: Instant,
     sql: &str,
     parameters: &[Parameter<'_>],
 ) -> Result<Vec<Row>, PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| client.query_typed(sql, parameters).await).await
-}
-
-pub(super) async fn execute(
-    pool: &PgPool,
-    deadline: Instant,
-    sql: &str,
-    parameters: &[Parameter<'_>],
-) -> Result<u64, PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| client.execute_typed(sql, parameters).await).await
-}
-
-pub(super) fn column(_: tokio_postgres::Error) -> CorruptRow {
-    CorruptRow("a column's type")
+    held.finish(deadline, async |client| write(client, sql, parameters).await).await
 }

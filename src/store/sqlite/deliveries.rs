@@ -1,26 +1,32 @@
 //! The statements for asynchronous deliveries.
 
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::{Connection, Row};
 
-use super::statements::{blob, find, in_savepoint, no_later_than, optional_text, text};
+use super::audit::{self, AuditLine};
+use super::run::{execute, in_savepoint, query, query_one};
+use super::statements::{find, no_later_than};
 use super::writer::SqliteFailure;
-use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, PickUpRequest, PickUpResult};
+use crate::domain::delivery::{DeliveryPolicy, EnqueueRequest, EnqueueResult, GivenUpKey, PickUpRequest, PickUpResult};
 use crate::domain::ids::{RecordId, Token};
-use crate::domain::key_holder::KeyHolder;
 use crate::domain::response::CorruptRow;
-use crate::store::deliveries::{GivenUpRow, RawDeliveryJob, on_unknown};
-use crate::store::row::{millis, since_1970_ms};
+use crate::domain::response_policy::OnUnknown;
+use crate::domain::state::StateKind;
+use crate::store::columns::{self, columns};
+use crate::store::deliveries::{quiet_after, read_job};
+use crate::store::row::{RowReader, millis};
+use crate::store::statement::statements;
 use crate::store::{EnqueueParams, GiveUpParams};
 
-const AUDIT_GIVE_UP: &str = include_str!("sql/audit_give_up.sql");
-const GIVE_UP: &str = include_str!("sql/give_up.sql");
-const LIST_DUE_DELIVERIES: &str = include_str!("sql/list_due_deliveries.sql");
-const ENQUEUE: &str = include_str!("sql/enqueue.sql");
-const ENQUEUE_OVER: &str = include_str!("sql/enqueue_over.sql");
-const DISCOUNT_UNSENT_ATTEMPT: &str = include_str!("sql/discount_unsent_attempt.sql");
-const STORE_REQUEST: &str = include_str!("sql/store_request.sql");
-const DELETE_REQUEST: &str = include_str!("sql/delete_request.sql");
-const START_DELIVERY: &str = include_str!("sql/start_delivery.sql");
+statements! { "sql/":
+    DELETE_REQUEST = "delete_request";
+    DISCOUNT_UNSENT_ATTEMPT = "discount_unsent_attempt";
+    ENQUEUE = "enqueue";
+    ENQUEUE_OVER = "enqueue_over";
+    GIVE_UP = "give_up";
+    LIST_DUE_DELIVERIES = "list_due_deliveries";
+    START_DELIVERY = "start_delivery";
+    STORE_REQUEST = "store_request";
+}
 
 pub(super) fn enqueue(
     db: &Connection,
@@ -29,48 +35,15 @@ pub(super) fn enqueue(
 ) -> Result<EnqueueResult, SqliteFailure> {
     let EnqueueRequest { reserve_request, sealed } = request;
     let accepted = in_savepoint(db, |db| {
-        let mut accepted = match from {
-            None => 0,
-            Some(from) => db.prepare_cached(ENQUEUE_OVER)?.execute(named_params! {
-                ":id": reserve_request.id.as_bytes(),
-                ":path": reserve_request.path.as_deref(),
-                ":route": &*reserve_request.route,
-                ":recipe": reserve_request.recipe.to_stored(),
-                ":fingerprint": reserve_request.fingerprint.as_bytes(),
-                ":instance": reserve_request.instance.get(),
-                ":token": reserve_request.token.as_bytes(),
-                ":seen_token": from.token.as_bytes(),
-                ":seen_state": from.state.name(),
-                ":past_ttl_at": from.past_ttl_at.map(since_1970_ms),
-                ":now": now,
-            })?,
-        };
-        if accepted == 0 {
-            accepted = db.prepare_cached(ENQUEUE)?.execute(named_params! {
-                ":id": reserve_request.id.as_bytes(),
-                ":service": &*reserve_request.service,
-                ":scope": reserve_request.scope.as_bytes(),
-                ":space": reserve_request.space.as_bytes(),
-                ":key": reserve_request.key.as_bytes(),
-                ":path": reserve_request.path.as_deref(),
-                ":route": &*reserve_request.route,
-                ":recipe": reserve_request.recipe.to_stored(),
-                ":fingerprint": reserve_request.fingerprint.as_bytes(),
-                ":instance": reserve_request.instance.get(),
-                ":token": reserve_request.token.as_bytes(),
-                ":holder": reserve_request.holder.as_ref().map(KeyHolder::as_bytes),
-                ":now": now,
-            })?;
+        let mut columns = columns::reservation(reserve_request);
+        columns.extend(columns! { secret: &*sealed.secret, sealed: &sealed.bytes, now: now });
+        columns.extend(columns::seen(from.as_ref()));
+        let is_over = from.is_some() && execute(db, &ENQUEUE_OVER, &columns)? == 1;
+        let is_accepted = is_over || execute(db, &ENQUEUE, &columns)? == 1;
+        if is_accepted {
+            execute(db, &STORE_REQUEST, &columns)?;
         }
-        if accepted == 1 {
-            db.prepare_cached(STORE_REQUEST)?.execute(named_params! {
-                ":id": reserve_request.id.as_bytes(),
-                ":secret": sealed.secret,
-                ":sealed": &sealed.bytes[..],
-                ":now": now,
-            })?;
-        }
-        Ok(accepted == 1)
+        Ok(is_accepted)
     })?;
     if accepted {
         return Ok(EnqueueResult::Accepted);
@@ -87,23 +60,21 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
             delete_request(db, *id)?;
         }
         for (id, token) in &order.unsent {
-            let parameters = named_params! { ":id": id.as_bytes(), ":token": token.as_bytes() };
-            db.prepare_cached(DISCOUNT_UNSENT_ATTEMPT)?.execute(parameters)?;
+            execute(db, &DISCOUNT_UNSENT_ATTEMPT, &columns! { id: id, token: token })?;
         }
         let mut picked = PickUpResult::default();
         let (mut tokens, limit) = (order.tokens.iter(), order.rows_max());
-        for terms in &order.policies {
-            let mut slots = terms.slots;
+        for policy in &order.policies {
+            let mut slots = policy.slots;
             let rows_max = limit.saturating_sub(picked.jobs.len()).min(slots) + order.busy.len();
-            for due in list_due(db, no_later_than(now, order.as_of), order, terms, rows_max)? {
+            for due in list_due(db, no_later_than(now, order.as_of), order, policy, rows_max)? {
                 // A new token would fence its settlement.
-                if order.busy.iter().any(|busy| busy.as_bytes()[..] == due.id[..]) {
+                if order.busy.contains(&due.id) {
                     continue;
                 }
                 if let Some(note) = due.note {
-                    let id = due.id;
-                    if give_up_from(db, now, &id, &due.token, &due.state, &note)? {
-                        picked.given_up.push(GivenUpRow { id, route: terms.route.to_string(), note }.decode()?);
+                    if give_up_from(db, now, &due.id, &due.token, due.state, &note)? {
+                        picked.given_up.push(GivenUpKey { id: due.id, route: (*policy.route).into(), note });
                     }
                     continue;
                 }
@@ -113,23 +84,24 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
                 }
                 let Some(token) = tokens.next() else { continue };
                 slots -= 1;
-                let mut statement = db.prepare_cached(START_DELIVERY)?;
-                let mut rows = statement.query(named_params! {
-                    ":id": due.id,
-                    ":token": token.as_bytes(),
-                    ":instance": order.instance.get(),
-                    ":time_limit_ms": millis(terms.time_limit),
-                    ":now": now,
-                })?;
-                let Some(row) = rows.next()? else { continue };
-                match read_raw_job(row, token, &due).and_then(|raw| Ok(raw.decode(&order.service, order)?)) {
-                    Ok(job) => picked.jobs.push(job),
+                let columns = columns! {
+                    id: &due.id,
+                    token: token,
+                    instance: order.instance,
+                    time_limit_ms: millis(policy.time_limit),
+                    spent: due.spent,
+                    give_up_in_ms: due.give_up_in_ms,
+                    now: now,
+                };
+                let read = |row: &Row<'_>| Ok(read_job(row, (due.id, *token, due.token), order, policy));
+                match query_one(db, &START_DELIVERY, &columns, read)? {
+                    Some(Ok(job)) => picked.jobs.push(job),
                     // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are
                     // delivered.
-                    Err(SqliteFailure::Corrupt(corrupt)) => {
+                    Some(Err(corrupt)) => {
                         tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered");
                     }
-                    Err(failure) => return Err(failure),
+                    None => {}
                 }
             }
         }
@@ -138,69 +110,40 @@ pub(super) fn pick_up(db: &Connection, now: i64, order: &PickUpRequest) -> Resul
 }
 
 struct DueDelivery {
-    id: Vec<u8>,
-    token: Vec<u8>,
-    state: String,
-    spent: i64,
-    give_up_in_ms: i64,
+    id: RecordId,
+    token: Token,
+    state: StateKind,
+    spent: Option<i64>,
+    give_up_in_ms: Option<i64>,
     note: Option<String>,
 }
 
 fn list_due(
     db: &Connection,
-    now: i64,
+    as_of: i64,
     order: &PickUpRequest,
-    terms: &DeliveryPolicy,
+    policy: &DeliveryPolicy,
     limit: usize,
 ) -> Result<Vec<DueDelivery>, SqliteFailure> {
-    let mut statement = db.prepare_cached(LIST_DUE_DELIVERIES)?;
-    let mut rows = statement.query(named_params! {
-        ":service": &*order.service,
-        ":route": &*terms.route,
-        ":on_unknown": on_unknown(terms.on_unknown),
-        ":quiet_after_ms": millis(terms.quiet_after),
-        ":max_attempts": terms.retry.max_attempts,
-        ":give_up_after_ms": millis(terms.retry.give_up_after),
-        ":limit": limit as i64,
-        ":now": now,
-    })?;
-    let mut due = Vec::new();
-    while let Some(row) = rows.next()? {
-        due.push(DueDelivery {
-            id: row.get("id")?,
-            token: row.get("token")?,
-            state: row.get("state")?,
-            spent: row.get::<_, Option<i64>>("spent")?.unwrap_or_default(),
-            give_up_in_ms: row.get::<_, Option<i64>>("give_up_in_ms")?.unwrap_or_default(),
-            note: row.get("note")?,
-        });
-    }
-    Ok(due)
-}
-
-fn read_raw_job<'a>(
-    row: &'a Row<'_>,
-    token: &'a Token,
-    due: &'a DueDelivery,
-) -> Result<RawDeliveryJob<'a>, SqliteFailure> {
-    Ok(RawDeliveryJob {
-        id: blob(row, "id")?.ok_or(CorruptRow("id"))?,
-        token: token.as_bytes(),
-        taken_from: &due.token,
-        scope: blob(row, "scope")?.ok_or(CorruptRow("scope"))?,
-        space: blob(row, "space")?.ok_or(CorruptRow("space"))?,
-        key: blob(row, "key")?.ok_or(CorruptRow("key"))?,
-        path: blob(row, "path")?,
-        route: text(row, "route")?,
-        recipe: text(row, "recipe")?,
-        fingerprint: blob(row, "fingerprint")?.ok_or(CorruptRow("fingerprint"))?,
-        attempt: row.get("attempt")?,
-        recovery_point: optional_text(row, "recovery_point")?,
-        accepted_at_ms: row.get("accepted_at")?,
-        spent: due.spent,
-        give_up_in_ms: due.give_up_in_ms,
-        secret: text(row, "secret")?,
-        sealed: blob(row, "sealed")?.ok_or(CorruptRow("its request"))?,
+    let columns = columns! {
+        service: &*order.service,
+        route: &*policy.route,
+        holds_unknown: policy.on_unknown == OnUnknown::Hold,
+        quiet_after_ms: quiet_after(policy),
+        max_attempts: i64::from(policy.retry.max_attempts),
+        give_up_after_ms: millis(policy.retry.give_up_after),
+        limit: limit as i64,
+        as_of: as_of,
+    };
+    query(db, &LIST_DUE_DELIVERIES, &columns, |row| {
+        Ok(DueDelivery {
+            id: row.read("id")?,
+            token: row.read("token")?,
+            state: row.read("state")?,
+            spent: row.read("spent")?,
+            give_up_in_ms: row.read("give_up_in_ms")?,
+            note: row.read("note")?,
+        })
     })
 }
 
@@ -208,7 +151,7 @@ pub(super) fn give_up(db: &Connection, now: i64, params: &GiveUpParams) -> Resul
     let GiveUpParams { id, token, states, note } = params;
     in_savepoint(db, |db| {
         for state in *states {
-            if give_up_from(db, now, id.as_bytes(), token.as_bytes(), state.name(), note)? {
+            if give_up_from(db, now, id, token, *state, note)? {
                 return Ok(true);
             }
         }
@@ -219,26 +162,21 @@ pub(super) fn give_up(db: &Connection, now: i64, params: &GiveUpParams) -> Resul
 fn give_up_from(
     db: &Connection,
     now: i64,
-    id: &[u8],
-    token: &[u8],
-    state: &str,
+    id: &RecordId,
+    token: &Token,
+    before: StateKind,
     note: &str,
 ) -> Result<bool, SqliteFailure> {
-    let parameters = named_params! { ":id": id, ":token": token, ":state": state, ":now": now };
-    let service: Option<String> = db.prepare_cached(GIVE_UP)?.query_row(parameters, |row| row.get(0)).optional()?;
+    let columns = columns! { id: id, token: token, state: before, now: now };
+    let service: Option<String> = query_one(db, &GIVE_UP, &columns, |row| row.read("service"))?;
     let Some(service) = service else { return Ok(false) };
-    db.prepare_cached(AUDIT_GIVE_UP)?.execute(named_params! {
-        ":now": now,
-        ":service": service,
-        ":id": id,
-        ":state": state,
-        ":note": note,
-    })?;
+    let after = StateKind::Dead.name();
+    let (actor, action, note) = ("delivery", "give_up", Some(note));
+    audit::insert(db, now, &AuditLine { service: &service, actor, action, id, before, after, note })?;
     Ok(true)
 }
 
 /// Deletes a key's request if the key is completed or gone.
 pub(super) fn delete_request(db: &Connection, id: RecordId) -> Result<(), SqliteFailure> {
-    db.prepare_cached(DELETE_REQUEST)?.execute(named_params! { ":id": id.as_bytes() })?;
-    Ok(())
+    execute(db, &DELETE_REQUEST, &columns! { id: &id }).map(drop)
 }

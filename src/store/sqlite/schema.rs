@@ -10,22 +10,8 @@ use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_no
 
 const APPLIED_MIGRATIONS: &str = include_str!("sql/applied_migrations.sql");
 
-const STEPS: &[MigrationStep] = &[
-    MigrationStep::new(1, "0001_keys", include_str!("../../../migrations/sqlite/0001_keys.sql")),
-    MigrationStep::new(2, "0002_operators", include_str!("../../../migrations/sqlite/0002_operators.sql")),
-    MigrationStep::new(3, "0003_purges", include_str!("../../../migrations/sqlite/0003_purges.sql")),
-    MigrationStep::new(4, "0004_outbox", include_str!("../../../migrations/sqlite/0004_outbox.sql")),
-    MigrationStep::new(5, "0005_service", include_str!("../../../migrations/sqlite/0005_service.sql")),
-    MigrationStep::new(
-        6,
-        "0006_unknown_deliveries",
-        include_str!("../../../migrations/sqlite/0006_unknown_deliveries.sql"),
-    ),
-    MigrationStep::new(7, "0007_audit", include_str!("../../../migrations/sqlite/0007_audit.sql")),
-    MigrationStep::new(8, "0008_causes", include_str!("../../../migrations/sqlite/0008_causes.sql")),
-    MigrationStep::new(9, "0009_salts", include_str!("../../../migrations/sqlite/0009_salts.sql")),
-    MigrationStep::new(10, "0010_live_keys", include_str!("../../../migrations/sqlite/0010_live_keys.sql")),
-];
+const STEPS: &[MigrationStep] =
+    &[MigrationStep::new(1, "0001_init", include_str!("../../../migrations/sqlite/0001_init.sql"))];
 
 /// See [`crate::store::schema()`].
 pub(crate) fn newest_step() -> &'static str {
@@ -37,7 +23,8 @@ pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -
     if migrate || path.is_none() {
         apply(db, path)?;
     } else {
-        check_none_missing(missing_steps(STEPS, &applied(db, path)?)?)?;
+        let pending: Vec<_> = missing_steps(STEPS, &applied(db, path)?)?.iter().map(script).collect();
+        check_none_missing(&pending)?;
     }
     Ok(())
 }

@@ -15,6 +15,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
+/// The time in milliseconds since 1970, as the store has it.
+pub const NOW_MS: &str = "(extract(epoch from clock_timestamp()) * 1000)::bigint";
+
 /// A new migrated database in the shared cluster. It is deleted with the cluster.
 pub async fn database() -> Database {
     static TEMPLATE: OnceCell<Database> = OnceCell::const_new();
@@ -44,6 +47,7 @@ pub fn settings(url: &str) -> StoreSettings {
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,
+        distribute: false,
         encryption: Encryption::default(),
     }
 }
@@ -91,6 +95,11 @@ impl Database {
         let left_out = ["\\", "-- Dumped ", "SET transaction_timeout "];
         let is_sql = |line: &&str| !left_out.iter().any(|beginning| line.starts_with(beginning));
         text.lines().filter(is_sql).map(|line| line.to_owned() + "\n").collect()
+    }
+
+    /// A copy of the database on the same server. Nobody may be connected to this one.
+    pub async fn copy(&self) -> Self {
+        shared().await.create(&self.name).await
     }
 
     /// A connection of the test's own, beside the store's.

@@ -66,6 +66,7 @@ pub struct StoreFixture {
 
 enum Home {
     Postgres(Database),
+    Given(Database, #[expect(dead_code, reason = "the next test waits for it")] tokio::sync::OwnedMutexGuard<()>),
     Sqlite(#[expect(dead_code, reason = "it goes away with the test")] TempDir),
     Inline(InlineDatabase),
 }
@@ -87,6 +88,22 @@ impl StoreFixture {
         Some(Self { settings, store, home: Home::Postgres(database) })
     }
 
+    /// In the database of `ONCEGATE_TEST_STORE_URL`, where that is set. **Drops its schema `oncegate`.** The tests have it one after
+    /// the other. On a Citus cluster the keys are distributed.
+    pub async fn given() -> Option<Self> {
+        static DATABASE: std::sync::LazyLock<Arc<tokio::sync::Mutex<()>>> = std::sync::LazyLock::new(Arc::default);
+        let url = std::env::var("ONCEGATE_TEST_STORE_URL").ok().filter(|url| !url.is_empty())?;
+        let turn = Arc::clone(&DATABASE).lock_owned().await;
+        let database = Database { name: "given".into(), url };
+        let client = database.client().await;
+        client.batch_execute("drop schema if exists oncegate cascade").await.unwrap();
+        let has_citus = "select exists (select from pg_catalog.pg_extension where extname = 'citus')";
+        let distribute = client.query_one(has_citus, &[]).await.unwrap().get(0);
+        let settings = StoreSettings { distribute, ..postgres::settings(&database.url) };
+        let store = Some(store::open(&settings).await.unwrap());
+        Some(Self { settings, store, home: Home::Given(database, turn) })
+    }
+
     /// In a SQLite file.
     pub async fn sqlite() -> Self {
         let home = tempfile::tempdir().unwrap();
@@ -103,8 +120,14 @@ impl StoreFixture {
         let (backend, database) = store::open_inline(timeout, clock).unwrap();
         let store = Store::new(backend, Encryption::default());
         let location = StoreLocation::Sqlite("in memory".into());
-        let settings =
-            StoreSettings { location, max_connections: 8, timeout, migrate: true, encryption: Encryption::default() };
+        let settings = StoreSettings {
+            location,
+            max_connections: 8,
+            timeout,
+            migrate: true,
+            distribute: false,
+            encryption: Encryption::default(),
+        };
         Self { settings, store: Some(store), home: Home::Inline(database) }
     }
 
@@ -115,7 +138,7 @@ impl StoreFixture {
     /// The database; panics for a SQLite file.
     pub fn database(&self) -> &Database {
         match &self.home {
-            Home::Postgres(database) => database,
+            Home::Postgres(database) | Home::Given(database, _) => database,
             Home::Sqlite(_) | Home::Inline(_) => panic!("this test is about PostgreSQL"),
         }
     }
@@ -138,7 +161,7 @@ impl StoreFixture {
 
     /// Executes SQL in the tables. The embedded store is closed meanwhile, as it holds its file exclusively.
     pub async fn execute_sql(&mut self, sql: &str) -> Result<(), String> {
-        if matches!(self.home, Home::Postgres(_) | Home::Inline(_)) {
+        if matches!(self.home, Home::Postgres(_) | Home::Given(..) | Home::Inline(_)) {
             return self.write(sql).await;
         }
         self.close();
@@ -155,7 +178,7 @@ impl StoreFixture {
 
     async fn write(&self, sql: &str) -> Result<(), String> {
         match (&self.home, &self.settings.location) {
-            (Home::Postgres(database), _) => {
+            (Home::Postgres(database) | Home::Given(database, _), _) => {
                 let client = database.client().await;
                 client.batch_execute("set search_path = oncegate").await.unwrap();
                 client.batch_execute(sql).await.map_err(|error| error.as_db_error().unwrap().message().to_owned())
@@ -176,7 +199,7 @@ impl StoreFixture {
     /// The audit entries, oldest first, a line each.
     pub async fn audit(&mut self) -> Vec<String> {
         let columns = ["service", "actor", "action", "id", "before", "after", "coalesce(note, '-')"];
-        let Home::Postgres(database) = &self.home else {
+        let (Home::Postgres(database) | Home::Given(database, _)) = &self.home else {
             self.close();
             let sql =
                 format!("select {} from audit order by seq", columns.join(", ").replace("id,", "lower(hex(id)),"));
@@ -204,13 +227,13 @@ impl StoreFixture {
     }
 
     /// The number of running attempts that were reported as not executed.
-    pub async fn denials(&mut self) -> i64 {
-        self.rows_of("denials").await
+    pub async fn deferred_reports(&mut self) -> i64 {
+        self.rows_of("deferred_reports").await
     }
 
     /// The number of a table's rows.
     pub async fn rows_of(&mut self, table: &str) -> i64 {
-        if let Home::Postgres(database) = &self.home {
+        if let Home::Postgres(database) | Home::Given(database, _) = &self.home {
             let sql = format!("select count(*) from oncegate.{table}");
             return database.client().await.query_one(&sql, &[]).await.unwrap().get(0);
         }
@@ -224,7 +247,7 @@ impl StoreFixture {
     /// The SQL expression for a new id in this store.
     pub fn new_id(&self) -> &'static str {
         match &self.home {
-            Home::Postgres(_) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
+            Home::Postgres(_) | Home::Given(..) => "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())",
             Home::Sqlite(_) | Home::Inline(_) => "randomblob(32)",
         }
     }
@@ -232,7 +255,7 @@ impl StoreFixture {
     /// The SQL literal for bytes in this store.
     pub fn bytes(&self, hex: &str) -> String {
         match &self.home {
-            Home::Postgres(_) => format!("'\\x{hex}'"),
+            Home::Postgres(_) | Home::Given(..) => format!("'\\x{hex}'"),
             Home::Sqlite(_) | Home::Inline(_) => format!("x'{hex}'"),
         }
     }
@@ -299,6 +322,7 @@ pub fn sqlite_settings(home: &TempDir) -> StoreSettings {
         max_connections: 8,
         timeout: Duration::from_secs(10),
         migrate: true,
+        distribute: false,
         encryption: Encryption::default(),
     }
 }

@@ -623,17 +623,6 @@ pub async fn a_delivery_with_a_lost_row_is_stored_again_as_accepted(mut world: S
     assert_eq!((record.state.name(), record.accepted_at), ("completed", accepted_at));
 }
 
-pub async fn the_reaper_deletes_requests_without_a_key(mut world: StoreFixture) {
-    let [gone, stays] = ["gone", "stays"].map(new_reserve_request);
-    world.accept(&gone).await;
-    world.execute_sql("delete from keys").await.unwrap();
-    world.accept(&stays).await;
-    assert_eq!(world.rows_of("outbox").await, 2);
-    assert_eq!(world.reap(10).await.deleted, 0);
-    assert_eq!(world.rows_of("outbox").await, 1);
-    assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), [stays.id]);
-}
-
 pub async fn a_delivery_reported_as_not_executed_is_audited_as_queued(mut world: StoreFixture) {
     let reserve_request = new_reserve_request("k");
     world.accept(&reserve_request).await;
@@ -657,6 +646,10 @@ pub async fn a_backlog_hides_no_delivery_in_another_state(mut world: StoreFixtur
          insert into keys (id, {columns}) select {}, {columns} from keys cross join n where state = 'queued'",
         world.new_id()
     );
+    if world.settings.distribute {
+        eprintln!("skipped: a cluster plans no such insert of many rows");
+        return;
+    }
     world.execute_sql(&backlog).await.unwrap();
     let tally = world.store().count_keys("shop".into()).await.unwrap();
     let count = |state| tally.counts.iter().find(|count| count.state == state).map(|count| (count.keys, count.exact));

@@ -165,7 +165,7 @@ pub async fn a_running_attempt_reported_as_not_executed_is_released_at_its_end(m
     assert_eq!((state(&world, &running).await, state(&world, &other).await), ("retryable", "unknown"));
     let line = format!("shop service not_executed {} unknown retryable", running.id);
     assert_eq!(world.audit_without_notes().await, [line]);
-    assert_eq!(world.denials().await, 0);
+    assert_eq!(world.deferred_reports().await, 0);
 }
 
 pub async fn a_response_counts_after_a_report_of_not_executed(mut world: StoreFixture) {
@@ -183,7 +183,7 @@ pub async fn a_response_counts_after_a_report_of_not_executed(mut world: StoreFi
     for reserve_request in &requests {
         assert_eq!(state(&world, reserve_request).await, "completed");
     }
-    assert_eq!(world.denials().await, 0);
+    assert_eq!(world.deferred_reports().await, 0);
 }
 
 pub async fn a_response_that_leaves_the_outcome_unknown_counts_after_a_report_of_not_executed(mut world: StoreFixture) {
@@ -198,7 +198,7 @@ pub async fn a_response_that_leaves_the_outcome_unknown_counts_after_a_report_of
         let released = usize::from(!answered.contains(&cause));
         assert_eq!((apply_deferred(&world).await, apply_deferred(&world).await), (released, 0), "{cause}");
         assert_eq!(state(&world, &reserve_request).await, ["unknown", "retryable"][released], "{cause}");
-        assert_eq!(world.denials().await, 0, "{cause}");
+        assert_eq!(world.deferred_reports().await, 0, "{cause}");
         // The same report after the attempt's end applies.
         assert_eq!(send(&world, report(&reserve_request, not_executed())).await, ReportResult::Taken, "{cause}");
         assert_eq!(state(&world, &reserve_request).await, "retryable", "{cause}");
@@ -214,7 +214,7 @@ pub async fn a_report_applies_only_to_its_own_attempt(mut world: StoreFixture) {
     world.settle(settlement(&second, UNKNOWN)).await;
     // The report about the first attempt does not apply to the second.
     assert_eq!(apply_deferred(&world).await, 0);
-    assert_eq!((state(&world, &second).await, world.denials().await), ("unknown", 0));
+    assert_eq!((state(&world, &second).await, world.deferred_reports().await), ("unknown", 0));
     let stranger = ReserveRequest { token: token(), ..second.clone() };
     let wrong = ServiceReport { service: "other".into(), ..report(&second, not_executed()) };
     for report in [report(&first, not_executed()), report(&stranger, not_executed()), wrong] {
@@ -233,7 +233,7 @@ pub async fn a_repeated_report_has_the_same_result(mut world: StoreFixture) {
         assert_eq!(send(&world, report(&running, not_executed())).await, ReportResult::Noted);
         assert_eq!(send(&world, report(&ended, not_executed())).await, ReportResult::Taken);
     }
-    assert_eq!((world.denials().await, world.audit_without_notes().await.len()), (1, 1));
+    assert_eq!((world.deferred_reports().await, world.audit_without_notes().await.len()), (1, 1));
 }
 
 pub async fn a_reported_response_completes_its_key_as_an_answer_does(world: StoreFixture) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use oncegate::domain::attempt::{AttemptOutcome, ReserveResult, Settlement};
 use oncegate::domain::delivery::{DeliveryJob, DeliveryPolicy, EnqueueResult, PickUpRequest};
 use oncegate::domain::ids::Token;
@@ -112,11 +113,14 @@ async fn a_pick_up_with_a_lost_reply_is_an_orphan_and_is_queued_again() {
     let store = store::open(&postgres::settings(&link.url)).await.unwrap();
     let key = new_reserve_request("k");
     store.enqueue(EnqueueParams { request: new_enqueue_request(&key), from: None }).await.unwrap();
-    // Opens a connection to lose.
-    assert!(store.pick_up(pick(Vec::new())).await.unwrap().jobs.is_empty());
     let lost = token();
-    link.lose_replies(1);
-    let answer = store.pick_up(pick(vec![lost])).await;
+    link.hold_statements("commit");
+    let committing = async {
+        link.statement_held().await;
+        link.lose_replies(1);
+        link.release_statements();
+    };
+    let (answer, ()) = join(store.pick_up(pick(vec![lost])), committing).await;
     assert!(answer.is_err(), "{answer:?}");
     let in_flight = world.list_in_flight(Duration::ZERO).await;
     assert_eq!(in_flight.iter().map(|attempt| (attempt.id, attempt.token)).collect::<Vec<_>>(), [(key.id, lost)]);

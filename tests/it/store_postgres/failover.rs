@@ -9,7 +9,7 @@ use oncegate::store::{self, ListInFlightParams, OpenError, SettleResult, SweepPa
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, Database, NOW_MS};
 use crate::harness::store_fixture::{
     DAY, any_time, completion, new_reserve_request, own_instance, renewal, unwrap_lease,
 };
@@ -198,7 +198,7 @@ async fn an_outcome_is_stored_although_a_failover_lost_its_takeover_of_an_expire
     assert_eq!(world.pay("k-1").send().await.text(), "effect 1");
     pair.standby_has(1, "state = 'completed'").await;
     pair.is_left_behind().await;
-    pair.standby_has(1, "expires_at <= clock_timestamp()").await;
+    pair.standby_has(1, &format!("expires_at <= {NOW_MS}")).await;
 
     let hold = Hold::new();
     world.upstream.then(Answer::status(201).hold(&hold));

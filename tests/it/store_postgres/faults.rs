@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::database_link::DatabaseLink;
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, Database, NOW_MS};
 use crate::harness::relay::Relay;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
@@ -286,7 +286,7 @@ async fn a_locked_row_delays_no_lost_outcome_of_another_key() {
         let taking_over = world.take_over(next_attempt_request(&first), seen).await;
         // As a failover leaves it that has lost the takeover.
         let back = "update oncegate.keys set token = $2, attempt = 1, state = 'retryable', settled_at = reserved_at,
-          expires_at = reserved_at + interval '1 day' where id = $1";
+          expires_at = reserved_at + 86400000 where id = $1";
         let (id, token) = (first.id.as_bytes().as_slice(), first.token.as_bytes().as_slice());
         client.execute(back, &[&id, &token]).await.unwrap();
         lost.push((first, unwrap_lease(taking_over)));
@@ -312,9 +312,11 @@ async fn a_settlement_of_a_locked_row_returns_the_lock_holders_result() {
     world.reserve(&reserve_request).await;
     let client = world.database().client().await;
     client.batch_execute("begin").await.unwrap();
-    let complete = "update oncegate.keys set state = 'completed', status = 299, fields = '\\x0d0a', body = null,
-      settled_at = now(), expires_at = now() + interval '1 day'";
-    client.batch_execute(complete).await.unwrap();
+    let complete = format!(
+        "update oncegate.keys set state = 'completed', status = 299, fields = '\\x0d0a', body = null,
+           settled_at = {NOW_MS}, expires_at = {NOW_MS} + 86400000"
+    );
+    client.batch_execute(&complete).await.unwrap();
     let commit = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         client.batch_execute("commit").await.unwrap();
@@ -571,7 +573,7 @@ async fn a_reaper_keeps_the_leases_that_have_not_ended_by_its_own_clock() {
     let (store, client) = (world.store(), world.database().client().await);
     store.renew_lease(renewal(own_instance(), DAY)).await.unwrap();
     // As if the server's clock had been set forward by three days since.
-    client.batch_execute("update oncegate.instances set lease_until = lease_until - interval '4 days'").await.unwrap();
+    client.batch_execute("update oncegate.instances set lease_until = lease_until - 4 * 86400000").await.unwrap();
     let own_clock = ReapScope { as_of: SystemTime::now() - 3 * DAY, settled_since: SystemTime::UNIX_EPOCH };
     for (scope, left) in [(own_clock, 1), (all_records(), 0)] {
         store.reap(ReapParams { limit: 10, scope }).await.unwrap();

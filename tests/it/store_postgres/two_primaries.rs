@@ -77,7 +77,10 @@ async fn nothing_is_reserved_at_a_former_primary_once_a_heartbeat_has_seen_both(
     let (_, seen) = join(join_all((0..CLIENTS).map(client)), story).await;
 
     let (former, newest) = sides(&pair).await;
-    let after = format!("select key from oncegate.keys where greatest(reserved_at, settled_at) > '{seen}'");
+    let after = format!(
+        "select key from oncegate.keys
+          where greatest(reserved_at, settled_at) > extract(epoch from '{seen}'::timestamptz) * 1000"
+    );
     let last = former.query(&after, &[]).await.unwrap();
     assert!(last.len() <= CLIENTS, "a client's last statement may have been on its way: {last:?}");
     for row in last {
@@ -137,7 +140,7 @@ async fn a_settlement_that_waits_at_a_former_primary_is_stored_at_the_newest() {
     lock.execute("select from oncegate.keys for update", &[]).await.unwrap();
     hold.release();
     let (former, newest) = sides(&pair).await;
-    let waiting = "select count(*) from pg_stat_activity where query like '-- settle_skip_locked%'";
+    let waiting = "select count(*) from pg_stat_activity where query like '-- settle%'";
     eventually(TEST_TIMEOUT, async || (number(&former, waiting).await == 1).then_some(())).await;
     block_in_place(|| pair.standby.promote());
     let first = first.await.unwrap().unwrap();

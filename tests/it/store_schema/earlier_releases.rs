@@ -100,11 +100,26 @@ async fn the_columns_of_times_have_the_same_names_in_both_stores() {
     let Store::Postgres(Database { url, .. }) = Store::postgres().await else { unreachable!() };
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let sql = "select column_name::text, data_type::text like 'timestamp%' from information_schema.columns \
-               where table_schema = 'oncegate' and (data_type like 'timestamp%' or data_type = 'bigint')";
-    for row in client.query(sql, &[]).await.unwrap() {
-        let (column, is_time): (String, bool) = (row.get(0), row.get(1));
-        assert_eq!(content::is_time(&column), is_time, "{column}");
+    // All integers that are no times.
+    let numbers = ["body_max", "id", "instance", "purges_seen", "remember_ms", "seq", "ttl_ms", "value"];
+    let sql = "select table_name::text, column_name::text from information_schema.columns \
+               where table_schema = 'oncegate' and (data_type like 'timestamp%' or data_type = 'bigint') order by 1, 2";
+    let mut times: Vec<(String, String)> =
+        client.query(sql, &[]).await.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+    times.retain(|(_, column)| !numbers.contains(&&**column));
+    let sql = "select t.name, c.name from sqlite_schema as t join pragma_table_info(t.name) as c
+                where t.type = 'table' and c.type collate nocase = 'integer' order by 1, 2";
+    let sqlite = super::sqlite_in_memory();
+    let mut rows = sqlite.prepare(sql).unwrap();
+    let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let of_sqlite: Vec<(String, String)> = rows.map(Result::unwrap).collect();
+    assert!(times.len() > 10, "{times:?}");
+    for (table, column) in &times {
+        assert!(content::is_time(column), "{table}.{column} is a time by its type only");
+        assert!(of_sqlite.contains(&(table.clone(), column.clone())), "{table}.{column} has another name in SQLite");
+    }
+    for (table, column) in of_sqlite.into_iter().filter(|(_, column)| content::is_time(column)) {
+        assert!(times.contains(&(table.clone(), column.clone())), "{table}.{column} has another name in PostgreSQL");
     }
 }
 

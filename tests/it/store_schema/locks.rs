@@ -4,35 +4,44 @@ use std::time::{Duration, Instant};
 
 use oncegate::store;
 use tokio::time::timeout;
+use tokio_postgres::Client;
 
-use super::indexes::{exclusive, first_version_database, opening, seen};
+use crate::harness::postgres;
 use crate::harness::store_fixture::{StoreFixture, salt};
 use crate::harness::{TEST_TIMEOUT, eventually};
 
+/// A table that the migration locks, as one that changes a table in use would.
+const LOCKS_A_TABLE: &str = "
+    create table public.in_use (n integer);
+    create function public.lock_in_use() returns event_trigger language plpgsql as
+    'begin lock table public.in_use in access exclusive mode; end';
+    create event trigger locks on ddl_command_start when tag in ('CREATE TABLE') execute function public.lock_in_use()";
+
+/// Whether a session waits for a lock on the table.
+async fn is_awaited(client: &Client) -> bool {
+    let locks = "select from pg_locks where relation = 'public.in_use'::regclass and not granted";
+    !client.query(locks, &[]).await.unwrap().is_empty()
+}
+
 #[tokio::test]
 async fn a_migration_behind_an_open_transaction_delays_others_briefly_and_succeeds_at_its_end() {
-    let (database, settings) = first_version_database().await;
+    let database = postgres::empty_database().await;
+    let settings = postgres::settings(&database.url);
     let (client, reader, holder) = (database.client().await, database.client().await, database.client().await);
-    holder.batch_execute("begin; select from oncegate.keys limit 1").await.unwrap();
-    let opening = opening(&settings);
+    client.batch_execute(LOCKS_A_TABLE).await.unwrap();
+    holder.batch_execute("begin; select from public.in_use").await.unwrap();
+    let opening = tokio::spawn(async move { store::open(&settings).await.map(drop) });
     // More than one try: the first does not end the start.
     for _ in 0..2 {
-        assert_eq!(seen(&client, &exclusive("keys")).await, ["f"]);
+        eventually(TEST_TIMEOUT, async || is_awaited(&client).await.then_some(())).await;
         let asked = Instant::now();
-        reader.batch_execute("select from oncegate.keys limit 1").await.unwrap();
+        reader.batch_execute("select from public.in_use").await.unwrap();
         assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-        eventually(TEST_TIMEOUT, async || {
-            client.simple_query(&exclusive("keys")).await.unwrap().iter().all(|message| !is_row(message)).then_some(())
-        })
-        .await;
+        eventually(TEST_TIMEOUT, async || (!is_awaited(&client).await).then_some(())).await;
         assert!(!opening.is_finished());
     }
     holder.batch_execute("commit").await.unwrap();
     opening.await.unwrap().unwrap();
-}
-
-fn is_row(message: &tokio_postgres::SimpleQueryMessage) -> bool {
-    matches!(message, tokio_postgres::SimpleQueryMessage::Row(_))
 }
 
 #[tokio::test]

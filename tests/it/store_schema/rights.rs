@@ -2,8 +2,9 @@
 
 use oncegate::store::{self, OpenError, StoreSettings};
 
+use super::functions;
 use crate::harness::postgres::{self, Database};
-use crate::harness::store_fixture::new_reserve_request;
+use crate::harness::store_fixture::{new_reserve_request, unwrap_lease};
 
 /// A role without rights in a migrated database, and the settings by which it serves.
 async fn role_without_rights() -> (Database, String, StoreSettings) {
@@ -60,4 +61,27 @@ async fn a_role_that_cannot_migrate_is_told_the_grant_of_the_database() {
         Ok(_) => panic!("it has created the schema"),
     };
     assert!(error.contains("needs `GRANT CREATE ON DATABASE`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_role_that_cannot_install_the_functions_is_told_the_grant_of_the_schema() {
+    let (database, role, settings) = role_without_rights().await;
+    let client = database.client().await;
+    let rights = format!(
+        "grant usage on schema oncegate to {role};
+         grant select, insert, update, delete on all tables in schema oncegate to {role}"
+    );
+    client.batch_execute(&rights).await.unwrap();
+    for (_, name) in functions::installed(&client).await {
+        client.batch_execute(&format!("alter function oncegate.{name} rename to old_{name}")).await.unwrap();
+    }
+    let settings = StoreSettings { migrate: true, ..settings };
+    let error = match store::open(&settings).await {
+        Err(error @ OpenError::Migration { .. }) => messages(&error),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it has created the functions"),
+    };
+    assert_eq!(grant(&database, &role, &error).await, "GRANT CREATE ON SCHEMA oncegate");
+    let store = store::open(&settings).await.unwrap();
+    unwrap_lease(store.reserve(new_reserve_request("k")).await.unwrap());
 }

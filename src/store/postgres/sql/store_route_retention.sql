@@ -1,10 +1,7 @@
 -- store_route_retention: stores how long each route of a service keeps what, for the functions that services call.
-insert into oncegate.terms as t (service, route, ttl_ms, remember_ms, body_max, drop_headers, encrypted)
-select $1::text, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n.drop_headers, ','), $7::boolean
-  from unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[])
-       as n (route, ttl_ms, remember_ms, body_max, drop_headers)
- cross join durable
- where durable.setting is not null
+insert into oncegate.route_retention as t (service, route, ttl_ms, remember_ms, body_max, drop_headers, encrypted)
+select $1, n.route, n.ttl_ms, n.remember_ms, n.body_max, string_to_array(n.drop_headers, ','), $7
+  from unnest($2, $3, $4, $5, $6) as n (route, ttl_ms, remember_ms, body_max, drop_headers)
  order by n.route -- proxies that start together must not deadlock
     on conflict (service, route) do update
        set ttl_ms = excluded.ttl_ms, remember_ms = excluded.remember_ms, body_max = excluded.body_max,

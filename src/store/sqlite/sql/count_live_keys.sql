@@ -1,2 +1,2 @@
 -- count_live_keys: a holder's live keys, up to a limit. The index alone has the answer.
-select count(*) from (select 1 from keys where holder = :holder limit :limit)
+select count(*) as count from (select 1 from keys where holder = :holder limit :limit)

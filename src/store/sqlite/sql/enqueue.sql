@@ -1,7 +1,5 @@
 -- enqueue: accepts a key without a record. Where nothing is inserted, find returns who has it.
 insert into keys
-       (id, service, scope, space, key, path, route, recipe, fingerprint, instance, token, holder,
-        state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
-values (:id, :service, :scope, :space, :key, :path, :route, :recipe, :fingerprint, :instance, :token, :holder,
-        'queued', 0, :now, :now, :now, :now, :now, :now)
+       ({reservation names}, state, attempt, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)
+values ({reservation values}, 'queued', 0, :now, :now, :now, :now, :now, :now)
     on conflict (id) do nothing

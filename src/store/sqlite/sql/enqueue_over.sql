@@ -1,13 +1,11 @@
 -- enqueue_over: enqueue for a key that has a record, if it is still as it was seen; past its TTL a new life begins.
 update keys
-   set path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
-       state = 'queued',
+   set {attempt assignments}, state = 'queued',
        attempt = iif(:past_ttl_at is null, attempt, 0),
        created_at = iif(:past_ttl_at is null, created_at, :now),
        reserved_at = :now, deadline = :now, settled_at = :now, accepted_at = :now, due_at = :now,
-       expires_at = null, remember_ms = null, status = null, fields = null, body = null,
-       probes = null, absences = null, probe_at = null,
-       recovery_point = iif(:past_ttl_at is null, recovery_point, null), cause = null,
+       {outcome resets},
+       recovery_point = iif(:past_ttl_at is null, recovery_point, null),
        -- As in take_over.
        earlier = case when :past_ttl_at is not null then null
                       when attempt = 0 or reserved_at = accepted_at then earlier

@@ -1,2 +1,2 @@
 -- find_reservation: the key of a reservation, with the token of its newest attempt.
-select token, route, state from keys where id = :id and service = :service
+select token, service, route, state from keys where id = :id

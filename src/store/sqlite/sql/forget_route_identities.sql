@@ -1,2 +1,2 @@
 -- forget_route_identities: deletes how a service's routes found their keys.
-delete from rules where service = :service
+delete from route_identities where service = :service

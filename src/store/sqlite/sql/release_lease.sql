@@ -1,2 +1,2 @@
 -- release_lease: gives an instance's lease back.
-delete from instances where id = :instance
+delete from instances where id = :id

@@ -1,2 +1,2 @@
 -- remember_route_identities: stores how a route finds its keys.
-insert into rules (service, route, finds) values (:service, :route, :finds)
+insert into route_identities (service, route, finds) values (:service, :route, :finds)

@@ -1,7 +1,7 @@
 -- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the purge count and
 -- the time until which the ends of TTLs are held.
 insert into instances (id, started_at, renewed_at, lease_until, service, purges_seen)
-values (:instance, :now, :now, :now + :expiry_ms, :service,
+values (:id, :now, :now, :now + :expiry_ms, :service,
         -- An instance that has just started has cached nothing.
         coalesce(:purges_seen, (select value from counters where name = 'purges'), 0))
     on conflict (id) do update
@@ -10,4 +10,4 @@ values (:instance, :now, :now, :now + :expiry_ms, :service,
            -- A first renewal that runs after later ones says nothing about what was cached since.
            purges_seen = coalesce(:purges_seen, purges_seen)
 returning coalesce((select value from counters where name = 'purges'), 0) as purges,
-          coalesce((select value from counters where name = 'ttls_held_until'), 0) as ttls_held_until_ms
+          coalesce((select value from counters where name = 'ttls_held_until'), 0) as ttls_held_until

@@ -7,8 +7,7 @@ update keys
        due_at = case when accepted_at is null then null
                      when :state = 'retryable' then :now + coalesce(:due_ms, 0)
                      when :state = 'unknown' then :now + :due_ms end,
-       remember_ms = :remember_ms,
-       status = :status, fields = :fields, body = :body, cause = :cause
+       {outcome assignments}
  where id = :id
    and token = :token
    -- A response counts whatever its key has become meanwhile. Any other outcome undoes nothing that was decided since,

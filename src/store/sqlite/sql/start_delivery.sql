@@ -2,7 +2,7 @@
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, probes = null, absences = null, probe_at = null, cause = null,
+       settled_at = null, due_at = null, {outcome resets},
        -- As in take_over.
        earlier = case when attempt = 0 or reserved_at = accepted_at then earlier
                       else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
@@ -10,6 +10,7 @@ update keys
                                       'reserved_ms', reserved_at, 'settled_ms', settled_at))
                  end
  where id = :id and state in ('queued', 'unknown')
-returning id, scope, space, key, path, route, recipe, fingerprint, attempt, recovery_point, accepted_at,
+returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
+          :spent as spent, :give_up_in_ms as give_up_in_ms,
           (select o.secret from outbox as o where o.id = keys.id) as secret,
           (select o.sealed from outbox as o where o.id = keys.id) as sealed

@@ -1,14 +1,12 @@
 -- take_over: the next attempt of a key, if its record is still as it was seen; past its TTL a new life begins.
 update keys
-   set path = :path, route = :route, recipe = :recipe, fingerprint = :fingerprint, instance = :instance, token = :token,
-       state = 'in_flight',
+   set {attempt assignments}, state = 'in_flight',
        attempt = iif(:past_ttl_at is null, attempt + 1, 1),
        created_at = iif(:past_ttl_at is null, created_at, :now),
        reserved_at = :now,
        deadline = :now + :time_limit_ms,
-       settled_at = null, expires_at = null, remember_ms = null, status = null, fields = null, body = null,
-       probes = null, absences = null, probe_at = null, accepted_at = null, due_at = null,
-       recovery_point = iif(:past_ttl_at is null, recovery_point, null), cause = null,
+       settled_at = null, accepted_at = null, due_at = null, {outcome resets},
+       recovery_point = iif(:past_ttl_at is null, recovery_point, null),
        -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
        earlier = case when :past_ttl_at is not null then null
                       when attempt = 0 or reserved_at = accepted_at then earlier

@@ -44,7 +44,7 @@ impl StoreContent {
                                where table_schema = 'oncegate' order by 1";
                 let rows = client.query(columns, &[]).await.unwrap();
                 let columns = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-                let moves = moves(columns, |time| format!("{time} + interval '{age} ms'"), "oncegate.");
+                let moves = moves(columns, |time| format!("{time} + {age}"), "oncegate.");
                 client.batch_execute(&moves).await.unwrap();
             }
             Store::Sqlite(_) => {

@@ -1,1 +1,0 @@
--- An index alone: 0007_unknown_deliveries.keys_unknown_deliveries.sql, because the table is in use.

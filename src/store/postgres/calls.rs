@@ -1,0 +1,183 @@
+//! Calls of functions: in batches for requests, and one after the other for upkeep.
+
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Error, Row};
+
+use super::batcher::BatchStatement;
+use super::client::PgClient;
+use super::connect::{PgConnection, PgPool};
+use super::failure::PgFailure;
+use super::functions::Function;
+use super::rows::done;
+use crate::domain::ids::RecordId;
+use crate::domain::response::CorruptRow;
+use crate::store::batch::ByteSize;
+use crate::store::columns::Columns;
+use crate::store::row::RowReader;
+use crate::store::statement::Statement;
+
+/// The most rows that one transaction of upkeep locks: few enough that requests for the same keys do not wait noticeably.
+const ROWS_MAX: usize = 128;
+
+/// The size of a row beyond the data that clients send.
+pub(super) const OVERHEAD_BYTES: usize = 256;
+
+/// An answer to a call.
+pub(super) trait CallAnswer: Send + Sized + 'static {
+    /// Reads the answer; `None` where the function has changed nothing.
+    fn read(row: Option<&Row>) -> Result<Self, CorruptRow>;
+}
+
+/// Whether the function has changed something.
+impl CallAnswer for bool {
+    fn read(row: Option<&Row>) -> Result<Self, CorruptRow> {
+        Ok(row.is_some())
+    }
+}
+
+/// A write of a request's, which can go to the database together with others of its kind.
+pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
+    /// The answer to one call.
+    type Answer: CallAnswer;
+
+    /// The function for one record.
+    const FUNCTION: &'static Function;
+
+    /// The function for many records, which takes arrays of the same columns. It answers with the ids of those that it has
+    /// changed. Without one, several calls share a transaction.
+    const FUNCTION_OF_MANY: Option<&'static Function> = None;
+
+    /// See [`BatchStatement::goes_alone`].
+    fn goes_alone(&self) -> bool {
+        false
+    }
+
+    /// The record.
+    fn id(&self) -> RecordId;
+
+    /// The parameters.
+    fn columns(&self) -> Columns<'_>;
+
+    /// The bytes that clients and services have sent of it.
+    fn sent_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl<C: BatchedCall> ByteSize for C {
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + self.sent_bytes()
+    }
+}
+
+impl<C: BatchedCall> BatchStatement for C {
+    type Answer = Result<C::Answer, CorruptRow>;
+
+    // Answers have ids and no more, so of two calls for one record both would look done.
+    const DISTINCT: bool = true;
+
+    fn id(&self) -> RecordId {
+        BatchedCall::id(self)
+    }
+
+    fn goes_alone(&self) -> bool {
+        BatchedCall::goes_alone(self)
+    }
+
+    async fn run(client: &PgClient, calls: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
+        let columns: Vec<Columns<'_>> = calls.iter().map(|call| call.columns()).collect();
+        let answer = |rows: &[Row]| done(rows).and_then(C::Answer::read);
+        if let [alone] = &columns[..] {
+            return Ok(vec![answer(&client.call(C::FUNCTION, alone).await?)]);
+        }
+        let Some(function) = C::FUNCTION_OF_MANY else {
+            let answers = client.call_in_transaction(C::FUNCTION, &columns).await?;
+            return Ok(answers.iter().map(|rows| answer(rows)).collect());
+        };
+        let rows = client.call_with_arrays(function, &columns).await?;
+        let mut changed = HashMap::new();
+        for row in &rows {
+            changed.insert(row.try_get::<_, &[u8]>("id")?, row);
+        }
+        let answer = |call: &&Self| C::Answer::read(changed.get(call.id().as_bytes().as_slice()).copied());
+        Ok(calls.iter().map(answer).collect())
+    }
+}
+
+/// Calls a function once. Returns its row where it has changed something.
+pub(super) async fn call(
+    pool: &PgPool,
+    deadline: Instant,
+    function: &Function,
+    columns: Columns<'_>,
+) -> Result<Option<Row>, PgFailure> {
+    let held = PgConnection::get(pool, deadline).await?;
+    let mut rows = held.finish(deadline, async |client| client.call(function, &columns).await).await?;
+    Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
+}
+
+/// Runs a statement.
+pub(super) async fn run(
+    pool: &PgPool,
+    deadline: Instant,
+    statement: &Statement,
+    columns: Columns<'_>,
+) -> Result<Vec<Row>, PgFailure> {
+    let held = PgConnection::get(pool, deadline).await?;
+    held.finish(deadline, async |client| client.run(statement, &columns).await).await
+}
+
+/// Calls a function for each of many rows. Returns the rows of those calls that have changed something, in their order; a row
+/// that another transaction has locked is left to it.
+pub(super) async fn call_each(
+    pool: &PgPool,
+    deadline: Instant,
+    function: &Function,
+    rows: &[Columns<'_>],
+) -> Result<Vec<Option<Row>>, PgFailure> {
+    let mut answers = Vec::new();
+    for part in rows.chunks(ROWS_MAX) {
+        // One commit for all; but several nodes would have to agree on it.
+        if part.len() > 1 && !pool.is_distributed() {
+            let held = PgConnection::get(pool, deadline).await?;
+            let together = held.finish(deadline, async |client| client.call_in_transaction(function, part).await).await;
+            match together {
+                Ok(rows) => {
+                    for rows in rows {
+                        answers.push(changed(rows)?);
+                    }
+                    continue;
+                }
+                // One of the rows: the others go without it.
+                Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let held = PgConnection::get(pool, deadline).await?;
+        let alone = async |client: &PgClient| {
+            let calls = part.iter().map(|columns| client.call(function, columns));
+            let rows = join_all(calls).await.into_iter().map(|rows| match rows {
+                Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
+                rows => rows,
+            });
+            rows.collect::<Result<Vec<_>, _>>()
+        };
+        for rows in held.finish(deadline, alone).await? {
+            answers.push(changed(rows)?);
+        }
+    }
+    Ok(answers)
+}
+
+fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
+    Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
+}
+
+/// Reads the id of a row.
+pub(super) fn id(row: &Row) -> Result<RecordId, CorruptRow> {
+    row.read("id")
+}

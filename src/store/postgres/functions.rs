@@ -1,0 +1,153 @@
+//! The functions in the database that this program calls, each in a file of its own.
+//!
+//! Their plans are made once for each session of the server rather than once for each statement, and they read the clock once,
+//! before the statements that need it: a cluster sends a statement to one node only if it names one id and nothing that each
+//! node would compute by itself. A function's name ends with the hash of its text. So several versions of this program can
+//! serve from one store, each with functions of its own, and a function never changes under a program that calls it.
+//!
+//! They run with the rights of whoever calls them, so everybody may execute them.
+
+use std::sync::{LazyLock, OnceLock};
+
+use data_encoding::HEXLOWER;
+use sha2::{Digest, Sha256};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error};
+
+use crate::store::column_lists::expand;
+use crate::store::columns::Columns;
+use crate::store::migrate::Migration;
+
+const FUNCTIONS_THERE: &str = include_str!("sql/functions_there.sql");
+
+/// A function in the database.
+pub(super) struct Function {
+    /// The name without the hash, which is also the file's.
+    name: &'static str,
+    text: &'static str,
+    /// The name in the database.
+    installed: LazyLock<String>,
+    call: OnceLock<String>,
+    /// Whether it is called by a prepared statement where the connection allows that, see `client`. No two of these take the
+    /// same parameters.
+    pub is_prepared: bool,
+}
+
+/// The functions of a list, and the list.
+macro_rules! functions {
+    ($($(#[$prepared:ident])? $function:ident = $name:literal;)*) => {
+        $(pub(super) static $function: Function = Function {
+            name: $name,
+            text: include_str!(concat!("functions/", $name, ".sql")),
+            installed: LazyLock::new(|| installed_name($name, include_str!(concat!("functions/", $name, ".sql")))),
+            call: OnceLock::new(),
+            is_prepared: functions!(@ $($prepared)?),
+        };)*
+
+        static ALL: &[&Function] = &[$(&$function),*];
+    };
+    (@ prepared) => { true };
+    (@) => { false };
+}
+
+functions! {
+    APPLY_DEFERRED_REPORT = "apply_deferred_report";
+    APPLY_PROBE_FINDING = "apply_probe_finding";
+    CLAIM_PROBE = "claim_probe";
+    COUNT_LIVE_KEYS = "count_live_keys";
+    DECIDE = "decide";
+    DISCOUNT_ATTEMPT = "discount_attempt";
+    END_DELIVERY = "end_delivery";
+    ENQUEUE = "enqueue";
+    EXTEND_DEADLINE = "extend_deadline";
+    GIVE_UP = "give_up";
+    MARK_CRASHED = "mark_crashed";
+    PURGE = "purge";
+    REAP = "reap";
+    RENEW_LEASE = "renew_lease";
+    REPORT_NOT_EXECUTED = "report_not_executed";
+    REPORT_RECOVERY_POINT = "report_recovery_point";
+    #[prepared]
+    RESERVE = "reserve";
+    #[prepared]
+    RESERVE_ALL = "reserve_all";
+    RESTORE = "restore";
+    SET_HOLDER = "set_holder";
+    #[prepared]
+    SETTLE = "settle";
+    #[prepared]
+    SETTLE_ALL = "settle_all";
+    START_DELIVERY = "start_delivery";
+    TAKE_OVER = "take_over";
+}
+
+fn installed_name(name: &str, text: &str) -> String {
+    format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expand(text, '_')))[..8])
+}
+
+impl Function {
+    /// The call with these columns as parameters; it is always called with the same ones. Where the function answers with one
+    /// row, that has `done`.
+    pub fn call(&self, columns: &Columns<'_>) -> &str {
+        self.call.get_or_init(|| self.call_named(columns.iter().map(|(name, _)| *name)))
+    }
+
+    /// The call with parameters of these names.
+    pub fn call_named<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> String {
+        let parameters: Vec<String> =
+            names.into_iter().zip(1..).map(|(name, number)| format!("_{name} => ${number}")).collect();
+        // A function that is scanned as a table costs more than one that is computed.
+        let from = if self.text.contains(") returns boolean") { "" } else { "* from " };
+        let (name, parameters) = (&*self.installed, parameters.join(", "));
+        format!("-- {}\nselect {from}oncegate.{name}({parameters}) as done", self.name)
+    }
+
+    /// The statement that makes the function. Several may run at once.
+    fn create(&self) -> String {
+        let from = format!("create function oncegate.{}(", self.name);
+        let to = format!("create or replace function oncegate.{}(", *self.installed);
+        format!("{};\n", expand(self.text, '_').trim_end().replacen(&from, &to, 1))
+    }
+}
+
+/// The functions that a database lacks.
+pub(super) async fn missing(client: &Client) -> Result<Vec<&'static Function>, Error> {
+    let names: Vec<&str> = ALL.iter().map(|function| function.installed.as_str()).collect();
+    let rows = client.query_typed(FUNCTIONS_THERE, &[(/* names */ &names, Type::TEXT_ARRAY)]).await?;
+    let there = rows.iter().map(|row| row.try_get::<_, String>("name")).collect::<Result<Vec<_>, _>>()?;
+    Ok(ALL.iter().copied().filter(|function| !there.contains(&function.installed)).collect())
+}
+
+/// The statements that make these functions.
+pub(super) fn statements(functions: &[&Function]) -> String {
+    functions.iter().map(|function| function.create()).collect()
+}
+
+/// The script that makes these functions; `None` where there are none.
+pub(super) fn script(functions: &[&Function]) -> Option<Migration> {
+    let sql = format!("begin;\n\n{}\ncommit;\n", statements(functions));
+    (!functions.is_empty()).then(|| Migration { name: NAME.to_owned(), sql })
+}
+
+/// The name of all functions together, among those of migrations.
+pub(super) const NAME: &str = "functions";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_made_and_called_by_the_hash_of_its_text() {
+        for function in ALL {
+            let name = installed_name(function.name, function.text);
+            let create = function.create();
+            assert!(create.contains(&format!("create or replace function oncegate.{name}(")), "{create}");
+            assert_eq!(*function.installed, name);
+        }
+    }
+
+    #[test]
+    fn another_text_has_another_name() {
+        assert_ne!(installed_name("f", "a"), installed_name("f", "b"));
+    }
+}

@@ -1,0 +1,30 @@
+-- reap: deletes those of the records that are past their TTL; of those that are remembered it drops the response only. Many
+-- ids at once: as many records must go as come.
+create function oncegate.reap(
+  _id bytea[], _as_of bigint, _settled_since bigint, out done boolean, out deleted bigint, out responses_dropped bigint
+)
+language plpgsql
+set enable_seqscan = off
+set jit = off
+as $function$
+declare
+  -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
+  passed constant bigint :=
+    least(oncegate.begin_write('20ms'), _as_of);
+  settled_since constant bigint := _settled_since;
+begin
+  -- Requests that were not deleted when their keys were completed go first: one whose key is gone is never looked for.
+  delete from oncegate.outbox as o
+   using oncegate.keys as k
+   where k.id = any (_id) and o.id = k.id and k.expires_at <= passed and k.settled_at >= settled_since;
+  delete from oncegate.keys as k
+   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= settled_since and k.remember_ms is null;
+  get diagnostics deleted = row_count;
+  update oncegate.keys as k
+     set state = 'expired', expires_at = k.expires_at + k.remember_ms, remember_ms = null,
+         status = null, fields = null, body = null
+   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= settled_since and k.remember_ms is not null;
+  get diagnostics responses_dropped = row_count;
+  done := true;
+end
+$function$

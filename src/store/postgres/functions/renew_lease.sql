@@ -1,0 +1,28 @@
+-- renew_lease: takes or renews an instance's lease, stores which purges it has seen, and returns the time, the purge count, and
+-- the time until which the ends of TTLs are held.
+create function oncegate.renew_lease(
+  _id bigint, _service text, _expiry_ms bigint, _purges_seen bigint, _hold_ttls_until bigint,
+  out done boolean, out now bigint, out purges bigint, out ttls_held_until bigint
+)
+language plpgsql
+as $function$
+#variable_conflict use_column
+begin
+  now := oncegate.begin_write();
+  if _hold_ttls_until is not null then
+    -- Another counter beside `purges`: only instances that have seen the clock jump write it.
+    insert into oncegate.counters as c (name, value) values ('ttls_held_until', _hold_ttls_until)
+        on conflict (name) do update set value = greatest(c.value, excluded.value);
+  end if;
+  purges := coalesce((select c.value from oncegate.counters as c where c.name = 'purges'), 0);
+  ttls_held_until := coalesce((select c.value from oncegate.counters as c where c.name = 'ttls_held_until'), 0);
+  insert into oncegate.instances as i (id, started_at, renewed_at, lease_until, service, purges_seen)
+  -- An instance that has just started has cached nothing.
+  values (_id, now, now, now + _expiry_ms, _service, coalesce(_purges_seen, purges))
+      on conflict (id) do update
+     set renewed_at = excluded.renewed_at, lease_until = excluded.lease_until, service = excluded.service,
+         -- A first renewal that runs after later ones says nothing about what was cached since.
+         purges_seen = coalesce(_purges_seen, i.purges_seen);
+  done := true;
+end
+$function$

@@ -1,0 +1,35 @@
+-- report_not_executed: a service reports that an attempt was not executed. While the attempt is in flight the report is only
+-- stored: see apply_deferred_report. `state` is the key's state before.
+create function oncegate.report_not_executed(
+  _id bytea, _token bytea, _service text, _ttl_ms bigint, out done boolean, out state text
+)
+language plpgsql
+as $function$
+#variable_conflict use_column
+declare
+  moment constant bigint := oncegate.begin_write('20ms');
+  after text;
+begin
+  select k.state into state from oncegate.keys as k where k.id = _id and k.token = _token and k.service = _service;
+  done := found;
+  if state = 'in_flight' then
+    insert into oncegate.deferred_reports as d (id, token, ttl_ms) values (_id, _token, _ttl_ms)
+        on conflict (id) do update set token = excluded.token, ttl_ms = excluded.ttl_ms;
+  elsif state in ('dead', 'unknown') then
+    update oncegate.keys as k
+       -- Only a deliverer tries an accepted key again.
+       set state = case when k.accepted_at is null then 'retryable' else 'queued' end, settled_at = moment,
+           expires_at = case when k.accepted_at is null then moment + _ttl_ms end,
+           due_at = case when k.accepted_at is not null then moment end
+     where k.id = _id and k.token = _token and k.service = _service and k.state in ('dead', 'unknown')
+    returning k.state into after;
+    if found then
+      insert into oncegate.audit (at, service, actor, action, id, before, after)
+      values (moment, _service, 'service', 'not_executed', _id, state, after);
+    else
+      select k.state into state from oncegate.keys as k where k.id = _id and k.token = _token;
+      done := found;
+    end if;
+  end if;
+end
+$function$

@@ -1,0 +1,249 @@
+//! The writes of requests, see [`BatchedCall`].
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use tokio_postgres::Row;
+
+use super::calls::{BatchedCall, CallAnswer};
+use super::functions::{self, Function};
+use crate::domain::attempt::{ReserveRequest, Settlement};
+use crate::domain::delivery::EnqueueRequest;
+use crate::domain::ids::RecordId;
+use crate::domain::record::Record;
+use crate::domain::recovery::RecoveryPoint;
+use crate::domain::response::CorruptRow;
+use crate::domain::state::KeyState;
+use crate::store::columns::{self, Columns, columns};
+use crate::store::row::{RowReader, body_bytes, millis};
+use crate::store::{ExpectedRecord, ExtendDeadlineParams};
+
+fn path_bytes(request: &ReserveRequest) -> usize {
+    request.path.as_ref().map_or(0, Bytes::len)
+}
+
+/// Reserves a key that has no record. The answer is whether it was reserved.
+pub(super) struct ReserveCall(pub Arc<ReserveRequest>);
+
+impl BatchedCall for ReserveCall {
+    type Answer = bool;
+
+    const FUNCTION: &'static Function = &functions::RESERVE;
+    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::RESERVE_ALL);
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        let mut columns = columns::reservation(&self.0);
+        columns.extend(columns! { time_limit_ms: millis(self.0.time_limit) });
+        columns
+    }
+
+    fn sent_bytes(&self) -> usize {
+        self.0.key.as_bytes().len() + path_bytes(&self.0)
+    }
+}
+
+/// Starts the next attempt of a record that is still as it was seen. The answer is the attempt's number and the
+/// recovery point of earlier attempts, if it was started.
+pub(super) struct TakeOverCall(pub Arc<ReserveRequest>, pub ExpectedRecord);
+
+/// The number of an attempt that was started, and the recovery point of earlier ones.
+type TakenOver = Option<(u32, Option<RecoveryPoint>)>;
+
+impl CallAnswer for TakenOver {
+    fn read(row: Option<&Row>) -> Result<Self, CorruptRow> {
+        row.map(|row| Ok((row.read("attempt")?, row.read("recovery_point")?))).transpose()
+    }
+}
+
+impl BatchedCall for TakeOverCall {
+    type Answer = TakenOver;
+
+    const FUNCTION: &'static Function = &functions::TAKE_OVER;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        let mut columns = columns::next_attempt(&self.0);
+        columns.extend(columns! { time_limit_ms: millis(self.0.time_limit) });
+        columns.extend(columns::seen(Some(&self.1)));
+        columns
+    }
+
+    fn sent_bytes(&self) -> usize {
+        path_bytes(&self.0)
+    }
+}
+
+/// Ends an attempt. The answer is when the record lapses, or `None` where nothing was changed.
+pub(super) struct SettleCall {
+    pub settlement: Arc<Settlement>,
+    /// Whether another transaction had locked the row at the last try.
+    pub held: bool,
+}
+
+/// When the record lapses: the outer option is whether it was written, the inner one whether it has a TTL.
+type Settled = Option<Option<SystemTime>>;
+
+impl CallAnswer for Settled {
+    fn read(row: Option<&Row>) -> Result<Self, CorruptRow> {
+        row.map(|row| row.read("expires_at")).transpose()
+    }
+}
+
+impl BatchedCall for SettleCall {
+    type Answer = Settled;
+
+    const FUNCTION: &'static Function = &functions::SETTLE;
+    const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::SETTLE_ALL);
+
+    fn goes_alone(&self) -> bool {
+        self.held
+    }
+
+    fn id(&self) -> RecordId {
+        self.settlement.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        let mut columns = columns! { id: &self.settlement.id, token: &self.settlement.token };
+        columns.extend(columns::outcome(&self.settlement.outcome));
+        columns.extend(columns! { due_ms: self.settlement.retry_in.map(millis) });
+        columns
+    }
+
+    fn sent_bytes(&self) -> usize {
+        body_bytes(&self.settlement.outcome)
+    }
+}
+
+/// Writes the whole row of an ended attempt anew. Answers like [`SettleCall`]; `None` where another attempt has the row.
+///
+/// Only for settlements with a [`lease_to_restore`](Settlement::lease_to_restore).
+pub(super) struct RestoreCall(pub Arc<Settlement>);
+
+impl BatchedCall for RestoreCall {
+    type Answer = Settled;
+
+    const FUNCTION: &'static Function = &functions::RESTORE;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        let lost = self.0.lease_to_restore().expect("only settlements with a lease are restored");
+        columns::restored(lost, &self.0)
+    }
+
+    fn sent_bytes(&self) -> usize {
+        let names = self.0.lease_to_restore().map_or(0, |lost| lost.reserve_request.key.as_bytes().len());
+        names + body_bytes(&self.0.outcome)
+    }
+}
+
+/// Moves the deadline of an attempt in flight. The answer is whether it is in flight.
+pub(super) struct ExtendCall(pub Arc<ExtendDeadlineParams>);
+
+impl BatchedCall for ExtendCall {
+    type Answer = bool;
+
+    const FUNCTION: &'static Function = &functions::EXTEND_DEADLINE;
+
+    fn id(&self) -> RecordId {
+        self.0.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        columns! { id: &self.0.id, token: &self.0.token, time_limit_ms: millis(self.0.time_limit) }
+    }
+}
+
+/// Accepts a key for delivery, with its request: one that has no record, or one whose record is still as it was seen. The answer
+/// is whether it was accepted.
+pub(super) struct EnqueueCall(pub Arc<EnqueueRequest>, pub Option<ExpectedRecord>);
+
+impl BatchedCall for EnqueueCall {
+    type Answer = bool;
+
+    const FUNCTION: &'static Function = &functions::ENQUEUE;
+
+    fn id(&self) -> RecordId {
+        self.0.reserve_request.id
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        let EnqueueRequest { reserve_request, sealed } = &*self.0;
+        let mut columns = columns::reservation(reserve_request);
+        columns.extend(columns! { secret: &*sealed.secret, sealed: &sealed.bytes });
+        columns.extend(columns::seen(self.1.as_ref()));
+        columns
+    }
+
+    fn sent_bytes(&self) -> usize {
+        let EnqueueRequest { reserve_request, sealed } = &*self.0;
+        reserve_request.key.as_bytes().len() + path_bytes(reserve_request) + sealed.bytes.len()
+    }
+}
+
+/// Whether a row may be taken over: the condition of `take_over.sql`.
+pub(super) fn may_be_taken(record: &Record, from: ExpectedRecord) -> bool {
+    let by_state = match record.state {
+        KeyState::Completed(_) | KeyState::Expired => from.past_ttl_at.is_some(),
+        KeyState::Dead | KeyState::InFlight | KeyState::Queued => false,
+        KeyState::Retryable | KeyState::Unknown => true,
+    };
+    // A record that was settled after it was seen has another TTL.
+    let is_settled_before = |at: SystemTime| {
+        record.reading.is_some_and(|reading| reading.at.checked_sub(reading.settled_for).is_some_and(|then| then <= at))
+    };
+    by_state
+        && record.token == from.token
+        && record.state.kind() == from.state
+        && from.past_ttl_at.is_none_or(|at| record.past_ttl && is_settled_before(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{HeaderMap, StatusCode};
+
+    use super::super::calls::OVERHEAD_BYTES;
+    use super::*;
+    use crate::domain::attempt::AttemptLease;
+    use crate::domain::attempt::tests::reserve_request;
+    use crate::domain::response::StoredResponse;
+    use crate::domain::sealed::SealedBytes;
+    use crate::domain::state::StateKind;
+    use crate::store::batch::ByteSize;
+
+    #[test]
+    fn the_size_of_a_call_counts_what_clients_and_services_send() {
+        let reserve_request = Arc::new(ReserveRequest { path: Some("/payments".into()), ..reserve_request() });
+        let settlement = |body: &'static str| {
+            let reserve_request = Arc::clone(&reserve_request);
+            let lease =
+                AttemptLease { reserve_request, attempt: 1, taken_from: None, recovery_point: None, delivery: None };
+            let (headers, trailers) = (HeaderMap::new(), HeaderMap::new());
+            let body = Some(Bytes::from(body));
+            Arc::new(lease.complete(StoredResponse { status: StatusCode::OK, headers, body, trailers }, Duration::ZERO))
+        };
+        let state = StateKind::Retryable;
+        let expected = ExpectedRecord { token: reserve_request.token, state, past_ttl_at: None };
+        let sealed = SealedBytes { secret: "2026".into(), bytes: Bytes::from("12345") };
+        let order = EnqueueRequest { reserve_request: (*reserve_request).clone(), sealed };
+        // The key is one byte long, the path nine, the body three, the sealed request five.
+        assert_eq!(ReserveCall(Arc::clone(&reserve_request)).bytes(), OVERHEAD_BYTES + 1 + 9);
+        assert_eq!(TakeOverCall(Arc::clone(&reserve_request), expected).bytes(), OVERHEAD_BYTES + 9);
+        assert_eq!(SettleCall { settlement: settlement("abc"), held: false }.bytes(), OVERHEAD_BYTES + 3);
+        assert_eq!(RestoreCall(settlement("abc")).bytes(), OVERHEAD_BYTES + 1 + 3);
+        assert_eq!(EnqueueCall(Arc::new(order), None).bytes(), OVERHEAD_BYTES + 1 + 9 + 5);
+    }
+}

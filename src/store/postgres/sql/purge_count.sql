@@ -1,2 +1,0 @@
--- purge_count: how often keys were purged.
-select value from oncegate.counters where name = 'purges'

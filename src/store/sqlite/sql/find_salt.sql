@@ -1,2 +1,0 @@
--- find_salt: a service's salt.
-select value from salts where service = :service
