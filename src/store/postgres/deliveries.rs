@@ -1,5 +1,6 @@
 //! Asynchronous deliveries: the ones that are due become attempts.
 
+use std::iter::repeat;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -65,17 +66,22 @@ pub(super) async fn pick_up(
         match row.read::<Option<String>>("note")? {
             Some(note) => picked.given_up.push(GivenUpKey { id: due.id, route: (*due.policy.route).into(), note }),
             // A row that cannot be read is not sent, and its attempt is released as an orphan; the others are delivered.
-            None => match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
-                Ok(job) => picked.jobs.push(job),
-                Err(corrupt) => tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered"),
-            },
+            None => {
+                let Some(token) = token else { continue };
+                match read_job(&row, (due.id, token, due.seen_token), request, due.policy) {
+                    Ok(job) => picked.jobs.push(job),
+                    Err(corrupt) => {
+                        tracing::error!(%corrupt, "an accepted key's row cannot be read; it is not delivered");
+                    }
+                }
+            }
         }
     }
     Ok(picked)
 }
 
-/// A delivery, the token of its attempt, and the row of the attempt where it has begun, or of the key that was given up.
-type Started<'a> = (SelectedDelivery<'a>, Token, Result<Option<Row>, CorruptRow>);
+/// A delivery, the token that its attempt may use, and the row of the attempt where it has begun, or of the key that was given up.
+type Started<'a> = (SelectedDelivery<'a>, Option<Token>, Result<Option<Row>, CorruptRow>);
 
 /// Selects deliveries and starts them, in one transaction.
 async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Result<Vec<Started<'a>>, Error> {
@@ -92,7 +98,9 @@ async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Re
 
 async fn start<'a>(client: &PgClient, request: &'a PickUpRequest, end: &str) -> Result<Vec<Started<'a>>, Error> {
     let due = select(client, request, end).await?;
-    let calls = due.into_iter().zip(&request.tokens).map(|(due, token)| async move {
+    // Where there is no token left, a key can still be given up.
+    let tokens = request.tokens.iter().map(Some).chain(repeat(None));
+    let calls = due.into_iter().zip(tokens).map(|(due, token)| async move {
         let policy = due.policy;
         let columns = columns! {
             id: &due.id,
@@ -108,13 +116,13 @@ async fn start<'a>(client: &PgClient, request: &'a PickUpRequest, end: &str) -> 
         };
         let mut rows = client.call(&functions::START_DELIVERY, &columns).await?;
         let row = done(&rows).map(|row| row.is_some());
-        Ok((due, *token, row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
+        Ok((due, token.copied(), row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
     });
     join_all(calls).await.into_iter().collect()
 }
 
-/// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more than there
-/// are tokens.
+/// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more than the
+/// request asks for.
 async fn select<'a>(
     client: &PgClient,
     request: &'a PickUpRequest,
@@ -169,7 +177,7 @@ async fn select<'a>(
         }
         None => false,
     });
-    due.truncate(request.tokens.len());
+    due.truncate(request.rows_max());
     Ok(due)
 }
 

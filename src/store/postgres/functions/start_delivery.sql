@@ -1,5 +1,5 @@
 -- start_delivery: starts the next attempt of an accepted key that is still as it was seen, or marks it dead where its policy
--- gives it up. `note` says why then.
+-- gives it up; `note` says why then. Without a token no attempt begins.
 create function oncegate.start_delivery(
   _id bytea, _seen_token bytea, _seen_state text, _token bytea, _instance bigint, _time_limit_ms bigint,
   _max_attempts integer, _give_up_after_ms bigint, _quiet_after_ms bigint, _as_of bigint,
@@ -37,6 +37,10 @@ begin
       insert into oncegate.audit (at, service, actor, action, id, before, after, note)
       values (moment, seen.service, 'delivery', 'give_up', _id, _seen_state, 'dead', note);
     end if;
+    return;
+  end if;
+  if _token is null then
+    done := false;
     return;
   end if;
   update oncegate.keys as k
