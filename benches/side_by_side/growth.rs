@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use crate::postgres::Database;
 use crate::process::Process;
 use crate::programs::start_oncegate;
 use crate::report::BenchmarkReport;
 use crate::report::Column;
 use crate::report::Target::AtLeast;
 use crate::testbed::{Testbed, create_database};
+use store_contract::postgres::Database;
 
 const CONNECTIONS: usize = 256;
 const EMPTY: &str = "first attempts, empty table";

@@ -19,9 +19,6 @@ mod outbox;
 mod output;
 mod peers;
 mod pgbench;
-#[path = "../../tests/it/harness/postgres.rs"]
-#[allow(dead_code)]
-mod postgres;
 mod process;
 mod programs;
 mod report;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::postgres::{self, Database};
 use crate::process::find;
+use store_contract::postgres::{self, Database};
 
 /// pgbench with the pair of statements.
 pub struct PgbenchPair {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::load::{self, Round};
 use crate::options::Options;
 use crate::pgbench::PgbenchPair;
-use crate::postgres::{Cluster, Database, settings};
 use crate::process::{Endpoint, Process};
 use crate::programs::{start_haproxy, start_nginx, start_oncegate};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::{machine, service};
+use store_contract::postgres::{Cluster, Database, settings};
 
 /// The running programs, with the memory of each before any load.
 pub struct Testbed {

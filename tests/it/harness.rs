@@ -1,14 +1,13 @@
 //! The parts of every test: a store of its own, a service that counts, the proxy between them, and a client.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
 
 pub use client::{Client, Exchange, Request, Response};
 pub use proxy::{Proxy, Setup};
 pub use store::Store;
+pub use store_contract::programs::{find_program, skip};
+pub use store_contract::waiting::{TEST_TIMEOUT, eventually};
+pub use store_contract::{pgbouncer, postgres, store_fixture};
 pub use upstream::{Answer, Hold, Upstream};
 
 pub mod browser;
@@ -28,33 +27,15 @@ pub mod issuer;
 pub mod operator;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]
 pub mod patroni;
-pub mod pgbouncer;
-pub mod postgres;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
 pub mod relay;
 pub mod store;
-pub mod store_fixture;
 pub mod syscall_fault;
 pub mod tls;
 pub mod upstream;
 pub mod wire;
-
-/// The first of these programs that is installed, also one for administrators alone.
-pub fn find_program(names: &[&str]) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<_> = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).collect();
-    let programs = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    programs.into_iter().find(|program| program.is_file())
-}
-
-/// Prints why a test is skipped. Panics where `ONCEGATE_NO_SKIPS` is set: in the check of a release, what is not installed fails. Test
-/// vectors that are no part of the repository may be absent there too.
-pub fn skip(reason: impl std::fmt::Display) {
-    assert!(std::env::var_os("ONCEGATE_NO_SKIPS").is_none(), "this test must not be skipped: {reason}");
-    eprintln!("SKIPPED: {reason}");
-}
 
 /// A store, a service, and the proxy in front of it.
 pub struct World {
@@ -121,21 +102,6 @@ impl World {
     /// The request that most tests send.
     pub fn pay(&self, key: &str) -> Request {
         self.post("/pay").key(key).json(r#"{"amount":10,"currency":"EUR"}"#)
-    }
-}
-
-/// Far longer than any working step takes: a test that waits this long has failed.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Repeats a check until it returns a value; panics after the deadline.
-pub async fn eventually<T>(deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(seen) = look().await {
-            return seen;
-        }
-        assert!(begun.elapsed() < deadline, "the condition was not met within {deadline:?}");
-        sleep(Duration::from_millis(25)).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The store that all processes share, and each process's way to it.
 //!
 //! The store is Oncegate's own SQL on a database in memory (`store::open_inline`), which passes the contract suite of all
-//! stores in `tests/it/store_contract`. As with PostgreSQL, several instances use it at once, a call that its caller has given
+//! stores in `crates/store-contract`. As with PostgreSQL, several instances use it at once, a call that its caller has given
 //! up may still be executed, and a failover may lose the latest commits.
 
 use std::pin::Pin;

@@ -11,10 +11,9 @@ use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::admin::{IdRange, KeyFilter};
 use oncegate::store::{ExpectedRecord, ListKeysParams, TakeOverParams};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, any_time, completion, new_enqueue_request, new_reserve_request, next_attempt_request, response,
-    settlement, token, unwrap_lease, unwrap_taken,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, any_time, completion, new_enqueue_request, new_reserve_request, next_attempt_request,
+    response, settlement, token, unwrap_lease, unwrap_taken,
 };
 
 pub async fn one_of_many_simultaneous_takeovers_gets_the_key(world: StoreFixture) {

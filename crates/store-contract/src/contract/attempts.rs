@@ -11,10 +11,9 @@ use oncegate::domain::response::StoredResponse;
 use oncegate::domain::state::KeyState;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, response,
-    settlement, unwrap_lease,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, new_reserve_request_in, next_attempt_request,
+    response, settlement, unwrap_lease,
 };
 
 pub async fn a_key_without_a_record_is_reserved_for_its_first_attempt(world: StoreFixture) {

@@ -12,9 +12,9 @@ use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{ExpectedRecord, FindReservationParams};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, token, unwrap_lease,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement, token,
+    unwrap_lease,
 };
 
 fn report(reserve_request: &ReserveRequest, what: ReportKind) -> ServiceReport {
@@ -154,8 +154,7 @@ pub async fn a_running_attempt_reported_as_not_executed_is_released_at_its_end(m
     assert_eq!(state(&world, &running).await, "in_flight");
     // No other attempt begins at the same time.
     let from = ExpectedRecord::from(&world.find(&running).await);
-    let record =
-        crate::harness::store_fixture::unwrap_taken(world.take_over(next_attempt_request(&running), from).await);
+    let record = crate::store_fixture::unwrap_taken(world.take_over(next_attempt_request(&running), from).await);
     assert_eq!(record.token, running.token);
     for reserve_request in [&running, &other] {
         world.settle(settlement(reserve_request, UNKNOWN)).await;

@@ -10,11 +10,11 @@ use oncegate::domain::state::KeyState;
 use oncegate::domain::unknown_cause::UnknownCause;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement,
+    unwrap_lease,
 };
-use crate::harness::{TEST_TIMEOUT, eventually};
+use crate::waiting::{TEST_TIMEOUT, eventually};
 
 const LOSE_IT: &str = "delete from keys";
 

@@ -27,8 +27,8 @@ use oncegate::store::{
 };
 use tempfile::TempDir;
 
-use super::pgbouncer;
-use super::postgres::{self, Database};
+use crate::pgbouncer;
+use crate::postgres::{self, Database};
 
 /// The default instance of the requests. It never takes a lease.
 pub fn own_instance() -> InstanceId {

@@ -23,9 +23,8 @@ use oncegate::store::{
 };
 
 use super::losses::{copy_keys, fall_back};
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, any_time, completion, new_enqueue_request, new_pick_up_request,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, all_records, any_time, completion, new_enqueue_request, new_pick_up_request,
     new_reserve_request, next_attempt_request, own_instance, response, settlement, token, unwrap_taken,
 };
 
@@ -521,7 +520,7 @@ pub async fn a_released_delivery_is_free_for_the_next_request(world: StoreFixtur
     let record = world.find(&reserve_request).await;
     assert_eq!((record.state.name(), record.accepted_at), ("retryable", None));
     assert_eq!(ids(&world.pick_up(pick(terms(), 5)).await), []);
-    let next = crate::harness::store_fixture::unwrap_lease(
+    let next = crate::store_fixture::unwrap_lease(
         world.take_over(next_attempt_request(&reserve_request), ExpectedRecord::from(&record)).await,
     );
     assert_eq!((next.attempt, next.recovery_point), (2, None), "all of it is executed again");

@@ -6,7 +6,7 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::key_holder::KeyHolder;
 use oncegate::store::{CountLiveKeysParams, ExpectedRecord, MoveLiveKeysParams};
 
-use crate::harness::store_fixture::{
+use crate::store_fixture::{
     DAY, StoreFixture, completion, new_enqueue_request, new_reserve_request, new_reserve_request_in,
     next_attempt_request, response, settlement, unwrap_lease,
 };

@@ -9,9 +9,8 @@ use oncegate::domain::attempt::{AttemptOutcome, ReserveRequest};
 use oncegate::domain::response::StoredResponse;
 use oncegate::store::{SettleResult, StoreError};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, own_instance, renewal, response,
     settlement,
 };
 

@@ -20,9 +20,8 @@ use oncegate::store::{
     ListKeysParams, SettleResult, StoreLocation,
 };
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, renewal,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, new_reserve_request_in, next_attempt_request, renewal,
     response, settlement, unwrap_lease,
 };
 

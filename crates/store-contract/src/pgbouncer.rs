@@ -11,8 +11,9 @@ use std::process::{Child, Stdio};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-use super::postgres::{Database, as_owner, owner, restartable_port};
-use super::{TEST_TIMEOUT, eventually, find_program};
+use crate::postgres::{Database, as_owner, owner, restartable_port};
+use crate::programs::{find_program, skip};
+use crate::waiting::{TEST_TIMEOUT, eventually};
 
 /// A running PgBouncer. It ends when this value is dropped.
 pub struct Bouncer {
@@ -42,7 +43,7 @@ impl Bouncer {
     /// A separate one in front of a database's server; `None` with a message if PgBouncer is not installed.
     pub async fn before(database: &Database) -> Option<Self> {
         let Some(program) = find_program(&["pgbouncer"]) else {
-            super::skip("pgbouncer is not installed (apt-get install pgbouncer)");
+            skip("pgbouncer is not installed (apt-get install pgbouncer)");
             return None;
         };
         let home = tempfile::Builder::new().prefix("oncegate-pgbouncer-").tempdir().unwrap().keep();

@@ -6,9 +6,9 @@ use oncegate::domain::attempt::AttemptOutcome;
 use oncegate::domain::state::StateKind;
 use oncegate::store::{ExpectedRecord, SettleResult};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, completion, new_reserve_request, next_attempt_request, response, settlement, unwrap_lease,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, completion, new_reserve_request, next_attempt_request, response, settlement,
+    unwrap_lease,
 };
 
 /// The SQL that brings a settled key into a state. `None` if no key can be in that state, or SQL cannot bring it there.

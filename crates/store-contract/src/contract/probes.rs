@@ -13,10 +13,9 @@ use oncegate::domain::probe::{Probe, ProbeFinding, ProbeSchedule, ProbeVerdict, 
 use oncegate::domain::state::{KeyState, StateKind};
 use oncegate::store::{ClaimProbesParams, ExpectedRecord, ListSettledKeysParams};
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, any_time, completion, new_reserve_request, new_reserve_request_in, next_attempt_request,
-    response, settlement, unwrap_lease,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, any_time, completion, new_reserve_request, new_reserve_request_in,
+    next_attempt_request, response, settlement, unwrap_lease,
 };
 
 const ZERO: Duration = Duration::ZERO;

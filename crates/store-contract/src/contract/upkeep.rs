@@ -10,10 +10,9 @@ use oncegate::store::{
     ExtendDeadlineParams, ReapParams, RememberRouteIdentitiesParams, ReplaceSaltParams, ReservedAttempt, SweepParams,
 };
 
-use crate::harness::store_fixture::UNKNOWN;
-use crate::harness::store_fixture::{
-    DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, own_instance, renewal, response, salt,
-    settlement, token,
+use crate::store_fixture::{
+    DAY, StoreFixture, UNKNOWN, all_records, any_time, completion, new_reserve_request, own_instance, renewal,
+    response, salt, settlement, token,
 };
 
 pub async fn the_sweeper_marks_attempts_without_a_live_instance_unknown(world: StoreFixture) {
