@@ -10,6 +10,7 @@ use crate::harness::pgbouncer::Bouncer;
 use crate::harness::postgres;
 use crate::harness::store_fixture::{StoreFixture, new_reserve_request, salt, sqlite_settings, unwrap_lease};
 
+mod distribution;
 mod earlier_releases;
 mod functions;
 mod locks;
