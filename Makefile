@@ -1,7 +1,7 @@
 # What there is to do with Oncegate. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha upgrade postgres-versions bench dist release demo clean
+.PHONY: help check fmt lint doc tidy dependencies validate sbom test fuzz mutants attacks apps clients simulation soak torture seeded-bugs ha cluster upgrade postgres-versions bench dist release demo clean
 
 help: ## Lists these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -107,6 +107,10 @@ seeded-bugs: ## The tests' tests: each bug of RELIABILITY.md must be noticed, in
 ha: ## Failovers of a Patroni cluster, with and without synchronous replication: ten minutes, then a table; HA=killed-agent for one event
 	scripts/need postgresql patroni python3-etcd etcd-server haproxy
 	ONCEGATE_HA=$(HA) cargo test --locked --test ha -- --ignored --nocapture
+
+cluster: ## The contract of all stores on a Citus cluster, and its nodes killed under load: eight minutes, then a table; CLUSTER=coordinator
+	scripts/need postgresql
+	ONCEGATE_CLUSTER=$(CLUSTER) cargo test --locked --test cluster -- --ignored --nocapture
 
 FROM ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null || echo HEAD)
 upgrade: ## From another revision's program and back, both under load on one store; FROM=v0.1.0, by default the last tag, else HEAD

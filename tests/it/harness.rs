@@ -11,6 +11,8 @@ pub use store_contract::{pgbouncer, postgres, store_fixture};
 pub use upstream::{Answer, Hold, Upstream};
 
 pub mod browser;
+#[allow(dead_code, reason = "tests/cluster needs it")]
+pub mod citus;
 pub mod client;
 pub mod database_link;
 #[allow(dead_code, reason = "tests/ha and tests/faults need it")]

@@ -1,5 +1,7 @@
 //! A real PostgreSQL for the tests, with its default durability: started once for each test process, and ended with it.
 
+use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -233,12 +235,22 @@ impl Cluster {
 
     /// Starts it again on its port, and waits until the recovery is done.
     pub fn restart(&self) {
-        self.control(&["start", "-w", "-l", &self.home.join("log").to_string_lossy(), "-o", &self.options]);
+        self.control(&self.start_arguments());
+    }
+
+    fn start_arguments(&self) -> [String; 6] {
+        let log = self.home.join("log").to_string_lossy().into_owned();
+        ["start", "-w", "-l", &log, "-o", &self.options].map(str::to_owned)
     }
 
     /// Kills the first process with signal 9, which ends the others too.
     pub fn kill9(&self) {
         kill_process(self.postmaster(), Signal::KILL).unwrap();
+    }
+
+    /// Starts it again after [`Self::kill9`]. Returns whether it runs: it is refused for as long as a process of the killed one lives.
+    pub fn try_restart(&self) -> bool {
+        self.try_control(&self.start_arguments())
     }
 
     /// Promotes a standby, and waits until it is the primary.
@@ -260,7 +272,11 @@ impl Cluster {
 
     async fn create(&self, template: &str) -> Database {
         static COUNTER: AtomicU32 = AtomicU32::new(1);
-        let name = format!("test_{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        self.create_named(format!("test_{}", COUNTER.fetch_add(1, Ordering::Relaxed)), template).await
+    }
+
+    /// A new database of this name.
+    pub async fn create_named(&self, name: String, template: &str) -> Database {
         let create = format!("create database {name} template {template}");
         connect(&self.url("postgres")).await.batch_execute(&create).await.unwrap();
         Database { url: self.url(&name), name }
@@ -270,7 +286,11 @@ impl Cluster {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    fn control(&self, arguments: &[&str]) {
+    fn control(&self, arguments: &[impl AsRef<OsStr> + Debug]) {
+        assert!(self.try_control(arguments), "pg_ctl {arguments:?}");
+    }
+
+    fn try_control(&self, arguments: &[impl AsRef<OsStr>]) -> bool {
         let status = as_owner(&binaries().join("pg_ctl"), owner())
             .args(arguments)
             .arg("-D")
@@ -281,7 +301,7 @@ impl Cluster {
             .stderr(Stdio::null())
             .status()
             .unwrap();
-        assert!(status.success(), "pg_ctl {arguments:?}");
+        status.success()
     }
 }
 

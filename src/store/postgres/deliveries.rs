@@ -140,7 +140,7 @@ async fn select<'a>(
             as_of: request.as_of,
             limit: i64::try_from(policy.slots + request.busy.len()).unwrap_or(i64::MAX),
         };
-        let sql = format!("{}{end}", statement.for_postgres());
+        let sql = format!("{}\n{end}", statement.for_postgres());
         let rows = client.query_typed(&sql, &parameters(statement.parameters(&columns))).await?;
         Ok::<_, Error>((policy, rows))
     });

@@ -115,7 +115,7 @@ impl From<tokio_postgres::Error> for PgFailure {
             return Self::Unanswered(Arc::new(error));
         };
         let refusal = Arc::new(ServerError::from(server));
-        match FailureClass::from_sqlstate(server.code().code(), ends_the_session(server)) {
+        match FailureClass::new(server.code().code(), server.message(), ends_the_session(server)) {
             FailureClass::Conflict => Self::Conflict(refusal),
             FailureClass::Held => Self::Held(refusal),
             FailureClass::InDoubt => Self::Unanswered(refusal),
@@ -184,13 +184,21 @@ const SQLSTATE_CLASSES: [(&str, FailureClass); 21] = [
     ("", FailureClass::Refused),
 ];
 
+/// The beginning of Citus's message where the node of a key did not answer to the commit, which it may have done. It comes as an
+/// internal error (XX000), and is not translated.
+const NO_ANSWER_TO_COMMIT: &str = "could not commit transaction for shard ";
+
 impl FailureClass {
     /// The class of an error. `ends_the_session`: FATAL or PANIC. Then it is unknown how far the statement had come;
     /// after a PANIC while the log was being written, a commit may be found in it at the next start.
-    fn from_sqlstate(code: &str, ends_the_session: bool) -> Self {
-        if ends_the_session {
+    fn new(code: &str, message: &str, ends_the_session: bool) -> Self {
+        if ends_the_session || message.starts_with(NO_ANSWER_TO_COMMIT) {
             return Self::InDoubt;
         }
+        Self::from_sqlstate(code)
+    }
+
+    fn from_sqlstate(code: &str) -> Self {
         let class = SQLSTATE_CLASSES.iter().find(|(beginning, _)| code.starts_with(beginning));
         class.map_or(Self::Refused, |(_, class)| *class)
     }
@@ -352,9 +360,9 @@ mod tests {
             ("XX000", FailureClass::Refused),
             ("XX001", FailureClass::Refused),
         ] {
-            assert_eq!(FailureClass::from_sqlstate(code, false), class, "{code}");
+            assert_eq!(FailureClass::new(code, "a message", false), class, "{code}");
             assert_eq!(
-                FailureClass::from_sqlstate(code, true),
+                FailureClass::new(code, "a message", true),
                 FailureClass::InDoubt,
                 "{code}, with the session's end"
             );
@@ -362,11 +370,17 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_a_cluster_that_does_not_answer_to_a_commit_leaves_a_doubt() {
+        let message = "could not commit transaction for shard 102032 on at least one active node";
+        assert_eq!(FailureClass::new("XX000", message, false), FailureClass::InDoubt);
+    }
+
+    #[test]
     fn each_entry_of_the_table_can_be_reached() {
         for (at, (beginning, class)) in SQLSTATE_CLASSES.iter().enumerate() {
             let first = SQLSTATE_CLASSES.iter().position(|(other, _)| beginning.starts_with(other));
             assert_eq!(first, Some(at), "{beginning} comes after an entry that covers it");
-            assert_eq!(FailureClass::from_sqlstate(beginning, false), *class);
+            assert_eq!(FailureClass::from_sqlstate(beginning), *class);
         }
     }
 
