@@ -192,11 +192,8 @@ async fn an_attempt_reserved_before_a_reload_ends_within_the_time_that_the_store
     };
     let world = World::with(store, |setup| with(setup, "500ms")).await;
     world.upstream.answer_all(Answer::never());
-    // A pass that began before the request does not find it, and the next one does.
-    link.hold_statements("pick_up");
-    link.statement_held().await;
+    link.hold_statements("start_delivery");
     let operation_path = world.accepts("k-1").await;
-    link.hold_statements("pick_up");
     link.statement_held().await;
     let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "10m");
     reload(&world, &setup.text(), RELOADED, 1).await;
