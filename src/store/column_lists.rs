@@ -39,6 +39,7 @@ pub(super) fn expand(sql: &str, sign: char) -> String {
             ("values", form(&|name, _| format!("{sign}{name}"))),
             ("parameters", form(&|name, kind| format!("_{name} {kind}"))),
             ("arrays", form(&|name, kind| format!("_{name} {kind}[]"))),
+            ("of i", form(&|name, _| format!("_{name}[i]"))),
             ("of a", form(&|name, _| format!("a.{name}"))),
             ("assignments", form(&|name, _| format!("{name} = {sign}{name}"))),
             ("from s", form(&|name, _| format!("{name} = s.{name}"))),

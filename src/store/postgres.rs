@@ -287,7 +287,8 @@ impl Postgres {
         deadline: Instant,
     ) -> Result<ReserveResult, PgFailure> {
         for _ in 0..ROUNDS_MAX {
-            if self.reserve.call(ReserveCall(reserve_request.clone()), deadline).await?? {
+            let call = ReserveCall { request: reserve_request.clone(), in_doubt };
+            if self.reserve.call(call, deadline).await?? {
                 return Ok(fresh(&reserve_request, 1, None));
             }
             let look = self.find.find(reserve_request.id, in_doubt, deadline).await;
@@ -373,7 +374,7 @@ impl Postgres {
         let mut pauses = RetryPauses::new();
         let mut held = false;
         loop {
-            let call = SettleCall { settlement: settlement.clone(), held };
+            let call = SettleCall { settlement: settlement.clone(), held, in_doubt };
             if let Some(expires_at) = unless_held(self.settle.call(call, deadline).await)?.flatten() {
                 return Ok(SettleResult::Done { expires_at });
             }

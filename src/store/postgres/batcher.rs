@@ -24,11 +24,15 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
     /// Whether one statement can answer only one request for each record.
     const DISTINCT: bool;
 
+    /// The most requests in a batch on a cluster, where several nodes have to agree on it, and one that is away fails it.
+    const CLUSTER_JOBS_MAX: usize = 1;
+
     /// The request's record. Batches are sorted by it, so that two of them never deadlock.
     fn id(&self) -> RecordId;
 
-    /// Whether it waits for a lock by itself, because another transaction had locked the row before.
-    fn goes_alone(&self) -> bool {
+    /// Whether it is sent by itself: because another transaction had locked the row before, or because a node of a cluster may have
+    /// failed the batch that it was in.
+    fn goes_alone(&self, _is_distributed: bool) -> bool {
         false
     }
 
@@ -84,8 +88,7 @@ impl<S: BatchStatement> Drop for Batcher<S> {
 
 async fn lane<S: BatchStatement>(state: Arc<BatcherState<S>>) {
     let BatcherState { queue, pool } = &*state;
-    // On a cluster each record has a node of its own, and several nodes would have to agree on a batch.
-    let jobs_max = || if pool.is_distributed() { 1 } else { JOBS_MAX };
+    let jobs_max = || if pool.is_distributed() { S::CLUSTER_JOBS_MAX } else { JOBS_MAX };
     while let Some(mut batch) = queue.batch(jobs_max).await {
         for round in rounds(mem::take(&mut batch.jobs)) {
             serve(pool, round).await;
@@ -116,7 +119,8 @@ fn rounds<S: BatchStatement>(mut batch: Vec<LaneJob<S>>) -> Vec<Vec<LaneJob<S>>>
 
 /// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
 async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
-    let (alone, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.request.goes_alone());
+    let (alone, batch): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|job| job.request.goes_alone(pool.is_distributed()));
     let mut parts: Vec<Vec<_>> = alone.into_iter().map(|job| vec![job]).collect();
     // The last part is sent first.
     parts.push(batch);

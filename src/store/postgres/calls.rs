@@ -23,6 +23,10 @@ use crate::store::statement::Statement;
 /// The most rows that one transaction of upkeep locks: few enough that requests for the same keys do not wait noticeably.
 const ROWS_MAX: usize = 128;
 
+/// The most records in one loop on a cluster. All of them wait for one another, and as many keys stay locked until a node that died
+/// during their commit is back.
+const CLUSTER_ROWS_MAX: usize = 32;
+
 /// The size of a row beyond the data that clients send.
 pub(super) const OVERHEAD_BYTES: usize = 256;
 
@@ -51,8 +55,11 @@ pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
     /// changed. Without one, several calls share a transaction.
     const FUNCTION_OF_MANY: Option<&'static Function> = None;
 
+    /// The same for a cluster, which takes only statements of one record each: it has a loop. Without one, each call is sent by itself.
+    const FUNCTION_ON_CLUSTER: Option<&'static Function> = None;
+
     /// See [`BatchStatement::goes_alone`].
-    fn goes_alone(&self) -> bool {
+    fn goes_alone(&self, _is_distributed: bool) -> bool {
         false
     }
 
@@ -79,13 +86,14 @@ impl<C: BatchedCall> BatchStatement for C {
 
     // Answers have ids and no more, so of two calls for one record both would look done.
     const DISTINCT: bool = true;
+    const CLUSTER_JOBS_MAX: usize = if C::FUNCTION_ON_CLUSTER.is_some() { CLUSTER_ROWS_MAX } else { 1 };
 
     fn id(&self) -> RecordId {
         BatchedCall::id(self)
     }
 
-    fn goes_alone(&self) -> bool {
-        BatchedCall::goes_alone(self)
+    fn goes_alone(&self, is_distributed: bool) -> bool {
+        BatchedCall::goes_alone(self, is_distributed)
     }
 
     async fn run(client: &PgClient, calls: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
@@ -94,7 +102,8 @@ impl<C: BatchedCall> BatchStatement for C {
         if let [alone] = &columns[..] {
             return Ok(vec![answer(&client.call(C::FUNCTION, alone).await?)]);
         }
-        let Some(function) = C::FUNCTION_OF_MANY else {
+        let of_many = if client.is_distributed() { C::FUNCTION_ON_CLUSTER } else { C::FUNCTION_OF_MANY };
+        let Some(function) = of_many else {
             let answers = client.call_in_transaction(C::FUNCTION, &columns).await?;
             return Ok(answers.iter().map(|rows| answer(rows)).collect());
         };

@@ -29,7 +29,7 @@ pub(super) struct Function {
     installed: LazyLock<String>,
     call: OnceLock<String>,
     /// Whether it is called by a prepared statement where the connection allows that, see `client`. No two of these take the
-    /// same parameters.
+    /// same parameters, unless they do the same.
     pub is_prepared: bool,
 }
 
@@ -71,18 +71,31 @@ functions! {
     RESERVE = "reserve";
     #[prepared]
     RESERVE_ALL = "reserve_all";
+    #[prepared]
+    RESERVE_EACH = "reserve_each";
     RESTORE = "restore";
     SET_HOLDER = "set_holder";
     #[prepared]
     SETTLE = "settle";
     #[prepared]
     SETTLE_ALL = "settle_all";
+    #[prepared]
+    SETTLE_EACH = "settle_each";
     START_DELIVERY = "start_delivery";
     TAKE_OVER = "take_over";
 }
 
 fn installed_name(name: &str, text: &str) -> String {
-    format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expand(text, '_')))[..8])
+    format!("{name}_{}", &HEXLOWER.encode(&Sha256::digest(expanded(text)))[..8])
+}
+
+/// The text with its lists of columns, and with the names of the functions that it calls.
+fn expanded(text: &str) -> String {
+    let text = expand(text, '_');
+    [&RESERVE, &SETTLE].iter().fold(text, |text, called| {
+        let place = format!("{{function {}}}", called.name);
+        if text.contains(&place) { text.replace(&place, &called.installed) } else { text }
+    })
 }
 
 impl Function {
@@ -106,7 +119,7 @@ impl Function {
     fn create(&self) -> String {
         let from = format!("create function oncegate.{}(", self.name);
         let to = format!("create or replace function oncegate.{}(", *self.installed);
-        format!("{};\n", expand(self.text, '_').trim_end().replacen(&from, &to, 1))
+        format!("{};\n", expanded(self.text).trim_end().replacen(&from, &to, 1))
     }
 }
 

@@ -24,26 +24,35 @@ fn path_bytes(request: &ReserveRequest) -> usize {
 }
 
 /// Reserves a key that has no record. The answer is whether it was reserved.
-pub(super) struct ReserveCall(pub Arc<ReserveRequest>);
+pub(super) struct ReserveCall {
+    pub request: Arc<ReserveRequest>,
+    /// Whether an earlier try may have been executed.
+    pub in_doubt: bool,
+}
 
 impl BatchedCall for ReserveCall {
     type Answer = bool;
 
     const FUNCTION: &'static Function = &functions::RESERVE;
     const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::RESERVE_ALL);
+    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::RESERVE_EACH);
+
+    fn goes_alone(&self, is_distributed: bool) -> bool {
+        is_distributed && self.in_doubt
+    }
 
     fn id(&self) -> RecordId {
-        self.0.id
+        self.request.id
     }
 
     fn columns(&self) -> Columns<'_> {
-        let mut columns = columns::reservation(&self.0);
-        columns.extend(columns! { time_limit_ms: millis(self.0.time_limit) });
+        let mut columns = columns::reservation(&self.request);
+        columns.extend(columns! { time_limit_ms: millis(self.request.time_limit) });
         columns
     }
 
     fn sent_bytes(&self) -> usize {
-        self.0.key.as_bytes().len() + path_bytes(&self.0)
+        self.request.key.as_bytes().len() + path_bytes(&self.request)
     }
 }
 
@@ -86,6 +95,8 @@ pub(super) struct SettleCall {
     pub settlement: Arc<Settlement>,
     /// Whether another transaction had locked the row at the last try.
     pub held: bool,
+    /// Whether an earlier try may have been executed.
+    pub in_doubt: bool,
 }
 
 /// When the record lapses: the outer option is whether it was written, the inner one whether it has a TTL.
@@ -102,9 +113,10 @@ impl BatchedCall for SettleCall {
 
     const FUNCTION: &'static Function = &functions::SETTLE;
     const FUNCTION_OF_MANY: Option<&'static Function> = Some(&functions::SETTLE_ALL);
+    const FUNCTION_ON_CLUSTER: Option<&'static Function> = Some(&functions::SETTLE_EACH);
 
-    fn goes_alone(&self) -> bool {
-        self.held
+    fn goes_alone(&self, is_distributed: bool) -> bool {
+        self.held || (is_distributed && self.in_doubt)
     }
 
     fn id(&self) -> RecordId {
@@ -240,9 +252,15 @@ mod tests {
         let sealed = SealedBytes { secret: "2026".into(), bytes: Bytes::from("12345") };
         let order = EnqueueRequest { reserve_request: (*reserve_request).clone(), sealed };
         // The key is one byte long, the path nine, the body three, the sealed request five.
-        assert_eq!(ReserveCall(Arc::clone(&reserve_request)).bytes(), OVERHEAD_BYTES + 1 + 9);
+        assert_eq!(
+            ReserveCall { request: Arc::clone(&reserve_request), in_doubt: false }.bytes(),
+            OVERHEAD_BYTES + 1 + 9
+        );
         assert_eq!(TakeOverCall(Arc::clone(&reserve_request), expected).bytes(), OVERHEAD_BYTES + 9);
-        assert_eq!(SettleCall { settlement: settlement("abc"), held: false }.bytes(), OVERHEAD_BYTES + 3);
+        assert_eq!(
+            SettleCall { settlement: settlement("abc"), held: false, in_doubt: false }.bytes(),
+            OVERHEAD_BYTES + 3
+        );
         assert_eq!(RestoreCall(settlement("abc")).bytes(), OVERHEAD_BYTES + 1 + 3);
         assert_eq!(EnqueueCall(Arc::new(order), None).bytes(), OVERHEAD_BYTES + 1 + 9 + 5);
     }
