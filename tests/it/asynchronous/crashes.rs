@@ -192,7 +192,7 @@ async fn an_attempt_reserved_before_a_reload_ends_within_the_time_that_the_store
     };
     let world = World::with(store, |setup| with(setup, "500ms")).await;
     world.upstream.answer_all(Answer::never());
-    link.hold_statements("start_delivery");
+    link.hold_statements("-- start_delivery");
     let operation_path = world.accepts("k-1").await;
     link.statement_held().await;
     let setup = with(Proxy::on(&world.store.url()).upstream(world.upstream.address), "10m");

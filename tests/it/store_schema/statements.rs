@@ -53,7 +53,8 @@ async fn every_sql_file_starts_with_its_name_and_prepares() {
         for (name, sql) in sql_files(folder) {
             assert!(sql.starts_with(&format!("-- {name}: ")), "{folder}/{name}");
             let statement = statement(sql);
-            if to_postgres {
+            // What only a cluster knows, `make cluster` runs.
+            if to_postgres && !["nodes", "nodes_not_durable"].contains(&&*name) {
                 let types = match &*name {
                     "remember_route_identities" => vec![Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
                     "store_route_retention" => vec![
