@@ -301,6 +301,11 @@ fn read_store(
     let timeout = section.duration_above_zero("timeout");
     let migrate = section.boolean("migrate");
     let distribute = section.boolean("distribute");
+    if let (Some(distribute), Some(StoreLocation::Memory | StoreLocation::Sqlite(_))) = (&distribute, &url)
+        && distribute.value
+    {
+        section.reader().problem(&distribute.position, "needs a `url` of PostgreSQL: no other store has several nodes");
+    }
     let encrypt = section.boolean("encrypt");
     if let (Some(encrypt), Some(secrets)) = (&encrypt, secrets)
         && encrypt.value

@@ -94,7 +94,8 @@ impl fmt::Display for OpenError {
                 write!(f, "{} is in use by another process; the embedded store serves one at a time", path.display())
             }
             Self::Migration { name, .. } => write!(f, "the migration {name} failed and was rolled back"),
-            Self::Away(_) | Self::Missing(_) => f.write_str("the store cannot be reached"),
+            Self::Away(_) => f.write_str("the store cannot be reached"),
+            Self::Missing(_) => f.write_str("the store cannot be used"),
             Self::SchemaForeign(what) => write!(f, "the store's schema is not one this version knows: {what}"),
             Self::SchemaOld { pending } => write!(
                 f,

@@ -58,7 +58,7 @@ pub(super) async fn pick_up(
     let started = held.finish(deadline, async |client| match is_locked {
         true => in_transaction(client, request).await,
         // Each in a transaction of its own: other deliverers may select the same, and only one starts it.
-        false => start(client, request, "").await,
+        false => begun(start(client, request, "").await?),
     });
     let mut picked = PickUpResult::default();
     for (due, token, row) in started.await? {
@@ -86,7 +86,7 @@ type Started<'a> = (SelectedDelivery<'a>, Option<Token>, Result<Option<Row>, Cor
 /// Selects deliveries and starts them, in one transaction.
 async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Result<Vec<Started<'a>>, Error> {
     client.batch_execute("begin").await?;
-    match start(client, request, SKIP_LOCKED).await {
+    match start(client, request, SKIP_LOCKED).await.and_then(|started| started.into_iter().collect()) {
         Ok(started) => client.batch_execute("commit").await.map(|()| started),
         Err(error) => {
             // The first error is the one to return.
@@ -96,7 +96,22 @@ async fn in_transaction<'a>(client: &PgClient, request: &'a PickUpRequest) -> Re
     }
 }
 
-async fn start<'a>(client: &PgClient, request: &'a PickUpRequest, end: &str) -> Result<Vec<Started<'a>>, Error> {
+/// Those that were started; the first error where none was.
+fn begun<'a>(started: Vec<Result<Started<'a>, Error>>) -> Result<Vec<Started<'a>>, Error> {
+    let (begun, failed): (Vec<_>, Vec<_>) = started.into_iter().partition(Result::is_ok);
+    match failed.into_iter().find_map(Result::err) {
+        Some(error) if begun.is_empty() => return Err(error),
+        Some(error) => tracing::debug!(%error, "a delivery was not started; the next pass tries again"),
+        None => {}
+    }
+    begun.into_iter().collect()
+}
+
+async fn start<'a>(
+    client: &PgClient,
+    request: &'a PickUpRequest,
+    end: &str,
+) -> Result<Vec<Result<Started<'a>, Error>>, Error> {
     let due = select(client, request, end).await?;
     // Where there is no token left, a key can still be given up.
     let tokens = request.tokens.iter().map(Some).chain(repeat(None));
@@ -118,7 +133,7 @@ async fn start<'a>(client: &PgClient, request: &'a PickUpRequest, end: &str) -> 
         let row = done(&rows).map(|row| row.is_some());
         Ok((due, token.copied(), row.map(|is_done| is_done.then(|| rows.swap_remove(0)))))
     });
-    join_all(calls).await.into_iter().collect()
+    Ok(join_all(calls).await)
 }
 
 /// Selects the deliveries that have been due for longest, of each route no more than it has slots, and of all no more than the

@@ -46,20 +46,28 @@ pub(super) async fn find(client: &Client) -> Result<Distribution, OpenError> {
     }
 }
 
+/// Refuses a database that cannot distribute the keys, where the settings want it.
+///
+/// # Errors
+/// [`OpenError::Missing`]
+pub(super) async fn require(client: &Client, settings: &StoreSettings) -> Result<(), OpenError> {
+    if !settings.distribute || has_citus(client).await? {
+        return Ok(());
+    }
+    Err(OpenError::Missing(
+        "store.distribute = true, and the database lacks the extension citus; load it on each node by \
+         shared_preload_libraries, and run `create extension citus` in the database there, or leave store.distribute out"
+            .into(),
+    ))
+}
+
 /// The step that is missing, where the settings want the keys distributed and they are not.
 ///
 /// # Errors
-/// [`OpenError::Missing`], where the database cannot distribute them, or holds keys already.
+/// [`OpenError::Missing`], where the store holds keys already.
 pub(super) async fn find_missing(client: &Client, settings: &StoreSettings) -> Result<Option<Migration>, OpenError> {
     if !settings.distribute || find(client).await? != Distribution::None {
         return Ok(None);
-    }
-    if !has_citus(client).await? {
-        return Err(OpenError::Missing(
-            "store.distribute = true, and the database lacks the extension citus; run `create extension citus` in it on each \
-             node, or leave store.distribute out"
-                .into(),
-        ));
     }
     if !client.query_typed(HAS_KEYS, &[]).await.map_err(open_error)?.is_empty() {
         return Err(OpenError::Missing(

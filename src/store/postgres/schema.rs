@@ -90,6 +90,7 @@ pub(crate) async fn distribution(url: &PostgresUrl, settings: &StoreSettings) ->
 /// The migrations that the database lacks, then the functions, and then the distribution of the keys.
 async fn find_pending(client: &Client, settings: &StoreSettings) -> Result<Vec<Migration>, OpenError> {
     let has = applied(client).await?;
+    distribution::require(client, settings).await?;
     let mut pending: Vec<Migration> = missing_steps(STEPS, &has)?.iter().map(script).collect();
     pending.extend(functions::script(&functions::missing(client).await.map_err(open_error)?));
     match has.is_empty() {
@@ -145,6 +146,7 @@ async fn applied(client: &Client) -> Result<Vec<AppliedMigration>, OpenError> {
 /// Applies the missing migrations one after the other, and makes the missing functions.
 async fn apply(client: &mut Client, settings: &StoreSettings) -> Result<Vec<String>, OpenError> {
     let has = applied(client).await?;
+    distribution::require(client, settings).await?;
     let mut done = Vec::new();
     for step in missing_steps(STEPS, &has)? {
         if apply_step(client, step).await? {

@@ -124,24 +124,31 @@ pub(super) async fn reap(pool: &PgPool, params: Arc<ReapParams>, deadline: Insta
     if ids.is_empty() {
         return Ok(ReapedRows::default());
     }
-    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
-    let parameters: [Parameter<'_>; 3] = [
-        (/* id */ &ids, Type::BYTEA_ARRAY),
-        (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
-        (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
-    ];
     let call = functions::REAP.call_named(["id", "as_of", "settled_since"]);
-    let held = PgConnection::get(pool, deadline).await?;
-    let reaped = held.finish(deadline, async |client| client.query_typed(&call, &parameters).await).await;
-    match reaped {
-        Ok(rows) => {
-            let row = one(&rows)?;
-            Ok(ReapedRows { deleted: row.read("deleted")?, responses_dropped: row.read("responses_dropped")? })
+    let mut reaped = ReapedRows::default();
+    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes().as_slice()).collect();
+    let mut parts = vec![&ids[..]];
+    while let Some(part) = parts.pop() {
+        let parameters: [Parameter<'_>; 3] = [
+            (/* id */ &part, Type::BYTEA_ARRAY),
+            (/* as_of */ &since_1970_ms(scope.as_of), Type::INT8),
+            (/* settled_since */ &since_1970_ms(scope.settled_since), Type::INT8),
+        ];
+        let held = PgConnection::get(pool, deadline).await?;
+        match held.finish(deadline, async |client| client.query_typed(&call, &parameters).await).await {
+            Ok(rows) => {
+                let row = one(&rows)?;
+                reaped.deleted += row.read::<u64>("deleted")?;
+                reaped.responses_dropped += row.read::<u64>("responses_dropped")?;
+            }
+            // Another transaction has locked one of them: the others go without it.
+            Err(PgFailure::Held(_)) => {
+                parts.extend(part.chunks(part.len().div_ceil(2)).filter(|half| half.len() < part.len()))
+            }
+            Err(failure) => return Err(failure),
         }
-        // Another transaction has locked one of them: the next call tries again.
-        Err(PgFailure::Held(_)) => Ok(ReapedRows::default()),
-        Err(failure) => Err(failure),
     }
+    Ok(reaped)
 }
 
 pub(super) async fn ping(pool: &PgPool, deadline: Instant) -> Result<(), PgFailure> {

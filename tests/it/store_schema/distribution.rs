@@ -18,11 +18,15 @@ fn configuration(home: &tempfile::TempDir, database: &Database, line: &str) -> P
 async fn a_server_without_the_extension_is_refused_where_the_keys_shall_be_distributed() {
     let (home, database) = (tempfile::tempdir().unwrap(), postgres::empty_database().await);
     let file = configuration(&home, &database, "distribute = true");
-    for _ in 0..2 {
-        let migrated = oncegate("migrate", &file, &[]).await;
-        assert_ne!(migrated.code, 0, "{migrated:?}");
-        assert!(migrated.err.contains("the database lacks the extension citus"), "{migrated:?}");
+    for (command, arguments) in [("migrate", &[][..]), ("check", &["--connect"]), ("migrate", &["--print"])] {
+        let refused = oncegate(command, &file, arguments).await;
+        assert_ne!(refused.code, 0, "{refused:?}");
+        assert!(refused.err.contains("the database lacks the extension citus"), "{refused:?}");
     }
+    let embedded = "upstream = \"http://127.0.0.1:9\"\n[store]\nurl = \"sqlite:a.db\"\ndistribute = true\n";
+    fs::write(&file, embedded).unwrap();
+    let refused = oncegate("check", &file, &[]).await;
+    assert!(refused.err.contains("needs a `url` of PostgreSQL"), "{refused:?}");
     let migrated = oncegate("migrate", &configuration(&home, &database, ""), &[]).await;
     assert_eq!(migrated.code, 0, "{migrated:?}");
 }

@@ -23,7 +23,7 @@ begin
          due_at = case when k.accepted_at is not null then moment end
    where k.id = _id
      and k.token = _token
-     and k.state = seen.state
+     -- Not the state as it was seen: somebody may have given the key up since, and the report still counts.
      and k.state in ('dead', 'unknown')
      -- After a response that leaves the outcome unknown, the cause is another one, and the response decides.
      and (k.cause is null or k.cause in ('broken', 'crashed', 'store', 'timeout'))

@@ -14,9 +14,11 @@ declare
   settled_since constant bigint := _settled_since;
 begin
   -- Requests that were not deleted when their keys were completed go first: one whose key is gone is never looked for.
+  -- Spares the request of a later life, if the key is accepted anew at this moment.
   delete from oncegate.outbox as o
    using oncegate.keys as k
-   where k.id = any (_id) and o.id = k.id and k.expires_at <= passed and k.settled_at >= settled_since;
+   where k.id = any (_id) and o.id = k.id and k.expires_at <= passed and k.settled_at >= settled_since
+     and o.since <= k.settled_at;
   delete from oncegate.keys as k
    where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= settled_since and k.remember_ms is null;
   get diagnostics deleted = row_count;
