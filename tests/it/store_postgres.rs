@@ -12,6 +12,7 @@ mod hosts;
 mod lookups;
 mod pooler;
 mod two_primaries;
+mod upkeep_races;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -125,8 +125,7 @@ pub(super) async fn call(
     columns: Columns<'_>,
 ) -> Result<Option<Row>, PgFailure> {
     let held = PgConnection::get(pool, deadline).await?;
-    let mut rows = held.finish(deadline, async |client| client.call(function, &columns).await).await?;
-    Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
+    Ok(changed(held.finish(deadline, async |client| client.call(function, &columns).await).await?)?)
 }
 
 /// Runs a statement.
@@ -142,6 +141,9 @@ pub(super) async fn run(
 
 /// Calls a function for each of many rows. Returns the rows of those calls that have changed something, in their order; a row
 /// that another transaction has locked is left to it.
+///
+/// # Errors
+/// [`PgFailure`]; it is in doubt once some calls may have been committed.
 pub(super) async fn call_each(
     pool: &PgPool,
     deadline: Instant,
@@ -150,38 +152,44 @@ pub(super) async fn call_each(
 ) -> Result<Vec<Option<Row>>, PgFailure> {
     let mut answers = Vec::new();
     for part in rows.chunks(ROWS_MAX) {
-        // One commit for all; but several nodes would have to agree on it.
-        if part.len() > 1 && !pool.is_distributed() {
-            let held = PgConnection::get(pool, deadline).await?;
-            let together = held.finish(deadline, async |client| client.call_in_transaction(function, part).await).await;
-            match together {
-                Ok(rows) => {
-                    for rows in rows {
-                        answers.push(changed(rows)?);
-                    }
-                    continue;
-                }
-                // One of the rows: the others go without it.
-                Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
-                Err(failure) => return Err(failure),
-            }
-        }
-        let held = PgConnection::get(pool, deadline).await?;
-        let alone = async |client: &PgClient| {
-            let calls = part.iter().map(|columns| client.call(function, columns));
-            let rows = join_all(calls).await.into_iter().map(|rows| match rows {
-                Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
-                rows => rows,
-            });
-            rows.collect::<Result<Vec<_>, _>>()
-        };
-        for rows in held.finish(deadline, alone).await? {
-            answers.push(changed(rows)?);
-        }
+        let answered = call_part(pool, deadline, function, part).await;
+        answers.extend(answered.map_err(|failure| if answers.is_empty() { failure } else { failure.after_commits() })?);
     }
     Ok(answers)
 }
 
+async fn call_part(
+    pool: &PgPool,
+    deadline: Instant,
+    function: &Function,
+    part: &[Columns<'_>],
+) -> Result<Vec<Option<Row>>, PgFailure> {
+    // One commit for all; but several nodes would have to agree on it.
+    if part.len() > 1 && !pool.is_distributed() {
+        let held = PgConnection::get(pool, deadline).await?;
+        let together = held.finish(deadline, async |client| client.call_in_transaction(function, part).await).await;
+        match together {
+            Ok(rows) => return Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?),
+            // One of the rows: the others go without it.
+            Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    let held = PgConnection::get(pool, deadline).await?;
+    let alone = async |client: &PgClient| {
+        let calls = part.iter().map(|columns| client.call(function, columns));
+        let rows = join_all(calls).await.into_iter().map(|rows| match rows {
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
+            rows => rows,
+        });
+        rows.collect::<Result<Vec<_>, _>>()
+    };
+    let rows = held.finish(deadline, alone).await;
+    let rows = rows.map_err(|failure| if part.len() > 1 { failure.after_commits() } else { failure })?;
+    Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?)
+}
+
+/// The row of a call that has changed something.
 fn changed(mut rows: Vec<Row>) -> Result<Option<Row>, CorruptRow> {
     Ok(done(&rows)?.is_some().then(|| rows.swap_remove(0)))
 }

@@ -63,6 +63,11 @@ impl PgFailure {
         }
     }
 
+    /// The failure after others of the same call were committed: nobody knows which.
+    pub fn after_commits(self) -> Self {
+        if self.in_doubt() { self } else { Self::Unanswered(Arc::new(StoreError::from(self))) }
+    }
+
     /// The failure of reading a key that somebody is known to have. A row that does not decode says enough by itself.
     pub fn for_taken_key(self) -> Self {
         match self {

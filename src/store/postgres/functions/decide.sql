@@ -22,7 +22,12 @@ begin
               else _state end
     into next
     from oncegate.keys as k
-   where k.id = _id and k.token = _token and k.state = _seen_state;
+   where k.id = _id and k.token = _token and k.state = _seen_state
+     for no key update;
+  if not found then
+    done := false;
+    return;
+  end if;
   update oncegate.keys as k
      set state = next,
          -- A withdrawn response had ended its attempt. A new token keeps that attempt from ending a second time.

@@ -5,9 +5,12 @@ language plpgsql
 as $function$
 begin
   perform oncegate.begin_write('20ms');
-  delete from oncegate.outbox as o
-   where o.id = _id
-     and o.since <= (select k.settled_at from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired'));
+  -- Locked, so that the key is not accepted anew before its old request is gone.
+  perform from oncegate.keys as k where k.id = _id and k.state in ('completed', 'expired') for no key update;
+  if not found then
+    return false;
+  end if;
+  delete from oncegate.outbox as o where o.id = _id;
   return found;
 end
 $function$

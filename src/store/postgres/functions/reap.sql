@@ -9,24 +9,21 @@ set jit = off
 as $function$
 declare
   -- The caller's estimate limits the store's time: a clock that was set forward ends nothing early.
-  passed constant bigint :=
-    least(oncegate.begin_write('20ms'), _as_of);
-  settled_since constant bigint := _settled_since;
+  passed constant bigint := least(oncegate.begin_write('20ms'), _as_of);
 begin
-  -- Requests that were not deleted when their keys were completed go first: one whose key is gone is never looked for.
-  -- Spares the request of a later life, if the key is accepted anew at this moment.
-  delete from oncegate.outbox as o
-   using oncegate.keys as k
-   where k.id = any (_id) and o.id = k.id and k.expires_at <= passed and k.settled_at >= settled_since
-     and o.since <= k.settled_at;
   delete from oncegate.keys as k
-   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= settled_since and k.remember_ms is null;
+   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= _settled_since and k.remember_ms is null;
   get diagnostics deleted = row_count;
   update oncegate.keys as k
      set state = 'expired', expires_at = k.expires_at + k.remember_ms, remember_ms = null,
          status = null, fields = null, body = null
-   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= settled_since and k.remember_ms is not null;
+   where k.id = any (_id) and k.expires_at <= passed and k.settled_at >= _settled_since and k.remember_ms is not null;
   get diagnostics responses_dropped = row_count;
+  -- Requests that were not deleted when their keys were completed. A key that is accepted anew waits for the statements above, or
+  -- is queued by now.
+  delete from oncegate.outbox as o
+   where o.id = any (_id)
+     and not exists (select from oncegate.keys as k where k.id = o.id and k.state <> 'expired');
   done := true;
 end
 $function$

@@ -10,7 +10,11 @@ declare
   moment constant bigint := oncegate.begin_write('20ms');
   after text;
 begin
-  select k.state into state from oncegate.keys as k where k.id = _id and k.token = _token and k.service = _service;
+  -- Locked, so that no later attempt's report is overwritten.
+  select k.state into state
+    from oncegate.keys as k
+   where k.id = _id and k.token = _token and k.service = _service
+     for no key update;
   done := found;
   if state = 'in_flight' then
     insert into oncegate.deferred_reports as d (id, token, ttl_ms) values (_id, _token, _ttl_ms)
@@ -21,15 +25,10 @@ begin
        set state = case when k.accepted_at is null then 'retryable' else 'queued' end, settled_at = moment,
            expires_at = case when k.accepted_at is null then moment + _ttl_ms end,
            due_at = case when k.accepted_at is not null then moment end
-     where k.id = _id and k.token = _token and k.service = _service and k.state in ('dead', 'unknown')
+     where k.id = _id
     returning k.state into after;
-    if found then
-      insert into oncegate.audit (at, service, actor, action, id, before, after)
-      values (moment, _service, 'service', 'not_executed', _id, state, after);
-    else
-      select k.state into state from oncegate.keys as k where k.id = _id and k.token = _token;
-      done := found;
-    end if;
+    insert into oncegate.audit (at, service, actor, action, id, before, after)
+    values (moment, _service, 'service', 'not_executed', _id, state, after);
   end if;
 end
 $function$

@@ -21,7 +21,9 @@ begin
     into seen
     from oncegate.keys as k
     left join oncegate.outbox as o on o.id = k.id
-   where k.id = _id;
+   where k.id = _id
+     -- On a cluster the caller has not locked it: an operator may be giving it all its attempts again.
+     for no key update of k;
   note := case
             when seen.sealed is null then 'its request is not in the store any more'
             when seen.spent >= _max_attempts then format('tried %s times', seen.spent)
