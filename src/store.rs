@@ -1,8 +1,8 @@
 //! The store. Its reservations decide which attempt may run.
 //!
 //! [`Backend`] is the contract; `sqlite` and `postgres` implement it, and one contract suite tests both. [`Store`] passes each
-//! call to one of them, through the [`breaker`], the [`metrics`] and the [`encryption`]. Every call is one statement or one
-//! short transaction, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
+//! call to one of them, through the [`breaker`], the [`metrics`] and the [`encryption`]. A call is one or a few
+//! short transactions, each complete by itself, and a write that it acknowledges is durable. Only the store's clock decides. The store knows nothing
 //! of HTTP, and no transaction stays open while the upstream works.
 
 use std::future::Future;

@@ -10,7 +10,7 @@ use crate::report::BenchmarkReport;
 use crate::report::Column;
 use crate::report::Target::AtLeast;
 use crate::testbed::{Testbed, create_database};
-use store_contract::postgres::Database;
+use store_contract::postgres::TestDatabase;
 
 const CONNECTIONS: usize = 256;
 const EMPTY: &str = "first attempts, empty table";
@@ -24,7 +24,7 @@ const INSERT_TIMEOUT: Duration = Duration::from_mins(20);
 /// A table of some size, and a proxy that uses it.
 struct Table {
     name: String,
-    database: Database,
+    database: TestDatabase,
     proxy: Process,
 }
 
@@ -82,7 +82,7 @@ async fn create_table(testbed: &Testbed, name: String, rows: i64) -> Result<Tabl
 
 /// Inserts the rows while the larger indexes are dropped, which takes a tenth of the time. The primary key is then created
 /// as full as random insertions leave it, not as full as possible.
-async fn insert_rows(database: &Database, rows: i64) -> Result<(), tokio_postgres::Error> {
+async fn insert_rows(database: &TestDatabase, rows: i64) -> Result<(), tokio_postgres::Error> {
     let client = database.client().await;
     let expiring: String =
         client.query_one("select pg_get_indexdef('oncegate.keys_expiring'::regclass)", &[]).await?.get(0);

@@ -32,7 +32,7 @@ pub async fn run(testbed: &Testbed, report: &mut BenchmarkReport) -> Result<(), 
 }
 
 /// Returns the deadlocks of the whole server since its start, after a pause in which the last ones are reported.
-async fn count_deadlocks(testbed: &Testbed, database: &store_contract::postgres::Database) -> f64 {
+async fn count_deadlocks(testbed: &Testbed, database: &store_contract::postgres::TestDatabase) -> f64 {
     let client = database.client().await;
     let count = "select sum(deadlocks)::float8 from pg_stat_database";
     // PostgreSQL's processes report their statistics at most once a second.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::process::find;
-use store_contract::postgres::{self, Database};
+use store_contract::postgres::{self, TestDatabase};
 
 /// pgbench with the pair of statements.
 pub struct PgbenchPair {
@@ -20,7 +20,7 @@ pub struct PgbenchPair {
 
 impl PgbenchPair {
     /// Creates the table and the script; `None` if pgbench is not installed.
-    pub async fn prepare(database: &Database) -> Option<Self> {
+    pub async fn prepare(database: &TestDatabase) -> Option<Self> {
         let beside = Some(postgres::binaries().join("pgbench")).filter(|program| program.is_file());
         let program = beside.or_else(|| find("pgbench"))?;
         database.client().await.batch_execute(include_str!("raw_table.sql")).await.unwrap();

@@ -11,13 +11,13 @@ use crate::programs::{start_haproxy, start_nginx, start_oncegate};
 use crate::report::{BenchmarkReport, Column};
 use crate::request::Load;
 use crate::{machine, service};
-use store_contract::postgres::{Cluster, Database, settings};
+use store_contract::postgres::{Cluster, TestDatabase, settings};
 
 /// The running programs, with the memory of each before any load.
 pub struct Testbed {
     pub options: Options,
     pub upstream: SocketAddr,
-    pub database: Database,
+    pub database: TestDatabase,
     /// The server's version.
     pub version: String,
     /// Oncegate on PostgreSQL.
@@ -132,7 +132,7 @@ impl Testbed {
 }
 
 /// Creates an empty database with our schema.
-pub async fn create_database(cluster: &Cluster) -> Database {
+pub async fn create_database(cluster: &Cluster) -> TestDatabase {
     let database = cluster.empty_database().await;
     oncegate::store::migrate(&settings(&database.url)).await.unwrap();
     database

@@ -8,7 +8,7 @@ use super::OpenError;
 /// A migration as `oncegate migrate --print` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// The file's name without its extension.
+    /// The file's name without its extension, or `functions` or `distribution`.
     pub name: String,
     /// A script that applies and records the migration in one transaction.
     pub sql: String,

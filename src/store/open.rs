@@ -68,8 +68,8 @@ pub fn schema(location: &StoreLocation) -> &'static str {
     }
 }
 
-/// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of the migrations applied and of
-/// the indexes built.
+/// Migrates the schema, whatever [`StoreSettings::migrate`] says. Returns the names of what was applied:
+/// migrations, `functions` and `distribution`.
 ///
 /// # Errors
 /// [`OpenError`]; the migrations before the one that failed have been applied.
@@ -81,7 +81,7 @@ pub async fn migrate(settings: &StoreSettings) -> Result<Vec<String>, OpenError>
     }
 }
 
-/// Returns the migrations and indexes that the schema lacks, in their order. Changes nothing, and creates no file.
+/// Returns what the schema lacks, in its order: migrations, the functions, the distribution of the keys. Changes nothing, and creates no file.
 ///
 /// # Errors
 /// [`OpenError`].

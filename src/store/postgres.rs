@@ -1,13 +1,13 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
-//! Every write is a function in the database that names one id, see `functions`; calls of a few kinds have a second one for
-//! many ids at once. Each is committed by itself, in READ COMMITTED. No session that a pooler shares holds any state of ours:
-//! calls are prepared only where none does, see `client`. Requests' writes and reads are batched, see `batcher`: a call puts
+//! Every write of a key is a function in the database, see `functions`: of one id, except for `reap`; reservations and
+//! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED. No session that a
+//! pooler shares holds any state of ours: calls are prepared only where none does, see `client`. Requests' writes and reads are batched, see `batcher`: a call puts
 //! its request into a queue, and a free connection takes all requests that wait there. The steps of one call (insert,
 //! conflict, read) are written here as they happen to that one call.
 //!
-//! The keys may be distributed over the nodes of a cluster. Then a batch would be one commit of several nodes, so each call
-//! goes alone, on as many connections as there are.
+//! The keys may be distributed over the nodes of a cluster. Then reservations and settlements that wait go
+//! together, up to 32 in a loop, and each other call of a request goes alone, on as many connections as there are.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
 //! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement, and `bounded` has
@@ -140,7 +140,7 @@ pub(super) async fn open_unprepared(url: &PostgresUrl, settings: &StoreSettings)
     })
 }
 
-/// Defines calls that are one statement each, on a connection of a pool.
+/// Defines calls that go to one function of a module, with the connections of a pool.
 macro_rules! statements {
     ($($name:ident($Params:ty) -> $Answer:ty: $budget:ident, $pool:ident, $($once:ident)::+;)+) => {
         $(fn $name(&self, params: $Params) -> StoreFuture<'_, $Answer> {

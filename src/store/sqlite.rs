@@ -313,21 +313,26 @@ mod tests {
         LeaseRenewal { instance, service: "shop".into(), expiry, purges_seen: None, hold_ttls_until: None }
     }
 
-    #[tokio::test]
-    async fn a_lease_that_was_renewed_before_the_clock_was_set_back_does_not_outlive_the_next_ones() {
-        static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
-        let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
-        let settings = StoreSettings {
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn in_memory() -> StoreSettings {
+        StoreSettings {
             location: StoreLocation::Memory,
             max_connections: 0,
-            timeout,
+            timeout: TIMEOUT,
             migrate: true,
             distribute: false,
             encryption: Default::default(),
-        };
-        let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_was_renewed_before_the_clock_was_set_back_does_not_outlive_the_next_ones() {
+        static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
+        let second = Duration::from_millis(1000);
+        let store = open_with(None, &in_memory(), || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
         let now = || UNIX_EPOCH + Duration::from_millis(SET_BACK.load(Ordering::SeqCst) as u64);
-        let reserve_request = ReserveRequest { time_limit: timeout, ..reserve_request() };
+        let reserve_request = ReserveRequest { time_limit: TIMEOUT, ..reserve_request() };
         store.renew_lease(renewal(reserve_request.instance, second)).await.unwrap();
         store.reserve(reserve_request.clone()).await.unwrap();
         SET_BACK.fetch_sub(3_600_000, Ordering::SeqCst);
@@ -355,15 +360,7 @@ mod tests {
     #[tokio::test]
     async fn an_attempt_from_before_the_clock_was_set_back_is_listed_whatever_its_age() {
         static SET_BACK: AtomicI64 = AtomicI64::new(10_000_000);
-        let settings = StoreSettings {
-            location: StoreLocation::Memory,
-            max_connections: 0,
-            timeout: Duration::from_secs(10),
-            migrate: true,
-            distribute: false,
-            encryption: Default::default(),
-        };
-        let store = open_with(None, &settings, || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
+        let store = open_with(None, &in_memory(), || SET_BACK.load(Ordering::SeqCst)).await.unwrap();
         let reserve_request = reserve_request();
         store.reserve(reserve_request.clone()).await.unwrap();
         let count = async || {
@@ -377,16 +374,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_stores_clock_decides_to_the_millisecond() {
-        let (timeout, second) = (Duration::from_secs(10), Duration::from_millis(1000));
-        let settings = StoreSettings {
-            location: StoreLocation::Memory,
-            max_connections: 0,
-            timeout,
-            migrate: true,
-            distribute: false,
-            encryption: Default::default(),
-        };
-        let store = open_with(None, &settings, || NOW.load(Ordering::SeqCst)).await.unwrap();
+        let second = Duration::from_millis(1000);
+        let store = open_with(None, &in_memory(), || NOW.load(Ordering::SeqCst)).await.unwrap();
         let later = |ms: i64| NOW.fetch_add(ms, Ordering::SeqCst);
         let later_than_all = SystemTime::now();
         let all = crate::store::ReapScope { as_of: later_than_all, settled_since: UNIX_EPOCH };

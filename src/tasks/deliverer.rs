@@ -26,7 +26,7 @@ use crate::store::StoreError;
 use crate::store::breaker::is_refused_by_breaker;
 use crate::telemetry::logs::error_causes;
 
-/// The deliveries that one statement picks up. Other instances cannot take them meanwhile.
+/// The deliveries that one call picks up.
 const BATCH: usize = 32;
 
 /// The interval of passes for requests that another instance has accepted and for retries. A request that this instance

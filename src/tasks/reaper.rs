@@ -6,7 +6,7 @@ use super::{PassResult, Task};
 use crate::instance::Instance;
 use crate::store::{ReapParams, StoreError};
 
-/// The rows that one statement handles: few enough not to slow requests down.
+/// The rows that one call handles: few enough not to slow requests down.
 const BATCH: u32 = 500;
 
 /// Deletes completed and retryable records only, or drops the responses of those that are still remembered. A record in

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::operator::{Operator, not_executed};
-use crate::harness::postgres::Database;
+use crate::harness::postgres::TestDatabase;
 use crate::harness::{Client, Proxy, Request, Response, Upstream};
 
 /// The route of the keys that operators decide one by one, and the route of those that one purge takes. Their service is a gateway that
@@ -85,7 +85,7 @@ impl Decisions {
     }
 
     /// Begins to purge these keys, and returns once the first one is: one two-phase commit follows the other.
-    pub async fn begin_purge(&self, proxy: &Proxy, database: &Database, running: &mut JoinSet<()>) {
+    pub async fn begin_purge(&self, proxy: &Proxy, database: &TestDatabase, running: &mut JoinSet<()>) {
         let keys = self.purged.lock().unwrap().len();
         let purge =
             json!({ "action": "purge", "filter": { "route": PURGED }, "expect": keys + 1, "accept_risk": true });
@@ -129,7 +129,7 @@ impl Decisions {
     }
 
     /// Compares the decisions with the store, in which no transaction may be prepared.
-    pub async fn count(&self, database: &Database) -> DecisionCounts {
+    pub async fn count(&self, database: &TestDatabase) -> DecisionCounts {
         let client = database.client().await;
         // The cluster joins no distributed table with one that it does not distribute, in this form.
         let sql = "select encode(id, 'hex'), state from oncegate.keys where route = any ($1)";

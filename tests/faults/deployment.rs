@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::checker::Policy;
 use crate::harness::operator::Operator;
 use crate::harness::patroni::{PatroniCluster, Replication, STEP_MAX};
-use crate::harness::postgres::{Cluster, Database};
+use crate::harness::postgres::{Cluster, TestDatabase};
 use crate::harness::rabbitmq::{self, Queue};
 use crate::harness::relay::Relay;
 use crate::harness::{Proxy, Setup, Store, eventually};
@@ -91,7 +91,7 @@ impl Deployment {
             (StoreKind::Patroni, _) => {
                 let cluster = patroni.insert(PatroniCluster::start(Replication::Synchronous).await);
                 let [all_hosts, url] = cluster.create_database().await;
-                (Store::Postgres(Database { url, name: "oncegate".to_owned() }), Some(all_hosts))
+                (Store::Postgres(TestDatabase { url, name: "oncegate".to_owned() }), Some(all_hosts))
             }
             (_, Some(cluster)) => (Store::Postgres(cluster.empty_database().await), None),
             (_, None) => (Store::postgres().await, None),

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use tokio_postgres::Client as Sql;
 
-use crate::harness::postgres::{self, Database};
+use crate::harness::postgres::{self, TestDatabase};
 use crate::harness::rabbitmq::{self, Broker};
 use crate::harness::relay::Relay;
 use crate::harness::{Answer, Hold, Proxy, Request, Setup, TEST_TIMEOUT, Upstream, eventually};
@@ -124,7 +124,7 @@ impl Shop {
 }
 
 /// The proxy with the example's own configuration.
-async fn proxy(database: &Database, broker: &Broker, upstream: SocketAddr) -> (Proxy, Setup) {
+async fn proxy(database: &TestDatabase, broker: &Broker, upstream: SocketAddr) -> (Proxy, Setup) {
     let text = std::fs::read_to_string(format!("{FOLDER}/oncegate.toml")).unwrap();
     let setup = Proxy::from_file_text(&text, &database.url, upstream)
         .environment("ORDERS_BROKER", &broker.url())
@@ -132,7 +132,7 @@ async fn proxy(database: &Database, broker: &Broker, upstream: SocketAddr) -> (P
     (setup.start().await, setup)
 }
 
-fn url_as(database: &Database, role: &str) -> String {
+fn url_as(database: &TestDatabase, role: &str) -> String {
     database.url.replace("postgres://postgres@", &format!("postgresql://{role}@"))
 }
 

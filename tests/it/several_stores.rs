@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Client;
 
 use crate::harness::haproxy::ShardingHaproxy;
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::{Answer, Hold, Proxy, Request, Response, Setup, TEST_TIMEOUT, Upstream, eventually, route};
 use crate::store_trouble::is_unavailable;
 
@@ -19,13 +19,13 @@ const SHARDS: usize = 2;
 
 /// Two proxies on one store.
 struct Shard {
-    database: Database,
+    database: TestDatabase,
     proxies: [Proxy; 2],
     services: [Upstream; 2],
 }
 
 impl Shard {
-    async fn start(database: Database, more: &impl Fn(Setup) -> Setup) -> Self {
+    async fn start(database: TestDatabase, more: &impl Fn(Setup) -> Setup) -> Self {
         let services = [Upstream::start().await, Upstream::start().await];
         let start = async |service: &Upstream| {
             let setup = Proxy::on(&database.url).upstream(service.address).route(&route("pay", ""));
@@ -68,7 +68,7 @@ impl ShardedWorld {
         Self::on([postgres::database().await, postgres::database().await], more).await
     }
 
-    async fn on(databases: [Database; SHARDS], more: impl Fn(Setup) -> Setup) -> Option<Self> {
+    async fn on(databases: [TestDatabase; SHARDS], more: impl Fn(Setup) -> Setup) -> Option<Self> {
         let [first, second] = databases;
         let shards = [Shard::start(first, &more).await, Shard::start(second, &more).await];
         let addresses = shards.each_ref().map(|shard| shard.proxies.each_ref().map(|proxy| proxy.listen));

@@ -2,9 +2,11 @@
 
 mod admin;
 mod attempts;
+mod decisions;
 mod deliveries;
 mod live_keys;
 mod losses;
+mod pick_ups;
 mod probes;
 mod rows;
 mod service_reports;
@@ -114,6 +116,10 @@ macro_rules! sentences {
                 the_audit_log_can_be_appended_to_and_not_changed,
                 a_list_matches_its_filter_and_its_pages_have_each_key_once,
                 other_services_keys_are_not_listed,
+                keys_are_counted_by_route_and_state,
+                the_audit_log_lists_the_latest_first,
+            }
+            decisions {
                 each_decision_has_its_effect_and_is_audited,
                 a_response_entered_by_an_operator_is_replayed_for_the_routes_ttl,
                 not_executed_is_believed_once_the_attempt_is_quiet,
@@ -124,8 +130,6 @@ macro_rules! sentences {
                 a_released_key_is_not_completed_again_by_the_same_attempt,
                 a_decision_that_cannot_be_audited_is_not_applied,
                 a_purge_counts_its_keys_and_waits_for_instances_with_a_cache,
-                keys_are_counted_by_route_and_state,
-                the_audit_log_lists_the_latest_first,
                 decisions_survive_reopening,
             }
             service_reports {
@@ -142,32 +146,34 @@ macro_rules! sentences {
                 a_reported_response_completes_its_key_as_an_answer_does,
             }
             deliveries {
-                an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request,
-                an_outcome_with_a_lost_pick_up_is_not_delivered_again,
-                an_unknown_delivery_with_a_lost_pick_up_keeps_its_pause,
                 one_of_many_simultaneous_enqueues_or_reservations_gets_the_key,
-                concurrent_pick_ups_get_disjoint_deliveries,
                 a_second_enqueue_finds_the_first_record_and_changes_nothing,
                 an_enqueue_replaces_a_released_record,
                 a_delivered_key_past_its_ttl_is_accepted_again,
                 a_released_delivery_is_queued_again_with_its_due_time,
                 a_late_completion_counts_while_a_delivery_waits_and_not_once_its_next_attempt_runs,
-                an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_after_its_quiet_time,
-                a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason,
-                a_clock_ahead_of_the_caller_makes_no_delivery_due,
                 a_requeued_delivery_has_all_its_attempts_again,
                 a_stored_request_is_deleted_when_its_key_ends,
                 a_probe_deletes_a_stored_request_where_it_completes_the_key_and_nowhere_else,
-                an_attempt_that_was_not_sent_does_not_count,
-                a_pick_up_skips_locked_deliveries,
                 a_released_delivery_is_free_for_the_next_request,
                 the_sweeper_treats_a_delivery_as_any_attempt,
                 a_late_unknown_or_released_settlement_overwrites_no_decision_on_a_delivery,
-                queued_deliveries_do_not_starve_older_unknown_ones,
-                a_pick_up_starts_no_more_of_a_route_than_its_slots,
                 a_delivery_with_a_lost_row_is_stored_again_as_accepted,
                 a_delivery_reported_as_not_executed_is_audited_as_queued,
                 a_backlog_hides_no_delivery_in_another_state,
+            }
+            pick_ups {
+                an_accepted_delivery_is_picked_up_as_an_attempt_with_its_request,
+                an_outcome_with_a_lost_pick_up_is_not_delivered_again,
+                an_unknown_delivery_with_a_lost_pick_up_keeps_its_pause,
+                concurrent_pick_ups_get_disjoint_deliveries,
+                an_unknown_delivery_is_picked_up_only_under_a_retry_policy_and_after_its_quiet_time,
+                a_pick_up_marks_a_delivery_past_its_limits_dead_with_the_reason,
+                a_clock_ahead_of_the_caller_makes_no_delivery_due,
+                an_attempt_that_was_not_sent_does_not_count,
+                a_pick_up_skips_locked_deliveries,
+                queued_deliveries_do_not_starve_older_unknown_ones,
+                a_pick_up_starts_no_more_of_a_route_than_its_slots,
             }
             rows {
                 an_undecodable_row_is_an_error_and_no_free_key,

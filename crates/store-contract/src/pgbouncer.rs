@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
-use crate::postgres::{Database, as_owner, owner, restartable_port};
+use crate::postgres::{TestDatabase, as_owner, owner, restartable_port};
 use crate::programs::{find_program, skip};
 use crate::waiting::{TEST_TIMEOUT, eventually};
 
@@ -34,14 +34,14 @@ rm -rf "$home"
 "#;
 
 /// The shared one in front of the tests' cluster; `None` with a message if PgBouncer is not installed.
-pub async fn shared(database: &Database) -> Option<&'static Bouncer> {
+pub async fn shared(database: &TestDatabase) -> Option<&'static Bouncer> {
     static SHARED: OnceCell<Option<Bouncer>> = OnceCell::const_new();
     SHARED.get_or_init(|| Bouncer::before(database)).await.as_ref()
 }
 
 impl Bouncer {
     /// A separate one in front of a database's server; `None` with a message if PgBouncer is not installed.
-    pub async fn before(database: &Database) -> Option<Self> {
+    pub async fn before(database: &TestDatabase) -> Option<Self> {
         let Some(program) = find_program(&["pgbouncer"]) else {
             skip("pgbouncer is not installed (apt-get install pgbouncer)");
             return None;
@@ -76,12 +76,12 @@ impl Bouncer {
     }
 
     /// The database's address through PgBouncer.
-    pub fn to(&self, database: &Database) -> Database {
+    pub fn to(&self, database: &TestDatabase) -> TestDatabase {
         database.at(&format!("127.0.0.1:{}", self.port))
     }
 
     /// Closes all connections of a database, the clients' and the server's, and accepts new ones.
-    pub async fn drop_connections(&self, database: &Database) {
+    pub async fn drop_connections(&self, database: &TestDatabase) {
         let console = self.console().await.unwrap();
         console.batch_execute(&format!("KILL {}", database.name)).await.unwrap();
         console.batch_execute(&format!("RESUME {}", database.name)).await.unwrap();

@@ -21,8 +21,8 @@ use tokio_postgres::{Client, NoTls};
 pub const NOW_MS: &str = "(extract(epoch from clock_timestamp()) * 1000)::bigint";
 
 /// A new migrated database in the shared cluster. It is deleted with the cluster.
-pub async fn database() -> Database {
-    static TEMPLATE: OnceCell<Database> = OnceCell::const_new();
+pub async fn database() -> TestDatabase {
+    static TEMPLATE: OnceCell<TestDatabase> = OnceCell::const_new();
     let migrated = || async {
         let template = empty_database().await;
         store::migrate(&settings(&template.url)).await.unwrap();
@@ -33,7 +33,7 @@ pub async fn database() -> Database {
 }
 
 /// A new database without Oncegate's schema in the shared cluster.
-pub async fn empty_database() -> Database {
+pub async fn empty_database() -> TestDatabase {
     shared().await.empty_database().await
 }
 
@@ -56,12 +56,12 @@ pub fn settings(url: &str) -> StoreSettings {
 
 /// A database.
 #[derive(Clone)]
-pub struct Database {
+pub struct TestDatabase {
     pub url: String,
     pub name: String,
 }
 
-impl Database {
+impl TestDatabase {
     /// The server's address.
     pub fn address(&self) -> &str {
         self.url.split(['@', '/']).nth(3).unwrap()
@@ -206,7 +206,7 @@ impl Cluster {
     }
 
     /// A new database without Oncegate's schema.
-    pub async fn empty_database(&self) -> Database {
+    pub async fn empty_database(&self) -> TestDatabase {
         self.create("template0").await
     }
 
@@ -266,20 +266,20 @@ impl Cluster {
     }
 
     /// The same database on this server. With another address before it, it is a list of hosts.
-    pub fn same(&self, database: &Database) -> Database {
-        Database { url: self.url(&database.name), name: database.name.clone() }
+    pub fn same(&self, database: &TestDatabase) -> TestDatabase {
+        TestDatabase { url: self.url(&database.name), name: database.name.clone() }
     }
 
-    async fn create(&self, template: &str) -> Database {
+    async fn create(&self, template: &str) -> TestDatabase {
         static COUNTER: AtomicU32 = AtomicU32::new(1);
         self.create_named(format!("test_{}", COUNTER.fetch_add(1, Ordering::Relaxed)), template).await
     }
 
     /// A new database of this name.
-    pub async fn create_named(&self, name: String, template: &str) -> Database {
+    pub async fn create_named(&self, name: String, template: &str) -> TestDatabase {
         let create = format!("create database {name} template {template}");
         connect(&self.url("postgres")).await.batch_execute(&create).await.unwrap();
-        Database { url: self.url(&name), name }
+        TestDatabase { url: self.url(&name), name }
     }
 
     fn url(&self, database: &str) -> String {

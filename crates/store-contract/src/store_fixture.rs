@@ -28,7 +28,7 @@ use oncegate::store::{
 use tempfile::TempDir;
 
 use crate::pgbouncer;
-use crate::postgres::{self, Database};
+use crate::postgres::{self, TestDatabase};
 
 /// The default instance of the requests. It never takes a lease.
 pub fn own_instance() -> InstanceId {
@@ -65,8 +65,8 @@ pub struct StoreFixture {
 }
 
 enum Home {
-    Postgres(Database),
-    Given(Database, #[expect(dead_code, reason = "the next test waits for it")] tokio::sync::OwnedMutexGuard<()>),
+    Postgres(TestDatabase),
+    Given(TestDatabase, #[expect(dead_code, reason = "the next test waits for it")] tokio::sync::OwnedMutexGuard<()>),
     Sqlite(#[expect(dead_code, reason = "it goes away with the test")] TempDir),
     Inline(InlineDatabase),
 }
@@ -94,7 +94,7 @@ impl StoreFixture {
         static DATABASE: std::sync::LazyLock<Arc<tokio::sync::Mutex<()>>> = std::sync::LazyLock::new(Arc::default);
         let url = std::env::var("ONCEGATE_TEST_STORE_URL").ok().filter(|url| !url.is_empty())?;
         let turn = Arc::clone(&DATABASE).lock_owned().await;
-        let database = Database { name: "given".into(), url };
+        let database = TestDatabase { name: "given".into(), url };
         let client = database.client().await;
         client.batch_execute("drop schema if exists oncegate cascade").await.unwrap();
         let has_citus = "select exists (select from pg_catalog.pg_extension where extname = 'citus')";
@@ -136,7 +136,7 @@ impl StoreFixture {
     }
 
     /// The database; panics for a SQLite file.
-    pub fn database(&self) -> &Database {
+    pub fn database(&self) -> &TestDatabase {
         match &self.home {
             Home::Postgres(database) | Home::Given(database, _) => database,
             Home::Sqlite(_) | Home::Inline(_) => panic!("this test is about PostgreSQL"),

@@ -1,5 +1,5 @@
-//! Batching of statements. A lane takes all requests that wait for one kind of statement, sends them as one statement,
-//! and answers each caller.
+//! Batching of calls. A lane takes all requests that wait for one kind of call, sends them in one transaction, and answers
+//! each caller.
 
 use std::mem;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
     /// The answer to one request.
     type Answer: Send + 'static;
 
-    /// Whether one statement can answer only one request for each record.
+    /// Whether a batch can answer only one request for each record.
     const DISTINCT: bool;
 
     /// The most requests in a batch on a cluster, where several nodes have to agree on it, and one that is away fails it.
@@ -36,7 +36,7 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
         false
     }
 
-    /// Executes all requests by one statement. Returns the answers in the requests' order.
+    /// Executes all requests in one transaction. Returns the answers in the requests' order.
     fn run(
         client: &PgClient,
         requests: &[&Self],

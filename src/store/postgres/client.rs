@@ -3,7 +3,7 @@
 //! A prepared statement spares the server the parsing, which costs as much as a short statement itself. Its name belongs to
 //! the server's session, though, and behind a pooler that session may serve somebody else by the time of the next statement.
 //! So calls are prepared only on a connection that seems to lead to the server itself, see `backend`. Where that is wrong, a
-//! name is unknown or means another statement. No two of ours take the same parameters, so the server refuses the call, and it
+//! name is unknown or means another statement. No two of ours that do different things take the same parameters, so the server refuses the call, and it
 //! is repeated unprepared.
 
 use std::ops::Deref;

@@ -59,7 +59,7 @@ pub(crate) async fn prepare(server: &PgServer, settings: &StoreSettings) -> Resu
         check_none_missing(&pending)?;
     }
     if let Distribution::Nodes(nodes) = distribution::find(&client).await? {
-        tracing::info!(nodes, "the keys are distributed over the nodes of a cluster; each statement names one key");
+        tracing::info!(nodes, "the keys are distributed over the nodes of a cluster");
         server.set_distributed();
     }
     server.remember_identity(&client).await;

@@ -1,5 +1,5 @@
 //! Upkeep: leases, sweeping, reaping and the like. It selects ids without locks, and then acts on each by a function whose
-//! conditions repeat what made it eligible.
+//! conditions repeat what made it eligible; the reaper acts on many at once.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::harness::postgres::Database;
+use crate::harness::postgres::TestDatabase;
 
 /// The number in every test run, some seconds' work. `make soak` sets more.
 const REQUESTS: usize = 4_000;
@@ -41,7 +41,7 @@ async fn until_accepted(
     }
 }
 
-async fn states(database: &Database) -> HashMap<String, i64> {
+async fn states(database: &TestDatabase) -> HashMap<String, i64> {
     let rows = database.client().await.query("select state, count(*) from oncegate.keys group by state", &[]).await;
     rows.unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
 }

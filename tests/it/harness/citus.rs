@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::NoTls;
 
 use super::eventually;
-use super::postgres::{Cluster, Database, binaries};
+use super::postgres::{Cluster, TestDatabase, binaries};
 
 /// By default, the recovery comes once in a minute, and a table has 32 shards, which take long to create. Without TLS between the nodes,
 /// a server needs no home for its certificates.
@@ -45,7 +45,7 @@ pub struct CitusCluster {
     /// In the order of [`CitusNode::ALL`].
     servers: Vec<Arc<Cluster>>,
     /// On the coordinator.
-    pub database: Database,
+    pub database: TestDatabase,
 }
 
 impl CitusCluster {
@@ -150,7 +150,7 @@ impl PreparedWatch {
     }
 }
 
-async fn look(databases: Vec<Database>, seen: Arc<std::sync::Mutex<[SeenPrepared; 3]>>) {
+async fn look(databases: Vec<TestDatabase>, seen: Arc<std::sync::Mutex<[SeenPrepared; 3]>>) {
     loop {
         for (node, database) in databases.iter().enumerate() {
             // A node that is away has to say it once it is back.
@@ -166,7 +166,7 @@ async fn look(databases: Vec<Database>, seen: Arc<std::sync::Mutex<[SeenPrepared
 }
 
 /// The names of a node's prepared transactions; `None` if it does not answer.
-async fn prepared(database: &Database) -> Option<BTreeSet<String>> {
+async fn prepared(database: &TestDatabase) -> Option<BTreeSet<String>> {
     let (client, connection) = tokio_postgres::connect(&database.url, NoTls).await.ok()?;
     tokio::spawn(connection);
     let rows = client.query("select gid from pg_prepared_xacts", &[]).await.ok()?;

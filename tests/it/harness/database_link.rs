@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::postgres::Database;
+use super::postgres::TestDatabase;
 
 /// Forwards everything, unless told to lose replies or hold connections.
 pub struct DatabaseLink {
@@ -46,7 +46,7 @@ struct Replies {
 
 impl DatabaseLink {
     /// A link to the database.
-    pub async fn to(database: &Database) -> Self {
+    pub async fn to(database: &TestDatabase) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = database.address().to_owned();
         let url = database.at(&listener.local_addr().unwrap().to_string()).url;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use rusqlite::OptionalExtension;
 use tempfile::TempDir;
 
-use super::postgres::{self, Database};
+use super::postgres::{self, TestDatabase};
 use super::{TEST_TIMEOUT, eventually};
 
 /// A store for one test alone.
 pub enum Store {
-    Postgres(Database),
+    Postgres(TestDatabase),
     Sqlite(TempDir),
 }
 

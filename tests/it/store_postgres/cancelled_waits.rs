@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, block_in_place};
 use tokio_postgres::Client;
 
 use crate::harness::pgbouncer::Bouncer;
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::store_fixture::{completion, new_reserve_request, unwrap_lease};
 use crate::harness::{Answer, Hold, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::faults::{COMMITTING, commits_wait_for};
@@ -18,7 +18,7 @@ use crate::telemetry::Metrics;
 /// A server whose commits can be made to wait for a standby that does not exist.
 struct Primary {
     cluster: Cluster,
-    database: Database,
+    database: TestDatabase,
     client: Client,
 }
 
@@ -123,7 +123,7 @@ async fn no_call_succeeds_while_waits_for_the_standby_are_cancelled() {
     no_call_succeeds(&primary, "pooled", &bouncer.to(&primary.database)).await;
 }
 
-async fn no_call_succeeds(primary: &Primary, key: &str, database: &Database) {
+async fn no_call_succeeds(primary: &Primary, key: &str, database: &TestDatabase) {
     let timeout = Duration::from_secs(1);
     let store = store::open(&StoreSettings { timeout, ..postgres::settings(&database.url) }).await.unwrap();
     let (before, during) = (new_reserve_request(key), new_reserve_request(&format!("{key}-during")));

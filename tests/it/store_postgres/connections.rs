@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::harness::operator::Operator;
 use crate::harness::pgbouncer;
-use crate::harness::postgres::{self, Database, NOW_MS};
+use crate::harness::postgres::{self, NOW_MS, TestDatabase};
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, completion, new_reserve_request, own_instance, renewal, settlement,
@@ -38,7 +38,7 @@ async fn insert_keys(client: &Client, state: &str, count: u32) {
     client.batch_execute(&keys).await.unwrap();
 }
 
-async fn lock_audit_log(database: &Database) -> Client {
+async fn lock_audit_log(database: &TestDatabase) -> Client {
     let holder = database.client().await;
     holder.batch_execute("begin; lock table oncegate.audit in access exclusive mode").await.unwrap();
     holder

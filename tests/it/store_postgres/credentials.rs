@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
 use crate::harness::client::Request;
-use crate::harness::postgres::{self, Cluster, Database, owner};
+use crate::harness::postgres::{self, Cluster, TestDatabase, owner};
 use crate::harness::proxy::Setup;
 use crate::harness::relay::Relay;
 use crate::harness::{Proxy, TEST_TIMEOUT, Upstream, eventually};
@@ -36,7 +36,7 @@ async fn cluster() -> &'static (Cluster, TempDir) {
 
 /// A database with a role of its own, whose password is in a file; and a proxy on it.
 struct World {
-    database: Database,
+    database: TestDatabase,
     role: String,
     folder: TempDir,
     upstream: Upstream,

@@ -9,7 +9,7 @@ use oncegate::store::{self, ListInFlightParams, OpenError, SettleResult, SweepPa
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
-use crate::harness::postgres::{self, Cluster, Database, NOW_MS};
+use crate::harness::postgres::{self, Cluster, NOW_MS, TestDatabase};
 use crate::harness::store_fixture::{
     DAY, any_time, completion, new_reserve_request, own_instance, renewal, unwrap_lease,
 };
@@ -20,7 +20,7 @@ use crate::store_postgres::{CONNECTIONS, number};
 pub(super) struct Pair {
     pub primary: Cluster,
     pub standby: Cluster,
-    pub database: Database,
+    pub database: TestDatabase,
 }
 
 impl Pair {

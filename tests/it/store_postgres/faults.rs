@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 
 use crate::harness::TEST_TIMEOUT;
 use crate::harness::database_link::DatabaseLink;
-use crate::harness::postgres::{self, Cluster, Database, NOW_MS};
+use crate::harness::postgres::{self, Cluster, NOW_MS, TestDatabase};
 use crate::harness::relay::Relay;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, own_instance,
@@ -162,7 +162,7 @@ async fn a_key_that_was_found_taken_stays_taken_when_no_later_try_comes_through(
 }
 
 /// Waits until a statement of the store waits for a lock.
-pub async fn waiting(database: &Database) {
+pub async fn waiting(database: &TestDatabase) {
     let client = database.client().await;
     eventually(async || {
         let blocked = "select count(*) from pg_stat_activity

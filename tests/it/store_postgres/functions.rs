@@ -14,7 +14,7 @@ use oncegate::protocol::fields;
 use oncegate::store::{self, ExpectedRecord, ReapParams, SettleResult, Store, StoreRouteRetentionParams, SweepParams};
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::store_fixture::UNKNOWN;
 use crate::harness::store_fixture::{
     DAY, StoreFixture, all_records, any_time, completion, new_reserve_request, next_attempt_request, settlement, token,
@@ -68,7 +68,7 @@ impl App {
     }
 }
 
-async fn connect_as(database: &Database, role: &str) -> Client {
+async fn connect_as(database: &TestDatabase, role: &str) -> Client {
     let url = database.url.replace("postgres://postgres@", &format!("postgres://{role}@"));
     assert_ne!(url, database.url);
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();

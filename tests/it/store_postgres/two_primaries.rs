@@ -13,7 +13,7 @@ use super::failover::Pair;
 use crate::harness::client::Client as HttpClient;
 use crate::harness::database_link::DatabaseLink;
 use crate::harness::full_listener::FullListener;
-use crate::harness::postgres::{self, Cluster, Database};
+use crate::harness::postgres::{self, Cluster, TestDatabase};
 use crate::harness::store_fixture::{new_reserve_request, own_instance, unwrap_lease};
 use crate::harness::{Answer, Hold, Proxy, Setup, Store, TEST_TIMEOUT, World, eventually};
 use crate::store_postgres::{CONNECTIONS, number};
@@ -216,7 +216,7 @@ async fn primaries_of_different_clusters_are_refused() {
     let create = format!("create database {}", one.name);
     other.empty_database().await.client().await.batch_execute(&create).await.unwrap();
     let link = DatabaseLink::to(&other.same(&one)).await;
-    let linked = Database { url: link.url.clone(), name: one.name.clone() };
+    let linked = TestDatabase { url: link.url.clone(), name: one.name.clone() };
     let both = one.at(&format!("{},{}", one.address(), linked.address()));
     let error = store::open(&postgres::settings(&both.url)).await.map(drop).unwrap_err();
     let OpenError::Away(why) = error else { panic!("{error:?}") };
@@ -240,7 +240,7 @@ async fn primaries_of_different_clusters_are_refused() {
 async fn one_server_under_two_addresses_is_one_primary() {
     let database = postgres::database().await;
     let link = DatabaseLink::to(&database).await;
-    let linked = Database { url: link.url.clone(), name: database.name.clone() };
+    let linked = TestDatabase { url: link.url.clone(), name: database.name.clone() };
     let both = database.at(&format!("{},{}", database.address(), linked.address()));
     let store = store::open(&postgres::settings(&both.url)).await.unwrap();
     assert_eq!(store.check_primaries().await, PrimaryCheck { primaries: 1, has_changed: false });

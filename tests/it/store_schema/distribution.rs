@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::harness::operator::oncegate;
-use crate::harness::postgres::{self, Database};
+use crate::harness::postgres::{self, TestDatabase};
 
 /// A configuration with this database as its store.
-fn configuration(home: &tempfile::TempDir, database: &Database, line: &str) -> PathBuf {
+fn configuration(home: &tempfile::TempDir, database: &TestDatabase, line: &str) -> PathBuf {
     let file = home.path().join("oncegate.toml");
     let store = format!("[store]\nurl = \"{}?sslmode=disable\"\n{line}\n", database.url);
     fs::write(&file, format!("upstream = \"http://127.0.0.1:9\"\n{store}")).unwrap();

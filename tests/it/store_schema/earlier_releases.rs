@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::harness::postgres::{self, Database};
+use crate::harness::postgres::{self, TestDatabase};
 use crate::harness::{Proxy, Store, Upstream};
 
 mod content;
@@ -97,7 +97,7 @@ async fn every_key_of_an_earlier_release_is_answered_as_that_release_did() {
 
 #[tokio::test]
 async fn the_columns_of_times_have_the_same_names_in_both_stores() {
-    let Store::Postgres(Database { url, .. }) = Store::postgres().await else { unreachable!() };
+    let Store::Postgres(TestDatabase { url, .. }) = Store::postgres().await else { unreachable!() };
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     // All integers that are no times.

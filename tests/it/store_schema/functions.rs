@@ -4,7 +4,7 @@ use oncegate::store::{self, OpenError, StoreSettings};
 use tokio_postgres::Client;
 
 use super::names;
-use crate::harness::postgres::{self, Database};
+use crate::harness::postgres::{self, TestDatabase};
 use crate::harness::store_fixture::{StoreFixture, UNKNOWN, completion, new_reserve_request, settlement};
 
 /// The names of the installed functions, without and with the hash of their text.
@@ -21,7 +21,7 @@ pub(super) async fn installed_name(client: &Client, name: &str) -> String {
 }
 
 /// Renames a function, as if another version had installed it.
-async fn age(database: &Database, name: &str) -> (String, String) {
+async fn age(database: &TestDatabase, name: &str) -> (String, String) {
     let client = database.client().await;
     let (current, old) = (installed_name(&client, name).await, format!("{name}_01234567"));
     client.batch_execute(&format!("alter function oncegate.{current} rename to {old}")).await.unwrap();

@@ -3,14 +3,14 @@
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::statements::{sql_files, statement};
-use crate::harness::postgres::Database;
+use crate::harness::postgres::TestDatabase;
 use crate::harness::store_fixture::StoreFixture;
 
 /// The states of the keys 1000 to 1006 of [`fill`], and of every 1000th key after each.
 const STATES: [&str; 7] = ["in_flight", "unknown", "queued", "retryable", "dead", "expired", "completed"];
 
 /// Inserts 50,000 keys, nearly all of them completed, as in a typical table, and requests and audit entries.
-async fn fill(database: &Database) {
+async fn fill(database: &TestDatabase) {
     let rows = "
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
                                  state, created_at, reserved_at, deadline, settled_at, accepted_at, due_at, expires_at, status,
@@ -153,7 +153,7 @@ async fn no_select_scans_the_whole_table() {
 
 /// Inserts 40,000 unknown keys. Half of them were accepted for delivery: of those, 15 are due and quiet, and 5,000 are due and
 /// not quiet.
-async fn fill_with_unknown(database: &Database) {
+async fn fill_with_unknown(database: &TestDatabase) {
     let rows = "
       insert into oncegate.keys (id, service, scope, space, key, route, recipe, fingerprint, token, instance, attempt,
                                  state, created_at, reserved_at, deadline, settled_at, accepted_at, due_at)

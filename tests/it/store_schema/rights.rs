@@ -3,11 +3,11 @@
 use oncegate::store::{self, OpenError, StoreSettings};
 
 use super::functions;
-use crate::harness::postgres::{self, Database};
+use crate::harness::postgres::{self, TestDatabase};
 use crate::harness::store_fixture::{new_reserve_request, unwrap_lease};
 
 /// A role without rights in a migrated database, and the settings by which it serves.
-async fn role_without_rights() -> (Database, String, StoreSettings) {
+async fn role_without_rights() -> (TestDatabase, String, StoreSettings) {
     let database = postgres::database().await;
     let role = format!("serving_{}", database.name);
     database.client().await.batch_execute(&format!("create role {role} login password 'x'")).await.unwrap();
@@ -22,7 +22,7 @@ fn messages(error: &dyn std::error::Error) -> String {
 }
 
 /// Carries out the grant that a message names.
-async fn grant(database: &Database, role: &str, message: &str) -> String {
+async fn grant(database: &TestDatabase, role: &str, message: &str) -> String {
     let grant = message.split_once("`GRANT ").and_then(|(_, rest)| rest.split_once('`'));
     let grant = format!("GRANT {}", grant.unwrap_or_else(|| panic!("no grant in {message}")).0);
     database.client().await.batch_execute(&format!("{grant} TO {role}")).await.unwrap();

@@ -10,7 +10,7 @@ use super::{functions, sqlite_in_memory};
 use crate::harness::store_fixture::StoreFixture;
 
 /// Texts that are parts of statements.
-const PARTS: [&str; 2] = ["key_columns", "skip_locked"];
+const PARTS: [&str; 1] = ["key_columns"];
 
 /// The SQL files of a folder of `src/store` that are statements, by their names.
 pub(super) fn sql_files(folder: &str) -> Vec<(String, String)> {
