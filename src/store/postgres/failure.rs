@@ -39,28 +39,24 @@ pub(super) enum PgFailure {
 }
 
 impl PgFailure {
+    /// The failure of the statement itself.
+    fn root(&self) -> &Self {
+        if let Self::Taken(look) = self { look } else { self }
+    }
+
     /// Whether the statement may have been executed. Then the state of its connection is unknown, too.
     pub fn in_doubt(&self) -> bool {
-        match self {
-            Self::Taken(look) => look.in_doubt(),
-            _ => matches!(self, Self::TimedOut | Self::Unanswered(_)),
-        }
+        matches!(self.root(), Self::TimedOut | Self::Unanswered(_))
     }
 
     /// Whether only this connection was unusable and nothing was executed: the next connection may work.
     pub fn wants_another_connection(&self) -> bool {
-        match self {
-            Self::Taken(look) => look.wants_another_connection(),
-            _ => matches!(self, Self::Stale(_) | Self::Unsent(_)),
-        }
+        matches!(self.root(), Self::Stale(_) | Self::Unsent(_))
     }
 
     /// Whether a retry would fail the same way.
     pub fn is_final(&self) -> bool {
-        match self {
-            Self::Taken(look) => look.is_final(),
-            _ => matches!(self, Self::Corrupt(_) | Self::Row(_)),
-        }
+        matches!(self.root(), Self::Corrupt(_) | Self::Row(_))
     }
 
     /// The failure after others of the same call were committed: nobody knows which.
@@ -119,15 +115,8 @@ impl From<tokio_postgres::Error> for PgFailure {
             // Not an error of the server: the connection is gone, or its data was not understood.
             return Self::Unanswered(Arc::new(error));
         };
-        let refusal = Arc::new(ServerError::from(server));
-        match FailureClass::new(server.code().code(), server.message(), ends_the_session(server)) {
-            FailureClass::Conflict => Self::Conflict(refusal),
-            FailureClass::Held => Self::Held(refusal),
-            FailureClass::InDoubt => Self::Unanswered(refusal),
-            FailureClass::Refused => Self::Refused(refusal),
-            FailureClass::Row => Self::Row(refusal),
-            FailureClass::Stale => Self::Stale(refusal),
-        }
+        let class = classify(server.code().code(), server.message(), ends_the_session(server));
+        class(Arc::new(ServerError::from(server)))
     }
 }
 
@@ -140,73 +129,46 @@ pub(super) fn ends_the_session(error: &DbError) -> bool {
     }
 }
 
-/// The meaning of a server's error for the statement that it answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FailureClass {
-    Conflict,
-    Held,
-    InDoubt,
-    Refused,
-    Row,
-    Stale,
-}
+/// What a server's error means for the statement that it answers: one of the failures.
+type FailureClass = fn(Cause) -> PgFailure;
 
 /// The class of each SQLSTATE or prefix; the first that fits counts. An ordinary error rolls its statement back before
-/// it is reported, so only errors about the connection, or about the server's end, leave a doubt.
-const SQLSTATE_CLASSES: [(&str, FailureClass); 21] = [
+/// it is reported, so only errors about the connection, or about the server's end, leave a doubt. All others are refusals:
+/// privileges, a schema that has changed, a full disk, internal errors, and what the service's own triggers raise.
+const SQLSTATE_CLASSES: [(&str, FailureClass); 11] = [
     // A pooler has lost the server: PgBouncer reports 08P01, whatever had been sent by then.
-    ("08", FailureClass::InDoubt),
+    ("08", PgFailure::Unanswered),
     // Data, constraints, limits.
-    ("22", FailureClass::Row),
-    ("23", FailureClass::Row),
-    ("54", FailureClass::Row),
+    ("22", PgFailure::Row),
+    ("23", PgFailure::Row),
+    ("54", PgFailure::Row),
     // Read-only: a standby, or a former primary.
-    ("25006", FailureClass::Stale),
-    ("25", FailureClass::Refused),
+    ("25006", PgFailure::Stale),
     // "Statement completion unknown".
-    ("40003", FailureClass::InDoubt),
+    ("40003", PgFailure::Unanswered),
     // Serialisation, deadlock.
-    ("40001", FailureClass::Conflict),
-    ("40P01", FailureClass::Conflict),
-    ("40", FailureClass::Refused),
-    // Privileges, and a schema that has changed.
-    ("42", FailureClass::Refused),
-    // Disk, memory, connections.
-    ("53", FailureClass::Refused),
+    ("40001", PgFailure::Conflict),
+    ("40P01", PgFailure::Conflict),
     // A lock that did not come in time.
-    ("55P03", FailureClass::Held),
-    ("55", FailureClass::Refused),
+    ("55P03", PgFailure::Held),
     // Cancelled, by an operator or the role's statement_timeout. That timeout ends before the commit begins.
-    ("57014", FailureClass::Refused),
+    ("57014", PgFailure::Refused),
     // The server is shutting down, has crashed or is starting. A commit may have been waiting for its standby.
-    ("57", FailureClass::InDoubt),
-    // Errors of the disk, and internal errors.
-    ("58", FailureClass::Refused),
-    ("XX", FailureClass::Refused),
-    // Errors that the service's own triggers raise.
-    ("P0", FailureClass::Refused),
-    ("0A", FailureClass::Refused),
-    ("", FailureClass::Refused),
+    ("57", PgFailure::Unanswered),
 ];
 
 /// The beginning of Citus's message where the node of a key did not answer to the commit, which it may have done. It comes as an
 /// internal error (XX000), and is not translated.
 const NO_ANSWER_TO_COMMIT: &str = "could not commit transaction for shard ";
 
-impl FailureClass {
-    /// The class of an error. `ends_the_session`: FATAL or PANIC. Then it is unknown how far the statement had come;
-    /// after a PANIC while the log was being written, a commit may be found in it at the next start.
-    fn new(code: &str, message: &str, ends_the_session: bool) -> Self {
-        if ends_the_session || message.starts_with(NO_ANSWER_TO_COMMIT) {
-            return Self::InDoubt;
-        }
-        Self::from_sqlstate(code)
+/// The class of an error. `ends_the_session`: FATAL or PANIC. Then it is unknown how far the statement had come;
+/// after a PANIC while the log was being written, a commit may be found in it at the next start.
+fn classify(code: &str, message: &str, ends_the_session: bool) -> FailureClass {
+    if ends_the_session || message.starts_with(NO_ANSWER_TO_COMMIT) {
+        return PgFailure::Unanswered;
     }
-
-    fn from_sqlstate(code: &str) -> Self {
-        let class = SQLSTATE_CLASSES.iter().find(|(beginning, _)| code.starts_with(beginning));
-        class.map_or(Self::Refused, |(_, class)| *class)
-    }
+    let class = SQLSTATE_CLASSES.iter().find(|(beginning, _)| code.starts_with(beginning));
+    class.map_or(PgFailure::Refused, |(_, class)| *class)
 }
 
 /// The server's error without its detail: the detail quotes the row, and errors are logged.
@@ -269,7 +231,7 @@ pub(super) fn without_user(error: &DbError, user: Option<&str>) -> Box<dyn Error
 /// The meaning of the driver's error while the store is opened: a connection that is lost, or a server that takes none at the
 /// moment, says nothing about the store.
 pub(super) fn open_error(error: tokio_postgres::Error) -> OpenError {
-    let is_away = may_pass(&error);
+    let is_away = error.as_db_error().is_none_or(|server| is_passing(server.code().code()));
     let cause = without_detail(error);
     if is_away { OpenError::Away(cause) } else { OpenError::Missing(cause) }
 }
@@ -287,10 +249,6 @@ pub(super) fn connect_error(error: Box<dyn Error + Send + Sync>) -> OpenError {
         cause = this.source();
     }
     OpenError::Away(error)
-}
-
-fn may_pass(error: &tokio_postgres::Error) -> bool {
-    error.as_db_error().is_none_or(|server| is_passing(server.code().code()))
 }
 
 /// Whether the server's error is about its state and not about this program: lost connections, limits, operators' doing (starting
@@ -319,79 +277,41 @@ pub(super) fn migration_error(error: tokio_postgres::Error) -> Box<dyn Error + S
 
 #[cfg(test)]
 mod tests {
+    use std::mem::discriminant;
+
     use super::*;
+
+    fn cause() -> Cause {
+        Arc::from(Box::from("why"))
+    }
 
     #[test]
     fn each_sqlstate_has_its_class() {
-        for (code, class) in [
-            ("08000", FailureClass::InDoubt),
-            ("08003", FailureClass::InDoubt),
-            ("08006", FailureClass::InDoubt),
-            ("08P01", FailureClass::InDoubt),
-            ("0A000", FailureClass::Refused),
-            ("22001", FailureClass::Row),
-            ("22003", FailureClass::Row),
-            ("22021", FailureClass::Row),
-            ("22P02", FailureClass::Row),
-            ("23502", FailureClass::Row),
-            ("23505", FailureClass::Row),
-            ("23514", FailureClass::Row),
-            ("25006", FailureClass::Stale),
-            ("25P02", FailureClass::Refused),
-            ("26000", FailureClass::Refused),
-            ("40000", FailureClass::Refused),
-            ("40001", FailureClass::Conflict),
-            ("40002", FailureClass::Refused),
-            ("40003", FailureClass::InDoubt),
-            ("40P01", FailureClass::Conflict),
-            ("42501", FailureClass::Refused),
-            ("42P01", FailureClass::Refused),
-            ("53100", FailureClass::Refused),
-            ("53200", FailureClass::Refused),
-            ("53300", FailureClass::Refused),
-            ("54000", FailureClass::Row),
-            ("55006", FailureClass::Refused),
-            ("55P03", FailureClass::Held),
-            ("57000", FailureClass::InDoubt),
-            ("57014", FailureClass::Refused),
-            ("57P01", FailureClass::InDoubt),
-            ("57P02", FailureClass::InDoubt),
-            ("57P03", FailureClass::InDoubt),
-            ("57P04", FailureClass::InDoubt),
-            ("57P05", FailureClass::InDoubt),
-            ("58030", FailureClass::Refused),
-            ("58P01", FailureClass::Refused),
-            ("P0001", FailureClass::Refused),
-            ("XX000", FailureClass::Refused),
-            ("XX001", FailureClass::Refused),
-        ] {
-            assert_eq!(FailureClass::new(code, "a message", false), class, "{code}");
-            assert_eq!(
-                FailureClass::new(code, "a message", true),
-                FailureClass::InDoubt,
-                "{code}, with the session's end"
-            );
+        let classes: [(FailureClass, &str); 6] = [
+            (PgFailure::Conflict, "40001 40P01"),
+            (PgFailure::Held, "55P03"),
+            (
+                PgFailure::Refused,
+                "0A000 25P02 26000 40000 40002 42501 42P01 53100 53200 53300 55006 57014 58030 58P01 P0001 XX000 XX001",
+            ),
+            (PgFailure::Row, "22001 22003 22021 22P02 23502 23505 23514 54000"),
+            (PgFailure::Stale, "25006"),
+            (PgFailure::Unanswered, "08000 08003 08006 08P01 40003 57000 57P01 57P02 57P03 57P04 57P05"),
+        ];
+        let is =
+            |found: FailureClass, class: FailureClass| discriminant(&found(cause())) == discriminant(&class(cause()));
+        for (class, codes) in classes {
+            for code in codes.split(' ') {
+                assert!(is(classify(code, "a message", false), class), "{code}");
+                assert!(is(classify(code, "a message", true), PgFailure::Unanswered), "{code}, with the session's end");
+            }
         }
-    }
-
-    #[test]
-    fn a_node_of_a_cluster_that_does_not_answer_to_a_commit_leaves_a_doubt() {
-        let message = "could not commit transaction for shard 102032 on at least one active node";
-        assert_eq!(FailureClass::new("XX000", message, false), FailureClass::InDoubt);
-    }
-
-    #[test]
-    fn each_entry_of_the_table_can_be_reached() {
-        for (at, (beginning, class)) in SQLSTATE_CLASSES.iter().enumerate() {
-            let first = SQLSTATE_CLASSES.iter().position(|(other, _)| beginning.starts_with(other));
-            assert_eq!(first, Some(at), "{beginning} comes after an entry that covers it");
-            assert_eq!(FailureClass::from_sqlstate(beginning), *class);
-        }
+        let no_answer = "could not commit transaction for shard 102032 on at least one active node";
+        assert!(is(classify("XX000", no_answer, false), PgFailure::Unanswered), "a cluster's commit without an answer");
     }
 
     #[test]
     fn a_statement_that_may_have_been_executed_is_never_taken_for_refused() {
-        let cause: fn() -> Cause = || Arc::from(Box::from("why"));
         for (failure, in_doubt, elsewhere, last) in [
             (PgFailure::Conflict(cause()), false, false, false),
             (PgFailure::Corrupt(CorruptRow("id")), false, false, true),
