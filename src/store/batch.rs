@@ -112,6 +112,18 @@ impl<J: Batchable> BatchQueue<J> {
         true
     }
 
+    /// Queues a job that sends its answer to this caller, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`BatchCallError`]; except for [`BatchCallError::Closed`] the job may be executed all the same.
+    pub async fn call<A>(&self, deadline: Instant, job: impl FnOnce(ReplySender<A>) -> J) -> Result<A, BatchCallError> {
+        let (reply, answer) = reply::channel();
+        if !self.push(job(reply)) {
+            return Err(BatchCallError::Closed);
+        }
+        timeout_at(deadline, answer).await.map_err(|_| BatchCallError::TimedOut)?.map_err(|_| BatchCallError::Dropped)
+    }
+
     /// Waits for a batch of all waiting jobs, up to the limit of bytes and `jobs_max`, which is asked once there is one; `None` once the
     /// queue is closed and empty.
     pub async fn batch(&self, jobs_max: impl Fn() -> usize) -> Option<Batch<'_, J>> {
@@ -122,17 +134,15 @@ impl<J: Batchable> BatchQueue<J> {
             let is_held_back = {
                 let jobs_max = jobs_max();
                 let mut state = self.lock();
-                let is_due = late || state.closed || jobs_max == 1 || state.is_worth_it();
-                let taken = if is_due { state.take(jobs_max) } else { None };
-                match taken {
-                    Some(Some(jobs)) => {
-                        let size = jobs.len();
-                        state.away += size;
-                        return Some(Batch { jobs, size, queue: self });
+                if late || state.closed || jobs_max == 1 || state.is_worth_it() {
+                    let jobs = state.take(jobs_max);
+                    let size = jobs.len();
+                    state.away += size;
+                    if size > 0 || state.closed {
+                        return (size > 0).then(|| Batch { jobs, size, queue: self });
                     }
-                    Some(None) => return None,
-                    None => state.waiting() > 0,
                 }
+                state.waiting() > 0
             };
             if is_held_back {
                 late = timeout(HELD_BACK_MAX, arrived).await.is_err();
@@ -147,8 +157,9 @@ impl<J: Batchable> BatchQueue<J> {
     pub fn blocking_batch(&self) -> Option<Vec<J>> {
         let mut state = self.lock();
         loop {
-            if let Some(batch) = state.take(JOBS_MAX) {
-                return batch;
+            let jobs = state.take(JOBS_MAX);
+            if !jobs.is_empty() || state.closed {
+                return (!jobs.is_empty()).then_some(jobs);
             }
             state.threads += 1;
             state = self.arrived_for_threads.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -187,16 +198,12 @@ impl<J: Batchable> BatchQueueState<J> {
         self.urgent.len() + self.ordinary.len()
     }
 
-    /// Takes a batch: `Some(None)` at the queue's end, `None` where nothing waits yet.
-    fn take(&mut self, jobs_max: usize) -> Option<Option<Vec<J>>> {
+    /// Takes a batch, empty where nothing waits.
+    fn take(&mut self, jobs_max: usize) -> Vec<J> {
         let mut batch = Vec::new();
         let bytes = fill(&mut batch, jobs_max, &mut self.urgent, BYTES_MAX);
         fill(&mut batch, jobs_max, &mut self.ordinary, BYTES_MAX.saturating_sub(bytes).max(LIGHT_BYTES_MAX));
-        match batch.is_empty() {
-            false => Some(Some(batch)),
-            true if self.closed => Some(None),
-            true => None,
-        }
+        batch
     }
 }
 
@@ -221,39 +228,6 @@ fn fill<J: Batchable>(batch: &mut Vec<J>, jobs_max: usize, from: &mut VecDeque<J
     bytes
 }
 
-/// The size of a request.
-pub trait ByteSize {
-    /// The approximate size in bytes.
-    fn bytes(&self) -> usize;
-}
-
-/// A request to the store with the channel for its answer.
-pub struct PendingCall<Q, A> {
-    /// The request.
-    pub request: Q,
-    /// The time until which the caller waits.
-    pub deadline: Instant,
-    reply: ReplySender<A>,
-}
-
-impl<Q, A: Send + 'static> PendingCall<Q, A> {
-    /// Answers the call; the answer is dropped where the caller is gone.
-    pub fn answer(self, answer: A) {
-        self.reply.send(answer);
-    }
-}
-
-impl<Q: ByteSize + Send + 'static, A: Send + 'static> Batchable for PendingCall<Q, A> {
-    fn abandoned(&self) -> bool {
-        // Past its deadline the caller may still be there, but it will not read an answer any more.
-        self.reply.is_closed() || Instant::now() >= self.deadline
-    }
-
-    fn bytes(&self) -> usize {
-        self.request.bytes()
-    }
-}
-
 /// The reason why a call got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchCallError {
@@ -263,25 +237,6 @@ pub enum BatchCallError {
     Dropped,
     /// No answer by the deadline.
     TimedOut,
-}
-
-/// Queues a request and waits for its answer.
-///
-/// # Errors
-/// [`BatchCallError`]; except for [`BatchCallError::Closed`] the request may be executed all the same.
-pub async fn call<Q, A>(
-    queue: &BatchQueue<PendingCall<Q, A>>,
-    request: Q,
-    deadline: Instant,
-) -> Result<A, BatchCallError>
-where
-    PendingCall<Q, A>: Batchable,
-{
-    let (reply, answer) = reply::channel();
-    if !queue.push(PendingCall { request, deadline, reply }) {
-        return Err(BatchCallError::Closed);
-    }
-    timeout_at(deadline, answer).await.map_err(|_| BatchCallError::TimedOut)?.map_err(|_| BatchCallError::Dropped)
 }
 
 #[cfg(test)]
@@ -352,22 +307,19 @@ mod tests {
         assert_eq!(batches, [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX, LIGHT_BYTES_MAX]]);
     }
 
-    impl ByteSize for () {
-        fn bytes(&self) -> usize {
-            7
+    impl Batchable for ReplySender<()> {
+        fn abandoned(&self) -> bool {
+            self.is_closed()
         }
-    }
 
-    #[test]
-    fn a_call_is_as_large_as_its_request_and_not_urgent() {
-        let (reply, _answer) = reply::channel::<()>();
-        let call = PendingCall { request: (), deadline: Instant::now(), reply };
-        assert_eq!((call.bytes(), call.urgent()), (7, false));
+        fn bytes(&self) -> usize {
+            0
+        }
     }
 
     #[tokio::test]
     async fn a_dropped_job_may_have_been_executed_and_a_refused_one_was_not() {
-        let queue: Arc<BatchQueue<PendingCall<(), ()>>> = Arc::new(BatchQueue::new());
+        let queue = Arc::new(BatchQueue::new());
         let deadline = Instant::now() + Duration::from_secs(20);
         let lane = tokio::spawn({
             let queue = queue.clone();
@@ -376,10 +328,10 @@ mod tests {
                 panic!("on purpose");
             }
         });
-        assert_eq!(call(&queue, (), deadline).await, Err(BatchCallError::Dropped));
+        assert_eq!(queue.call(deadline, |reply| reply).await, Err(BatchCallError::Dropped));
         assert!(lane.await.unwrap_err().is_panic());
         queue.close();
-        assert_eq!(call(&queue, (), deadline).await, Err(BatchCallError::Closed));
+        assert_eq!(queue.call(deadline, |reply| reply).await, Err(BatchCallError::Closed));
     }
 
     #[tokio::test]

@@ -10,25 +10,34 @@ use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::RecordId;
-use crate::store::batch::{self, BatchQueue, Batchable, ByteSize, JOBS_MAX};
+use crate::store::batch::{BatchQueue, Batchable, JOBS_MAX};
+use crate::store::reply::ReplySender;
 
 /// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
 /// expected.
 const CONFLICTS_MAX: usize = 3;
 
+/// The size of a row beyond the data that clients send.
+pub(super) const OVERHEAD_BYTES: usize = 256;
+
 /// A request that is sent to the database together with others of its kind.
-pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
+pub(super) trait BatchStatement: Send + Sync + Sized + 'static {
     /// The answer to one request.
     type Answer: Send + 'static;
 
     /// Whether a batch can answer only one request for each record.
-    const DISTINCT: bool;
+    const DISTINCT: bool = false;
 
     /// The most requests in a batch on a cluster, where several nodes have to agree on it, and one that is away fails it.
     const CLUSTER_JOBS_MAX: usize = 1;
 
     /// The request's record. Batches are sorted by it, so that two of them never deadlock.
     fn id(&self) -> RecordId;
+
+    /// The approximate size in bytes.
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES
+    }
 
     /// Whether it is sent by itself: because another transaction had locked the row before, or because a node of a cluster may have
     /// failed the batch that it was in.
@@ -43,13 +52,30 @@ pub(super) trait BatchStatement: ByteSize + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
 }
 
-type LaneJob<S> = batch::PendingCall<S, Result<<S as BatchStatement>::Answer, PgFailure>>;
+/// A request with the channel for its answer.
+pub(super) struct PendingCall<S: BatchStatement> {
+    pub request: S,
+    /// The time until which the caller waits.
+    pub deadline: Instant,
+    pub reply: ReplySender<Result<S::Answer, PgFailure>>,
+}
+
+impl<S: BatchStatement> Batchable for PendingCall<S> {
+    fn abandoned(&self) -> bool {
+        // Past its deadline the caller may still be there, but it will not read an answer any more.
+        self.reply.is_closed() || Instant::now() >= self.deadline
+    }
+
+    fn bytes(&self) -> usize {
+        self.request.bytes()
+    }
+}
 
 /// The queue for requests of one kind, with its lanes, which end when it is dropped.
 pub(super) struct Batcher<S: BatchStatement>(Arc<BatcherState<S>>);
 
 struct BatcherState<S: BatchStatement> {
-    queue: BatchQueue<LaneJob<S>>,
+    queue: BatchQueue<PendingCall<S>>,
     pool: PgPool,
 }
 
@@ -76,7 +102,7 @@ impl<S: BatchStatement> Batcher<S> {
 
     /// Executes a request together with others that wait now.
     pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
-        batch::call(&self.0.queue, request, deadline).await?
+        self.0.queue.call(deadline, |reply| PendingCall { request, deadline, reply }).await?
     }
 }
 
@@ -97,12 +123,12 @@ async fn lane<S: BatchStatement>(state: Arc<BatcherState<S>>) {
 }
 
 /// Sorts the batch in the order in which rows are locked, and splits it into rounds, of which each has a record once.
-fn rounds<S: BatchStatement>(mut batch: Vec<LaneJob<S>>) -> Vec<Vec<LaneJob<S>>> {
+fn rounds<S: BatchStatement>(mut batch: Vec<PendingCall<S>>) -> Vec<Vec<PendingCall<S>>> {
     batch.sort_by_key(|job| job.request.id());
     if !S::DISTINCT {
         return vec![batch];
     }
-    let mut rounds: Vec<Vec<LaneJob<S>>> = Vec::new();
+    let mut rounds: Vec<Vec<PendingCall<S>>> = Vec::new();
     let mut last = None;
     let mut round = 0;
     for job in batch {
@@ -118,7 +144,7 @@ fn rounds<S: BatchStatement>(mut batch: Vec<LaneJob<S>>) -> Vec<Vec<LaneJob<S>>>
 }
 
 /// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
-async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
+async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<PendingCall<S>>) {
     let (alone, batch): (Vec<_>, Vec<_>) =
         batch.into_iter().partition(|job| job.request.goes_alone(pool.is_distributed()));
     let mut parts: Vec<Vec<_>> = alone.into_iter().map(|job| vec![job]).collect();
@@ -127,7 +153,7 @@ async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
     let mut conflicts = 0;
     while let Some(mut part) = parts.pop() {
         match send(pool, &mut part).await {
-            Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.answer(Ok(answer))),
+            Ok(answers) => part.into_iter().zip(answers).for_each(|(job, answer)| job.reply.send(Ok(answer))),
             Err(PgFailure::Held(_) | PgFailure::Row(_)) if part.len() > 1 => {
                 parts.push(part.split_off(part.len() / 2));
                 parts.push(part);
@@ -136,14 +162,14 @@ async fn serve<S: BatchStatement>(pool: &PgPool, batch: Vec<LaneJob<S>>) {
                 conflicts += 1;
                 parts.push(part);
             }
-            Err(failure) => part.into_iter().for_each(|job| job.answer(Err(failure.clone()))),
+            Err(failure) => part.into_iter().for_each(|job| job.reply.send(Err(failure.clone()))),
         }
     }
 }
 
 /// Sends the jobs of a batch that still have a caller, once there is a connection: a caller that gave up meanwhile has
 /// been told that nothing was executed, or calls again.
-async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<LaneJob<S>>) -> Result<Vec<S::Answer>, PgFailure> {
+async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<PendingCall<S>>) -> Result<Vec<S::Answer>, PgFailure> {
     let held = PgConnection::get(pool, last(batch)).await?;
     batch.retain(|job| !job.abandoned());
     let requests: Vec<&S> = batch.iter().map(|job| &job.request).collect();
@@ -151,6 +177,6 @@ async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<LaneJob<S>>) -> 
 }
 
 /// The latest deadline of the batch; callers with an earlier one leave by themselves.
-fn last<S: BatchStatement>(batch: &[LaneJob<S>]) -> Instant {
+fn last<S: BatchStatement>(batch: &[PendingCall<S>]) -> Instant {
     batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now)
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Error, Row};
 
-use super::batcher::BatchStatement;
+use super::batcher::{BatchStatement, OVERHEAD_BYTES};
 use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
@@ -15,7 +15,6 @@ use super::functions::Function;
 use super::rows::done;
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
-use crate::store::batch::ByteSize;
 use crate::store::columns::Columns;
 use crate::store::row::RowReader;
 use crate::store::statement::Statement;
@@ -26,9 +25,6 @@ const ROWS_MAX: usize = 128;
 /// The most records in one loop on a cluster. All of them wait for one another, and as many keys stay locked until a node that died
 /// during their commit is back.
 const CLUSTER_ROWS_MAX: usize = 32;
-
-/// The size of a row beyond the data that clients send.
-pub(super) const OVERHEAD_BYTES: usize = 256;
 
 /// An answer to a call.
 pub(super) trait CallAnswer: Send + Sized + 'static {
@@ -75,12 +71,6 @@ pub(super) trait BatchedCall: Send + Sync + Sized + 'static {
     }
 }
 
-impl<C: BatchedCall> ByteSize for C {
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.sent_bytes()
-    }
-}
-
 impl<C: BatchedCall> BatchStatement for C {
     type Answer = Result<C::Answer, CorruptRow>;
 
@@ -90,6 +80,10 @@ impl<C: BatchedCall> BatchStatement for C {
 
     fn id(&self) -> RecordId {
         BatchedCall::id(self)
+    }
+
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + self.sent_bytes()
     }
 
     fn goes_alone(&self, is_distributed: bool) -> bool {

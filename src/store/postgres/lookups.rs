@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
-use super::batcher::{BatchStatement, Batcher};
-use super::calls::OVERHEAD_BYTES;
+use super::batcher::{BatchStatement, Batcher, OVERHEAD_BYTES};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
@@ -20,7 +19,7 @@ use super::rows::one;
 use super::{bounded, calls, functions};
 use crate::domain::ids::RecordId;
 use crate::domain::response::CorruptRow;
-use crate::store::batch::{BYTES_MAX, ByteSize, JOBS_MAX};
+use crate::store::batch::{BYTES_MAX, JOBS_MAX};
 use crate::store::columns::columns;
 use crate::store::row::{FoundRecord, RowReader};
 use crate::store::statement::statements;
@@ -85,16 +84,8 @@ struct FindStatement {
     in_doubt: bool,
 }
 
-impl ByteSize for FindStatement {
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES
-    }
-}
-
 impl BatchStatement for FindStatement {
     type Answer = Result<Option<LookupRow>, CorruptRow>;
-
-    const DISTINCT: bool = false;
 
     fn id(&self) -> RecordId {
         self.id
@@ -115,19 +106,15 @@ struct FindLargeStatement {
     in_doubt: bool,
 }
 
-impl ByteSize for FindLargeStatement {
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.bytes
-    }
-}
-
 impl BatchStatement for FindLargeStatement {
     type Answer = Result<Option<FoundRecord>, CorruptRow>;
 
-    const DISTINCT: bool = false;
-
     fn id(&self) -> RecordId {
         self.id
+    }
+
+    fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + self.bytes
     }
 
     async fn run(client: &PgClient, requests: &[&Self]) -> Result<Vec<Self::Answer>, Error> {
@@ -246,24 +233,26 @@ pub(super) async fn move_live_keys(
 mod tests {
     use std::time::Duration;
 
+    use super::super::batcher::PendingCall;
     use super::*;
-    use crate::store::batch::{self, BatchQueue, PendingCall};
+    use crate::store::batch::BatchQueue;
 
     #[tokio::test]
     async fn a_batch_of_look_ups_has_bounded_bytes() {
         const RESPONSE: usize = 1024 * 1024;
         const { assert!(SMALL_RESPONSE_MAX * JOBS_MAX <= BYTES_MAX) };
-        let queue = BatchQueue::<PendingCall<FindLargeStatement, ()>>::new();
+        let queue = BatchQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let call = || batch::call(&queue, FindLargeStatement { id, bytes: RESPONSE, in_doubt: false }, deadline);
+        let request = || FindLargeStatement { id, bytes: RESPONSE, in_doubt: false };
+        let call = || queue.call(deadline, |reply| PendingCall { request: request(), deadline, reply });
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();
             while sizes.iter().sum::<usize>() < JOBS_MAX {
                 let mut batch = queue.batch(|| JOBS_MAX).await.unwrap();
                 sizes.push(batch.jobs.len());
-                std::mem::take(&mut batch.jobs).into_iter().for_each(|job| job.answer(()));
+                std::mem::take(&mut batch.jobs).into_iter().for_each(|job| job.reply.send(Ok(Ok(None))));
             }
             sizes
         };

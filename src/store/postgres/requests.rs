@@ -227,14 +227,13 @@ mod tests {
 
     use http::{HeaderMap, StatusCode};
 
-    use super::super::calls::OVERHEAD_BYTES;
+    use super::super::batcher::{BatchStatement, OVERHEAD_BYTES};
     use super::*;
     use crate::domain::attempt::AttemptLease;
     use crate::domain::attempt::tests::reserve_request;
     use crate::domain::response::StoredResponse;
     use crate::domain::sealed::SealedBytes;
     use crate::domain::state::StateKind;
-    use crate::store::batch::ByteSize;
 
     #[test]
     fn the_size_of_a_call_counts_what_clients_and_services_send() {

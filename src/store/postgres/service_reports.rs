@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, Batcher};
-use super::calls::{self, BatchedCall, CallAnswer, OVERHEAD_BYTES};
+use super::calls::{self, BatchedCall, CallAnswer};
 use super::client::{Parameter, PgClient};
 use super::connect::PgPool;
 use super::failure::PgFailure;
@@ -23,7 +23,6 @@ use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{
     ReportKind, ReportResult, ReservationHandle, ReservedKey, RouteRetention, ServiceReport,
 };
-use crate::store::batch::ByteSize;
 use crate::store::columns::{Columns, columns};
 use crate::store::row::{RowReader, millis};
 use crate::store::service_reports::{read_reserved_key, report_result};
@@ -108,16 +107,8 @@ pub(super) async fn apply_deferred_reports(
 /// Finds the key of a reservation.
 struct FindReservationStatement(Arc<FindReservationParams>);
 
-impl ByteSize for FindReservationStatement {
-    fn bytes(&self) -> usize {
-        OVERHEAD_BYTES
-    }
-}
-
 impl BatchStatement for FindReservationStatement {
     type Answer = Result<Option<ReservedKey>, CorruptRow>;
-
-    const DISTINCT: bool = false;
 
     fn id(&self) -> RecordId {
         self.0.handle.id
