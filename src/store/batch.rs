@@ -261,50 +261,39 @@ mod tests {
         }
     }
 
-    fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<usize> {
+    fn batches(jobs: impl IntoIterator<Item = Weight>) -> Vec<Vec<usize>> {
         let queue = BatchQueue::new();
         jobs.into_iter().for_each(|job| assert!(queue.push(job)));
         queue.close();
-        std::iter::from_fn(|| queue.blocking_batch()).map(|batch| batch.len()).collect()
+        let weights = |batch: Vec<Weight>| batch.iter().map(|job| job.0).collect();
+        std::iter::from_fn(|| queue.blocking_batch()).map(weights).collect()
     }
 
     #[test]
-    fn waiting_jobs_are_batched_up_to_the_limits() {
-        let light = |count| (0..count).map(|_| Weight(1, false));
-        assert_eq!(batches(light(0)), [] as [usize; 0]);
-        assert_eq!(batches(light(1)), [1]);
-        assert_eq!(batches(light(JOBS_MAX + 1)), [JOBS_MAX, 1]);
-        let heavy = [BYTES_MAX * 2, 1, BYTES_MAX, BYTES_MAX / 2, BYTES_MAX / 2, 1];
-        assert_eq!(batches(heavy.map(|bytes| Weight(bytes, false))), [1, 1, 1, 2, 1]);
-    }
-
-    #[test]
-    fn abandoned_jobs_are_dropped_whatever_their_size() {
-        assert_eq!(batches([0, 1, 0, 0, 1].map(|bytes| Weight(bytes, false))), [2]);
-        assert_eq!(batches([Weight(0, false)]), [] as [usize; 0]);
+    fn waiting_jobs_are_batched_up_to_the_limits_and_abandoned_ones_are_dropped() {
+        let sizes = |weights: &[usize]| {
+            let batches = batches(weights.iter().map(|bytes| Weight(*bytes, false)));
+            batches.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert!(sizes(&[]).is_empty());
+        assert_eq!(sizes(&[1]), [1]);
+        assert_eq!(sizes(&[1; JOBS_MAX + 1]), [JOBS_MAX, 1]);
+        assert_eq!(sizes(&[BYTES_MAX * 2, 1, BYTES_MAX, BYTES_MAX / 2, BYTES_MAX / 2, 1]), [1, 1, 1, 2, 1]);
+        assert_eq!(sizes(&[0, 1, 0, 0, 1]), [2]);
+        assert!(sizes(&[0]).is_empty());
     }
 
     #[test]
     fn urgent_jobs_go_first_and_the_others_in_their_order() {
-        let queue = BatchQueue::new();
-        for (bytes, urgent) in [(1, false), (2, false), (3, true), (4, true)] {
-            assert!(queue.push(Weight(bytes, urgent)));
-        }
-        let batch = queue.blocking_batch().unwrap();
-        assert_eq!(batch.iter().map(|job| job.0).collect::<Vec<_>>(), [3, 4, 1, 2]);
-    }
-
-    #[test]
-    fn light_jobs_go_with_urgent_ones_that_fill_several_batches() {
-        let queue = BatchQueue::new();
+        let few = [(1, false), (2, false), (3, true), (4, true)].map(|(bytes, urgent)| Weight(bytes, urgent));
+        assert_eq!(batches(few), [[3, 4, 1, 2]]);
         let urgent = [BYTES_MAX, BYTES_MAX].map(|bytes| Weight(bytes, true));
-        let ordinary = [1, 2, LIGHT_BYTES_MAX].map(|bytes| Weight(bytes, false));
-        urgent.into_iter().chain(ordinary).for_each(|job| assert!(queue.push(job)));
-        queue.close();
-        let batches: Vec<Vec<_>> = std::iter::from_fn(|| queue.blocking_batch())
-            .map(|batch| batch.iter().map(|job| job.0).collect())
-            .collect();
-        assert_eq!(batches, [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX, LIGHT_BYTES_MAX]]);
+        let light = [1, 2, LIGHT_BYTES_MAX].map(|bytes| Weight(bytes, false));
+        assert_eq!(
+            batches(urgent.into_iter().chain(light)),
+            [vec![BYTES_MAX, 1, 2], vec![BYTES_MAX, LIGHT_BYTES_MAX]],
+            "light jobs go with urgent ones that fill several batches"
+        );
     }
 
     impl Batchable for ReplySender<()> {

@@ -16,7 +16,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -41,7 +40,6 @@ use crate::domain::response::CorruptRow;
 use crate::domain::service_report::{ReportResult, ReservedKey, ServiceReport};
 use crate::domain::state::KeyState;
 use batcher::Batcher;
-use connect::PgPool;
 use failure::PgFailure;
 use lookups::Lookups;
 use pools::PgPools;
@@ -67,7 +65,6 @@ mod failure;
 mod functions;
 mod hosts;
 mod identity;
-mod look;
 mod lookups;
 mod pools;
 mod primaries;
@@ -92,91 +89,77 @@ const ROUNDS_MAX: usize = 3;
 
 /// The store in PostgreSQL.
 pub(super) struct Postgres {
-    timeout: Duration,
     pub(super) server: PgServer,
+    pools: PgPools,
     reserve: Batcher<ReserveCall>,
     take_over: Batcher<TakeOverCall>,
     find: Lookups,
     enqueue: Batcher<EnqueueCall>,
-    /// For statements that begin something and are not batched.
-    begin: PgPool,
-    /// Settlements have connections of their own, which no flood of reservations can take.
+    // The others are on the connections of settlements.
     settle: Batcher<SettleCall>,
-    /// The reads of a settlement, on the same connections.
     find_settled: Lookups,
-    /// Lost rows that a settlement writes anew, on the same connections.
     restore: Batcher<RestoreCall>,
-    /// Running attempts whose deadline moves, on the same connections.
     extend: Batcher<ExtendCall>,
-    /// Services' reports, on the same connections.
     reports: ReportBatchers,
-    lease: PgPool,
-    sweep: PgPool,
-    upkeep: PgPool,
-    admin_reads: PgPool,
 }
 
 /// Makes the store without a connection to its server.
 pub(super) async fn open_unprepared(url: &PostgresUrl, settings: &StoreSettings) -> Result<Postgres, OpenError> {
     let server = PgServer::open(url, settings.timeout).await?;
-    let pools = PgPools::new(&server, settings.max_connections, settings.timeout)?;
+    let pools = PgPools::new(&server, settings.max_connections)?;
+    let PgPools { begin, settle, replay, .. } = &pools;
     Ok(Postgres {
-        timeout: settings.timeout,
-        reserve: Batcher::open(&pools.begin, LANES),
-        take_over: Batcher::open(&pools.begin, LANES),
-        find: Lookups::open(&pools.begin, LANES, &pools.replay),
-        enqueue: Batcher::open(&pools.begin, LANES),
-        begin: pools.begin,
-        settle: Batcher::open(&pools.settle, LANES),
-        find_settled: Lookups::open(&pools.settle, 1, &pools.settle),
-        restore: Batcher::open(&pools.settle, 1),
-        extend: Batcher::open(&pools.settle, 1),
-        reports: ReportBatchers::open(&pools.settle),
-        lease: pools.lease,
-        sweep: pools.sweep,
-        upkeep: pools.upkeep,
-        admin_reads: pools.admin_reads,
+        reserve: Batcher::open(begin, LANES),
+        take_over: Batcher::open(begin, LANES),
+        find: Lookups::open(begin, LANES, replay),
+        enqueue: Batcher::open(begin, LANES),
+        settle: Batcher::open(settle, LANES),
+        find_settled: Lookups::open(settle, 1, settle),
+        restore: Batcher::open(settle, 1),
+        extend: Batcher::open(settle, 1),
+        reports: ReportBatchers::open(settle),
+        pools,
         server,
     })
 }
 
 /// Defines calls that go to one function of a module, with the connections of a pool.
 macro_rules! statements {
-    ($($name:ident($Params:ty) -> $Answer:ty: $budget:ident, $pool:ident, $($once:ident)::+;)+) => {
+    ($($name:ident($Params:ty) -> $Answer:ty: $budget:ident, $($pool:ident).+, $($once:ident)::+;)+) => {
         $(fn $name(&self, params: $Params) -> StoreFuture<'_, $Answer> {
-            self.retry($budget, params, |params, _, deadline| $($once)::+(&self.$pool, params, deadline))
+            self.retry($budget, params, |params, _, deadline| $($once)::+(&self.$($pool).+, params, deadline))
         })+
     };
 }
 
 impl Backend for Postgres {
     statements! {
-        give_up(GiveUpParams) -> bool: InDoubt, upkeep, deliveries::give_up;
-        renew_lease(LeaseRenewal) -> RenewResult: Always, lease, upkeep::renew_lease;
-        release_lease(InstanceId) -> (): Always, lease, upkeep::release_lease;
-        sweep(SweepParams) -> Vec<SweptKey>: InDoubt, sweep, upkeep::sweep;
-        list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: InDoubt, sweep, upkeep::list_in_flight;
-        reap(ReapParams) -> ReapedRows: InDoubt, upkeep, upkeep::reap;
-        apply_probe_finding(ProbeFinding) -> bool: InDoubt, upkeep, probes::apply_probe_finding;
-        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: InDoubt, admin_reads, probes::list_settled_keys;
+        give_up(GiveUpParams) -> bool: InDoubt, pools.upkeep, deliveries::give_up;
+        renew_lease(LeaseRenewal) -> RenewResult: Always, pools.lease, upkeep::renew_lease;
+        release_lease(InstanceId) -> (): Always, pools.lease, upkeep::release_lease;
+        sweep(SweepParams) -> Vec<SweptKey>: InDoubt, pools.sweep, upkeep::sweep;
+        list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: InDoubt, pools.sweep, upkeep::list_in_flight;
+        reap(ReapParams) -> ReapedRows: InDoubt, pools.upkeep, upkeep::reap;
+        apply_probe_finding(ProbeFinding) -> bool: InDoubt, pools.upkeep, probes::apply_probe_finding;
+        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: InDoubt, pools.admin_reads, probes::list_settled_keys;
         remember_route_identities(RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
-            Always, upkeep, upkeep::remember_route_identities;
+            Always, pools.upkeep, upkeep::remember_route_identities;
         store_route_retention(StoreRouteRetentionParams) -> ():
-            Always, upkeep, service_reports::store_route_retention;
+            Always, pools.upkeep, service_reports::store_route_retention;
         // With the heartbeat, behind nothing else.
-        find_salt(Arc<str>) -> Option<Vec<u8>>: InDoubt, lease, salts::find_salt;
+        find_salt(Arc<str>) -> Option<Vec<u8>>: InDoubt, pools.lease, salts::find_salt;
         // A second try after one that may have been executed stores nothing: the caller then finds the salt of the first.
-        replace_salt(ReplaceSaltParams) -> bool: InDoubt, upkeep, salts::replace_salt;
+        replace_salt(ReplaceSaltParams) -> bool: InDoubt, pools.upkeep, salts::replace_salt;
         // A report is idempotent.
         find_reservation(FindReservationParams) -> Option<ReservedKey>:
             InDoubt, reports, service_reports::find_reservation;
         record_report(ServiceReport) -> ReportResult: InDoubt, reports, service_reports::record_report;
-        apply_deferred_reports(u32) -> Vec<RecordId>: InDoubt, upkeep, service_reports::apply_deferred_reports;
-        list_keys(ListKeysParams) -> KeyPage: InDoubt, admin_reads, admin::list_keys;
-        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>: InDoubt, admin_reads, admin::list_audit_entries;
-        count_keys(Arc<str>) -> KeyCounts: InDoubt, admin_reads, admin::count_keys;
-        count_instances_behind(CountInstancesBehindParams) -> u64: InDoubt, upkeep, admin::count_instances_behind;
-        list_instances(ListInstancesParams) -> Vec<InstanceEntry>: InDoubt, admin_reads, admin::list_instances;
+        apply_deferred_reports(u32) -> Vec<RecordId>: InDoubt, pools.upkeep, service_reports::apply_deferred_reports;
+        list_keys(ListKeysParams) -> KeyPage: InDoubt, pools.admin_reads, admin::list_keys;
+        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>: InDoubt, pools.admin_reads, admin::list_audit_entries;
+        count_keys(Arc<str>) -> KeyCounts: InDoubt, pools.admin_reads, admin::count_keys;
+        count_instances_behind(CountInstancesBehindParams) -> u64: InDoubt, pools.upkeep, admin::count_instances_behind;
+        list_instances(ListInstancesParams) -> Vec<InstanceEntry>: InDoubt, pools.admin_reads, admin::list_instances;
     }
 
     fn reserve(&self, request: ReserveRequest) -> StoreFuture<'_, ReserveResult> {
@@ -202,17 +185,25 @@ impl Backend for Postgres {
     }
 
     fn extend_deadline(&self, params: ExtendDeadlineParams) -> StoreFuture<'_, bool> {
-        self.retry(Always, params, |params, _, deadline| self.extend_deadline_once(params, deadline))
+        self.retry(Always, params, move |params, _, deadline| async move {
+            let mut pauses = RetryPauses::new();
+            loop {
+                match unless_held(self.extend.call(ExtendCall(Arc::clone(&params)), deadline).await)? {
+                    Some(is_in_flight) => return Ok(is_in_flight),
+                    None => pauses.next().await,
+                }
+            }
+        })
     }
 
     fn count_live_keys(&self, params: CountLiveKeysParams) -> StoreFuture<'_, u32> {
-        let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
-        Box::pin(async move { Ok(lookups::count_live_keys(&self.begin, params, deadline).await?) })
+        let deadline = Instant::now() + self.server.timeout().min(COUNT_TIME_MAX);
+        Box::pin(async move { Ok(lookups::count_live_keys(&self.pools.begin, params, deadline).await?) })
     }
 
     fn move_live_keys(&self, params: MoveLiveKeysParams) -> StoreFuture<'_, u32> {
-        let deadline = Instant::now() + self.timeout.min(COUNT_TIME_MAX);
-        Box::pin(async move { Ok(lookups::move_live_keys(&self.begin, params, deadline).await?) })
+        let deadline = Instant::now() + self.server.timeout().min(COUNT_TIME_MAX);
+        Box::pin(async move { Ok(lookups::move_live_keys(&self.pools.begin, params, deadline).await?) })
     }
 
     fn enqueue(&self, EnqueueParams { request, from }: EnqueueParams) -> StoreFuture<'_, EnqueueResult> {
@@ -224,22 +215,22 @@ impl Backend for Postgres {
     // Not tried again: attempts whose answer was lost are released as orphans, and are due again.
     fn pick_up(&self, request: PickUpRequest) -> StoreFuture<'_, PickUpResult> {
         let deadline = self.deadline();
-        Box::pin(async move { Ok(deliveries::pick_up(&self.begin, &request, deadline).await?) })
+        Box::pin(async move { Ok(deliveries::pick_up(&self.pools.begin, &request, deadline).await?) })
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        self.retry(InDoubt, (), |_, _, deadline| upkeep::ping(&self.lease, deadline))
+        self.retry(InDoubt, (), |_, _, deadline| upkeep::ping(&self.pools.lease, deadline))
     }
 
     // Not tried again: a probe counted twice would be a probe that nobody sends.
     fn claim_probes(&self, params: ClaimProbesParams) -> StoreFuture<'_, Vec<Probe>> {
         let deadline = self.deadline();
-        Box::pin(async move { Ok(probes::claim_probes(&self.upkeep, params, deadline).await?) })
+        Box::pin(async move { Ok(probes::claim_probes(&self.pools.upkeep, params, deadline).await?) })
     }
 
     fn apply_operator_decision(&self, params: ApplyOperatorDecisionParams) -> StoreFuture<'_, DecisionResults> {
         self.retry(InDoubt, params, |params, in_doubt, deadline| {
-            admin::apply_operator_decision(&self.upkeep, params, in_doubt, deadline)
+            admin::apply_operator_decision(&self.pools.upkeep, params, in_doubt, deadline)
         })
     }
 
@@ -263,7 +254,7 @@ impl Backend for Postgres {
 
 impl Postgres {
     fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout
+        Instant::now() + self.server.timeout()
     }
 
     /// Makes a call until its outcome is known, see [`retry_until_known`].
@@ -349,20 +340,6 @@ impl Postgres {
         }
         let cause = "the key's record was created and deleted again while the key was being accepted";
         Err(PgFailure::Refused(Arc::from(Box::from(cause))).for_taken_key())
-    }
-
-    async fn extend_deadline_once(
-        &self,
-        params: Arc<ExtendDeadlineParams>,
-        deadline: Instant,
-    ) -> Result<bool, PgFailure> {
-        let mut pauses = RetryPauses::new();
-        loop {
-            match unless_held(self.extend.call(ExtendCall(Arc::clone(&params)), deadline).await)? {
-                Some(is_in_flight) => return Ok(is_in_flight),
-                None => pauses.next().await,
-            }
-        }
     }
 
     async fn settle_once(

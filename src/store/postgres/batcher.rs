@@ -86,7 +86,7 @@ impl<S: BatchStatement> Batcher<S> {
         for _ in 0..lanes {
             tokio::spawn(lane(Arc::clone(&state)));
         }
-        let (waiting, distributed) = (Arc::downgrade(&state), pool.distributed());
+        let (waiting, distributed) = (Arc::downgrade(&state), pool.server().distributed());
         tokio::spawn(async move {
             // Weak, because it may never happen.
             if distributed.await

@@ -9,7 +9,7 @@ use tokio_postgres::{Error, Row};
 
 use super::batcher::{BatchStatement, OVERHEAD_BYTES};
 use super::client::PgClient;
-use super::connect::{PgConnection, PgPool};
+use super::connect::PgPool;
 use super::failure::PgFailure;
 use super::functions::Function;
 use super::rows::done;
@@ -118,8 +118,7 @@ pub(super) async fn call(
     function: &Function,
     columns: Columns<'_>,
 ) -> Result<Option<Row>, PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    Ok(changed(held.finish(deadline, async |client| client.call(function, &columns).await).await?)?)
+    Ok(changed(pool.run(deadline, async |client| client.call(function, &columns).await).await?)?)
 }
 
 /// Runs a statement.
@@ -129,8 +128,7 @@ pub(super) async fn run(
     statement: &Statement,
     columns: Columns<'_>,
 ) -> Result<Vec<Row>, PgFailure> {
-    let held = PgConnection::get(pool, deadline).await?;
-    held.finish(deadline, async |client| client.run(statement, &columns).await).await
+    pool.run(deadline, async |client| client.run(statement, &columns).await).await
 }
 
 /// Calls a function for each of many rows. Returns the rows of those calls that have changed something, in their order; a row
@@ -160,16 +158,13 @@ async fn call_part(
 ) -> Result<Vec<Option<Row>>, PgFailure> {
     // One commit for all; but several nodes would have to agree on it.
     if part.len() > 1 && !pool.is_distributed() {
-        let held = PgConnection::get(pool, deadline).await?;
-        let together = held.finish(deadline, async |client| client.call_in_transaction(function, part).await).await;
-        match together {
+        match pool.run(deadline, async |client| client.call_in_transaction(function, part).await).await {
             Ok(rows) => return Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?),
             // One of the rows: the others go without it.
             Err(PgFailure::Held(_) | PgFailure::Row(_) | PgFailure::Conflict(_)) => {}
             Err(failure) => return Err(failure),
         }
     }
-    let held = PgConnection::get(pool, deadline).await?;
     let alone = async |client: &PgClient| {
         let calls = part.iter().map(|columns| client.call(function, columns));
         let rows = join_all(calls).await.into_iter().map(|rows| match rows {
@@ -178,7 +173,7 @@ async fn call_part(
         });
         rows.collect::<Result<Vec<_>, _>>()
     };
-    let rows = held.finish(deadline, alone).await;
+    let rows = pool.run(deadline, alone).await;
     let rows = rows.map_err(|failure| if part.len() > 1 { failure.after_commits() } else { failure })?;
     Ok(rows.into_iter().map(changed).collect::<Result<_, _>>()?)
 }

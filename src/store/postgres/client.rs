@@ -20,7 +20,7 @@ use tokio_postgres::{Client, Error, Row};
 use super::backend;
 use super::failure::ends_the_session;
 use super::functions::Function;
-use super::server::PgServer;
+use super::server::{PgServer, Place};
 use crate::store::columns::{Columns, Value};
 use crate::store::statement::Statement;
 
@@ -32,18 +32,33 @@ pub(super) fn parameters<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) ->
     values.into_iter().map(|value| (value as &(dyn ToSql + Sync), value.postgres_type())).collect()
 }
 
+/// Begins a transaction like this, runs statements in it, and commits. All are sent together, in this order, so that they take one
+/// round trip. After an error the server rolls back at the commit.
+pub(super) async fn in_transaction<T>(
+    client: &Client,
+    begin: &str,
+    statements: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let (begun, answer, ended) = join3(client.batch_execute(begin), statements, client.batch_execute("commit")).await;
+    begun?;
+    let answer = answer?;
+    ended.map(|()| answer)
+}
+
 /// The client of a pooled connection.
 pub(super) struct PgClient {
     client: ClientWrapper,
     server: PgServer,
+    /// The place of the server when the connection was made.
+    pub place: Place,
     /// Whether statements may be prepared; unknown until the first call.
     prepares: OnceCell<AtomicBool>,
 }
 
 impl PgClient {
     /// The client of a new connection, which `driver` drives.
-    pub fn new(server: PgServer, client: Client, driver: JoinHandle<()>) -> Self {
-        Self { client: ClientWrapper::new(client, driver), server, prepares: OnceCell::new() }
+    pub fn new(server: PgServer, client: Client, driver: JoinHandle<()>, place: Place) -> Self {
+        Self { client: ClientWrapper::new(client, driver), server, place, prepares: OnceCell::new() }
     }
 
     /// Whether the keys are distributed over a cluster.
@@ -71,13 +86,8 @@ impl PgClient {
 
     /// Calls a function for each of many rows, in one transaction: for all of them, or for none.
     pub async fn call_in_transaction(&self, function: &Function, rows: &[Columns<'_>]) -> Result<Vec<Vec<Row>>, Error> {
-        // Sent in this order, in one go. After a failed call the commit rolls back.
-        let calls = join_all(rows.iter().map(|row| self.call(function, row)));
-        let (begun, answers, ended) = join3(self.batch_execute("begin"), calls, self.batch_execute("commit")).await;
-        begun?;
-        let answers = answers.into_iter().collect::<Result<_, _>>()?;
-        ended?;
-        Ok(answers)
+        let calls = async { join_all(rows.iter().map(|row| self.call(function, row))).await.into_iter().collect() };
+        in_transaction(self, "begin", calls).await
     }
 
     /// Runs a statement.

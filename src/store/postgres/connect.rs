@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use super::client::PgClient;
 use super::failure::{PgFailure, connect_error};
-use super::server::{PgServer, Place};
+use super::server::PgServer;
 use super::tls::BoxError;
 use crate::store::OpenError;
 
@@ -29,34 +29,25 @@ pub(super) async fn connect_once(server: &PgServer) -> Result<Client, OpenError>
     Ok(client)
 }
 
-/// A pooled connection.
-struct PooledClient {
-    client: PgClient,
-    place: Place,
-}
-
 /// Makes a pool's connections. In place of the driver's own manager, which knows no time limit for a host.
-struct PgManager {
-    server: PgServer,
-    /// The time limit of one call.
-    timeout: Duration,
-}
+struct PgManager(PgServer);
 
 impl Manager for PgManager {
-    type Type = PooledClient;
+    type Type = PgClient;
     type Error = BoxError;
 
-    async fn create(&self) -> Result<PooledClient, BoxError> {
-        let (client, driver, place) = self.server.connect(self.timeout).await?;
-        Ok(PooledClient { client: PgClient::new(self.server.clone(), client, driver), place })
+    async fn create(&self) -> Result<PgClient, BoxError> {
+        let Self(server) = self;
+        let (client, driver, place) = server.connect(server.timeout()).await?;
+        Ok(PgClient::new(server.clone(), client, driver, place))
     }
 
     /// A connection that died unnoticed costs one statement, which is tried again; asking each connection whether it
     /// lives would cost every statement a round trip.
-    async fn recycle(&self, pooled: &mut PooledClient, _: &Metrics) -> RecycleResult<BoxError> {
-        match pooled.client.is_closed() {
+    async fn recycle(&self, client: &mut PgClient, _: &Metrics) -> RecycleResult<BoxError> {
+        match client.is_closed() {
             true => Err(RecycleError::message("the connection is closed")),
-            false if pooled.place != self.server.place() => Err(RecycleError::message("the store has moved")),
+            false if client.place != self.0.place() => Err(RecycleError::message("the store has moved")),
             false => Ok(()),
         }
     }
@@ -66,18 +57,16 @@ impl Manager for PgManager {
 #[derive(Clone)]
 pub(super) struct PgPool {
     connections: managed::Pool<PgManager>,
-    server: PgServer,
     /// The longest wait for a statement whose caller has given up; for that time the pool has one connection less.
     given_up_max: Duration,
 }
 
 impl PgPool {
-    /// A pool of at most `size` connections; they are made when they are needed. `timeout` is the time limit of one call.
-    pub fn new(server: &PgServer, size: usize, timeout: Duration) -> Result<Self, OpenError> {
-        let manager = PgManager { server: server.clone(), timeout };
-        let pool = managed::Pool::builder(manager).max_size(size).build();
+    /// A pool of at most `size` connections; they are made when they are needed.
+    pub fn new(server: &PgServer, size: usize) -> Result<Self, OpenError> {
+        let pool = managed::Pool::builder(PgManager(server.clone())).max_size(size).build();
         let connections = pool.map_err(|source| OpenError::Missing(Box::new(source)))?;
-        Ok(Self { connections, server: server.clone(), given_up_max: GIVEN_UP_MAX })
+        Ok(Self { connections, given_up_max: GIVEN_UP_MAX })
     }
 
     /// The most connections.
@@ -85,19 +74,28 @@ impl PgPool {
         self.connections.status().max_size
     }
 
-    /// Whether the keys are distributed over a cluster, as far as that is known.
-    pub fn is_distributed(&self) -> bool {
-        self.server.is_distributed()
+    /// The server to which the connections lead.
+    pub fn server(&self) -> &PgServer {
+        &self.connections.manager().0
     }
 
-    /// Waits until the keys are known to be distributed: true. False once the store is closed.
-    pub fn distributed(&self) -> impl Future<Output = bool> + Send + use<> {
-        self.server.distributed()
+    /// Whether the keys are distributed over a cluster, as far as that is known.
+    pub fn is_distributed(&self) -> bool {
+        self.server().is_distributed()
     }
 
     /// Waits at most so long for a statement whose caller has given up.
     pub fn with_given_up_max(self, max: Duration) -> Self {
         Self { given_up_max: max.min(GIVEN_UP_MAX), ..self }
+    }
+
+    /// Runs a statement on a connection of its own, see [`PgConnection::finish`].
+    pub async fn run<T>(
+        &self,
+        deadline: Instant,
+        statement: impl AsyncFnOnce(&PgClient) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, PgFailure> {
+        PgConnection::get(self, deadline).await?.finish(deadline, statement).await
     }
 }
 
@@ -125,10 +123,6 @@ impl PgConnection {
         }
     }
 
-    pub fn client(&self) -> &PgClient {
-        &self.object.as_ref().expect("the object is taken out only when the guard is dropped").client
-    }
-
     /// Waits for the statement's answer, and returns or discards the connection. Past the deadline no statement is begun:
     /// connecting may have taken all the time, and a timeout alone would let the first bytes out.
     pub async fn finish<T>(
@@ -140,22 +134,17 @@ impl PgConnection {
             drop(self.object.take());
             return Err(too_late());
         }
-        let answer = timeout_at(deadline, statement(self.client())).await;
-        match answer {
+        let client: &PgClient = self.object.as_ref().expect("the object is taken out only when the guard is dropped");
+        let answer = match timeout_at(deadline, statement(client)).await {
+            Ok(answer) => answer.map_err(PgFailure::from),
             Err(_) => Err(PgFailure::TimedOut),
-            Ok(Ok(answer)) => {
-                drop(self.object.take());
-                Ok(answer)
-            }
-            Ok(Err(error)) => {
-                let failure = PgFailure::from(error);
-                // A former primary has become read-only: the next connection finds the new primary.
-                if !failure.in_doubt() && !failure.wants_another_connection() {
-                    drop(self.object.take());
-                }
-                Err(failure)
-            }
+        };
+        // A former primary has become read-only: the next connection finds the new primary.
+        let is_unusable = |failure: &PgFailure| failure.in_doubt() || failure.wants_another_connection();
+        if !answer.as_ref().is_err_and(is_unusable) {
+            drop(self.object.take());
         }
+        answer
     }
 }
 
@@ -173,7 +162,7 @@ impl Drop for PgConnection {
         let given_up_max = self.given_up_max;
         runtime.spawn(async move {
             // Answered after the running statement, or not at all where the connection is gone.
-            drop(timeout(given_up_max, object.client.check_connection()).await);
+            drop(timeout(given_up_max, object.check_connection()).await);
             drop(Object::take(object));
         });
     }

@@ -1,99 +1,94 @@
-//! The hosts of the URL. Each has a limited time to accept a connection, and the one that worked last comes first.
+//! The servers of the URL: the connection to the one that takes writes, and the look at all of them.
 //!
-//! The driver goes through a list by itself, but limits only the TCP handshake: a host that accepts connections and
-//! says nothing, as a frozen server or one with a hung disk does, would take all the time of those behind it.
+//! Each host has a limited time to accept a connection, and the one that worked last comes first. The driver goes through a list by
+//! itself, but limits only the TCP handshake: a host that accepts connections and says nothing, as a frozen server or one with a
+//! hung disk does, would take all the time of those behind it.
+//!
+//! More than one server may take writes. The look has a connection of its own to each address, which it keeps, to standbys too:
+//! they may be promoted. All addresses are asked side by side, so that a silent one delays no other.
 
-use std::error::Error;
-use std::fmt;
+use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::net::lookup_host;
-use tokio::time::timeout;
-use tokio_postgres::config::{Host, LoadBalanceHosts};
-use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
+use tokio_postgres::{Client, Config};
 
-use super::primaries::{KnownPrimary, PrimaryIdentity, PrimaryRefusal, ServerRole};
-use super::session;
+use super::primaries::{KnownPrimary, PrimaryConflict, PrimaryIdentity, PrimaryRefusal, ServerRole};
+use super::session::{self, PgDriver};
 use super::tls::{BoxError, PgTls};
+use crate::jitter::random_fraction;
+use crate::store::PrimaryCheck;
 
 /// The time limit of an address where the URL has no `connect_timeout`, for TCP, TLS, authentication and the question
 /// whether the server takes writes. A lost SYN is sent again after 1 s (RFC 6298, section 2.1), so that a single lost
 /// packet passes over no host.
 const ADDRESS_MAX: Duration = Duration::from_secs(2);
 
+/// The time limit of a look, and at most half of the store's `timeout`. A heartbeat waits for it, so it is short beside
+/// the default lease of 10 s; making a connection takes some round trips.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
 /// The port of PostgreSQL where the URL names none.
 const DEFAULT_PORT: u16 = 5432;
-
-/// The side of a connection that reads and writes its socket.
-pub(super) type PgDriver = Connection<Socket, <PgTls as MakeTlsConnect<Socket>>::Stream>;
-
-/// A new connection.
-pub(super) struct PgSession {
-    pub client: Client,
-    pub driver: PgDriver,
-    /// The server at the other end, if it is compared with others.
-    pub server: Option<PrimaryIdentity>,
-}
 
 /// The hosts in the URL's order.
 pub(super) struct HostList {
     /// The settings for each host, with that host alone.
     hosts: Vec<Config>,
+    tls: PgTls,
     /// The URL's `connect_timeout`.
     connect_timeout: Option<Duration>,
+    look_max: Duration,
     worked_last: Mutex<ServerAddress>,
     /// The primary among several hosts. A single one is compared with none.
     known_primary: Option<Arc<KnownPrimary>>,
+    /// The connections of the last look.
+    kept: Mutex<HashMap<ServerAddress, Client>>,
+    /// The primaries of the last look if there were several: each conflict is logged once.
+    logged: Mutex<Vec<FoundPrimary>>,
 }
 
-/// One of the addresses to which a list leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ServerAddress {
-    /// The host's place in the list.
-    host: usize,
-    /// The address of a host that has several.
-    address: Option<IpAddr>,
-}
+/// The host's place in the list, and the address of a host that has several.
+type ServerAddress = (usize, Option<IpAddr>);
+
+/// A server that takes writes, with its address for people.
+type FoundPrimary = (PrimaryIdentity, String);
 
 /// A server that takes writes and is not used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {refusal}")]
 struct RefusedHost {
     name: String,
     refusal: PrimaryRefusal,
 }
 
-impl fmt::Display for RefusedHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, self.refusal)
-    }
-}
-
-impl Error for RefusedHost {}
-
 impl HostList {
-    /// The settings for each host, with that host alone. `call_timeout` is the driver's limit for TCP where the URL has none.
-    /// `known_primary` is the memory of an earlier list of the same store.
-    pub fn new(mut hosts: Vec<Config>, call_timeout: Duration, known_primary: Option<Arc<KnownPrimary>>) -> Self {
+    /// The settings for each host, with that host alone. `call_timeout` is the time limit of one call of the store. `known_primary` is
+    /// the memory of an earlier list of the same store.
+    pub fn new(hosts: &[Config], tls: PgTls, call_timeout: Duration, known_primary: Option<Arc<KnownPrimary>>) -> Self {
         let connect_timeout = hosts.first().and_then(Config::get_connect_timeout).copied();
-        for host in &mut hosts {
-            host.connect_timeout(connect_timeout.unwrap_or(call_timeout));
-        }
         let first = match hosts.first().map(Config::get_load_balance_hosts) {
-            Some(LoadBalanceHosts::Random) => random_below(hosts.len()),
+            Some(LoadBalanceHosts::Random) => (random_fraction() * hosts.len() as f64) as usize % hosts.len(),
             _ => 0,
         };
-        let worked_last = Mutex::new(ServerAddress { host: first, address: None });
-        let known_primary = known_primary.filter(|_| hosts.len() > 1);
-        let known_primary = known_primary.or_else(|| (hosts.len() > 1).then(|| Arc::new(KnownPrimary::new())));
-        Self { hosts, connect_timeout, worked_last, known_primary }
-    }
-
-    /// The number of hosts.
-    pub fn count(&self) -> usize {
-        self.hosts.len()
+        let has_several = hosts.len() > 1;
+        Self {
+            hosts: hosts.iter().map(|host| complete(host, &tls, call_timeout)).collect(),
+            tls,
+            connect_timeout,
+            look_max: LOOK_MAX.min(call_timeout / 2),
+            worked_last: Mutex::new((first, None)),
+            known_primary: has_several.then(|| known_primary.unwrap_or_default()),
+            kept: Mutex::default(),
+            logged: Mutex::default(),
+        }
     }
 
     /// The primary among several hosts.
@@ -101,74 +96,70 @@ impl HostList {
         self.known_primary.as_ref()
     }
 
-    /// The addresses of a host, with the settings for each.
-    pub async fn addresses(&self, host: usize) -> std::io::Result<Vec<(ServerAddress, Config)>> {
-        let targets = targets(&self.hosts[host]).await?;
-        Ok(targets.into_iter().map(|target| (ServerAddress { host, address: address(&target) }, target)).collect())
-    }
-
-    /// Connects to the first host that answers in time, takes writes and is not refused. `budget` is the caller's time
-    /// limit, which the hosts share. Returns the error of a refused host, or else of the last one that was tried.
-    pub async fn connect(&self, tls: &PgTls, budget: Duration) -> Result<PgSession, BoxError> {
-        let worked_last = *self.worked_last();
+    /// Connects to the first host that answers in time, takes writes and is not refused, and drives the connection in a task of its
+    /// own. `budget` is the caller's time limit, which the hosts share. Returns the error of a refused host, or else of the last one
+    /// that was tried.
+    pub async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
+        let (host_last, address_last) = *lock(&self.worked_last);
         let mut failure = BoxError::from("no host of store.url has an address");
-        for (place, host) in order(self.hosts.len(), worked_last.host).enumerate() {
+        // Stable, so that all others keep their order; so are their addresses.
+        let mut hosts: Vec<usize> = (0..self.hosts.len()).collect();
+        hosts.sort_by_key(|host| *host != host_last);
+        for (place, host) in hosts.into_iter().enumerate() {
             let is_last_host = place + 1 == self.hosts.len();
             let limit = self.limit(budget, 1, is_last_host);
-            let mut targets = match timeout(limit, targets(&self.hosts[host])).await {
-                Ok(Ok(targets)) => targets,
-                Ok(Err(error)) => {
+            let found = timeout(limit, targets(&self.hosts[host])).await;
+            let late = |_| Err(io::Error::other(format!("no address was found within {limit:?}")));
+            let mut targets = match found.unwrap_or_else(late) {
+                Ok(targets) => targets,
+                Err(error) => {
                     failure = keep_refusal(failure, format!("{}: {error}", name(&self.hosts[host])).into());
                     continue;
                 }
-                Err(_) => {
-                    let late = format!("{}: no address was found within {limit:?}", name(&self.hosts[host]));
-                    failure = keep_refusal(failure, late.into());
-                    continue;
-                }
             };
-            // Stable, so that all others keep their order.
-            targets.sort_by_key(|target| address(target) != worked_last.address);
+            targets.sort_by_key(|target| address(target) != address_last);
             for (place, target) in targets.iter().enumerate() {
                 let is_last = is_last_host && place + 1 == targets.len();
-                match self.connect_within(self.limit(budget, targets.len(), is_last), target, tls).await {
-                    Ok(session) => {
-                        *self.worked_last() = ServerAddress { host, address: address(target) };
-                        return Ok(session);
+                let limit = self.limit(budget, targets.len(), is_last);
+                match timeout(limit, self.connect_to(target)).await {
+                    Ok(Ok(connected)) => {
+                        *lock(&self.worked_last) = (host, address(target));
+                        return Ok(connected);
                     }
-                    Err(error) => failure = keep_refusal(failure, error),
+                    Ok(Err(error)) => failure = keep_refusal(failure, error),
+                    Err(_) => {
+                        let host = name(target);
+                        tracing::warn!(host, "a host of the store did not answer in time");
+                        failure = keep_refusal(failure, format!("{host}: no answer within {limit:?}").into());
+                    }
                 }
             }
         }
         Err(failure)
     }
 
-    async fn connect_within(&self, limit: Duration, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
-        timeout(limit, self.connect_to(target, tls)).await.unwrap_or_else(|_| {
-            let host = name(target);
-            tracing::warn!(host, "a host of the store did not answer in time");
-            Err(format!("{host}: no answer within {limit:?}").into())
-        })
+    async fn connect_to(&self, target: &Config) -> Result<(Client, JoinHandle<()>), BoxError> {
+        let (client, mut driver) = self.open(target).await?;
+        let mut compared = None;
+        if let Some(known_primary) = &self.known_primary {
+            match session::ask(&client, &mut driver).await? {
+                ServerRole::Primary(server) => {
+                    let refused = |refusal| RefusedHost { name: name(target), refusal };
+                    known_primary.admit(server).map_err(refused)?;
+                    compared = Some((Arc::clone(known_primary), server));
+                }
+                ServerRole::ReadOnly => return Err(format!("{}: the server takes no writes", name(target)).into()),
+                ServerRole::Unidentified => tracing::warn!(
+                    host = name(target),
+                    "a host of the store does not say which server it is: two primaries would not be seen"
+                ),
+            }
+        }
+        Ok((client, tokio::spawn(session::drive_until_refused(driver, compared))))
     }
 
-    async fn connect_to(&self, target: &Config, tls: &PgTls) -> Result<PgSession, BoxError> {
-        let (client, mut driver) = target.connect(tls.clone()).await.map_err(|error| tls.explain(error, target))?;
-        let Some(known_primary) = &self.known_primary else { return Ok(PgSession { client, driver, server: None }) };
-        let server = match session::ask(&client, &mut driver).await? {
-            ServerRole::Primary(server) => server,
-            ServerRole::ReadOnly => return Err(format!("{}: the server takes no writes", name(target)).into()),
-            ServerRole::Unidentified => {
-                let host = name(target);
-                tracing::warn!(
-                    host,
-                    "a host of the store does not say which server it is: two primaries would not be seen"
-                );
-                return Ok(PgSession { client, driver, server: None });
-            }
-        };
-        let refused = |refusal| RefusedHost { name: name(target), refusal };
-        known_primary.admit(server).map_err(refused)?;
-        Ok(PgSession { client, driver, server: Some(server) })
+    async fn open(&self, target: &Config) -> Result<(Client, PgDriver), BoxError> {
+        target.connect(self.tls.clone()).await.map_err(|error| self.tls.explain(error, target))
     }
 
     /// The time limit of one address. The last one has nobody behind it, and may use all the time that is left.
@@ -180,9 +171,100 @@ impl HostList {
         self.connect_timeout.unwrap_or(ADDRESS_MAX).min(budget / shares)
     }
 
-    fn worked_last(&self) -> MutexGuard<'_, ServerAddress> {
-        self.worked_last.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Finds the servers that take writes, and refuses all but the newest from then on. Does nothing with a single host.
+    pub async fn look(&self) -> PrimaryCheck {
+        let Some(known_primary) = &self.known_primary else { return PrimaryCheck::default() };
+        let deadline = Instant::now() + self.look_max;
+        let looks = (0..self.hosts.len()).map(|host| self.look_at_host(host, deadline));
+        let mut found = join_all(looks).await.concat();
+        // In an order of their own, and each server once, also if several addresses or poolers lead to it.
+        found.sort_by_key(|(identity, _)| *identity);
+        found.dedup_by_key(|(identity, _)| *identity);
+        let identities: Vec<PrimaryIdentity> = found.iter().map(|(identity, _)| *identity).collect();
+        let conflict = known_primary.record(&identities);
+        self.log(found, conflict);
+        PrimaryCheck { primaries: identities.len(), has_changed: known_primary.take_change() }
     }
+
+    async fn look_at_host(&self, host: usize, deadline: Instant) -> Vec<FoundPrimary> {
+        let Ok(Ok(targets)) = timeout_at(deadline, targets(&self.hosts[host])).await else { return Vec::new() };
+        let looks = targets.iter().map(async |target| {
+            match timeout_at(deadline, self.look_at((host, address(target)), target)).await {
+                Ok(Ok(ServerRole::Primary(identity))) => Some((identity, name_with_port(target))),
+                _ => None,
+            }
+        });
+        join_all(looks).await.into_iter().flatten().collect()
+    }
+
+    /// Asks one server, on the connection of the last look if it still works.
+    async fn look_at(&self, address: ServerAddress, target: &Config) -> Result<ServerRole, BoxError> {
+        let kept = lock(&self.kept).remove(&address).filter(|client| !client.is_closed());
+        let client = match kept {
+            Some(client) => client,
+            None => {
+                let mut target = target.clone();
+                target.target_session_attrs(TargetSessionAttrs::Any);
+                let (client, driver) = self.open(&target).await?;
+                tokio::spawn(session::drive_until_refused(driver, None));
+                client
+            }
+        };
+        let role = ServerRole::ask(&client).await?;
+        lock(&self.kept).insert(address, client);
+        Ok(role)
+    }
+
+    /// Logs each conflict when it begins or changes, and its end.
+    fn log(&self, found: Vec<FoundPrimary>, conflict: Option<PrimaryConflict>) {
+        let several = if found.len() > 1 { found } else { Vec::new() };
+        let mut logged = lock(&self.logged);
+        if *logged == several {
+            return;
+        }
+        let server = |(identity, name): &FoundPrimary| format!("{name} (timeline {})", identity.timeline);
+        let servers = several.iter().map(server).collect::<Vec<_>>().join(", ");
+        match conflict {
+            Some(conflict) => {
+                tracing::error!(servers, "several servers of the store take writes, and none is used: {conflict}");
+            }
+            None if several.is_empty() => tracing::warn!("at most one server of the store takes writes again"),
+            None => tracing::error!(
+                servers,
+                "several servers of the store take writes; only the one with the newest timeline is used"
+            ),
+        }
+        *logged = several;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fills in the settings that the URL leaves out.
+fn complete(host: &Config, tls: &PgTls, call_timeout: Duration) -> Config {
+    let mut config = host.clone();
+    config.ssl_mode(tls.mode());
+    // A standby would return old records.
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(call_timeout);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("oncegate");
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        // The operating system itself takes a quarter of an hour to detect a lost peer.
+        config.tcp_user_timeout(call_timeout.max(Duration::from_secs(1)));
+    }
+    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
+        // For a peer that dies after it has received the statement: then no data of ours is unacknowledged.
+        config.keepalives_idle(Duration::from_secs(2));
+        config.keepalives_interval(Duration::from_secs(1));
+        config.keepalives_retries(3);
+    }
+    config
 }
 
 /// The failure that is reported: a server that was refused says more than one that is away.
@@ -190,13 +272,8 @@ fn keep_refusal(earlier: BoxError, later: BoxError) -> BoxError {
     if earlier.is::<RefusedHost>() { earlier } else { later }
 }
 
-/// The places of `count` hosts, beginning with the one that worked last.
-fn order(count: usize, worked_last: usize) -> impl Iterator<Item = usize> {
-    std::iter::once(worked_last).chain((0..count).filter(move |place| *place != worked_last))
-}
-
 /// The settings for each address of a host.
-async fn targets(host: &Config) -> std::io::Result<Vec<Config>> {
+async fn targets(host: &Config) -> io::Result<Vec<Config>> {
     let ([Host::Tcp(name)], []) = (host.get_hosts(), host.get_hostaddrs()) else { return Ok(vec![host.clone()]) };
     let port = host.get_ports().first().copied().unwrap_or(DEFAULT_PORT);
     let found = lookup_host((name.as_str(), port)).await?;
@@ -214,7 +291,7 @@ fn address(target: &Config) -> Option<IpAddr> {
 }
 
 /// The host as the URL names it, for people.
-pub(super) fn name(target: &Config) -> String {
+fn name(target: &Config) -> String {
     match (target.get_hosts(), target.get_hostaddrs()) {
         ([Host::Tcp(name), ..], _) => name.clone(),
         #[cfg(unix)]
@@ -223,11 +300,10 @@ pub(super) fn name(target: &Config) -> String {
     }
 }
 
-fn random_below(count: usize) -> usize {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).expect("the operating system has random numbers");
-    // The remainder is below `count`, which fits.
-    usize::try_from(u64::from_le_bytes(random) % count as u64).unwrap_or_default()
+/// The server's address as the log shows it.
+fn name_with_port(target: &Config) -> String {
+    let port = target.get_ports().first().map_or_else(String::new, |port| format!(":{port}"));
+    format!("{}{port}", name(target))
 }
 
 #[cfg(test)]
@@ -235,18 +311,13 @@ mod tests {
     use super::*;
     use crate::config::PostgresUrl;
 
-    #[test]
-    fn the_host_that_worked_last_comes_first() {
-        assert_eq!(order(4, 2).collect::<Vec<_>>(), [2, 0, 1, 3]);
-        assert_eq!(order(1, 0).collect::<Vec<_>>(), [0]);
+    fn list(url: &str) -> HostList {
+        let url = PostgresUrl::parse(url).unwrap();
+        HostList::new(url.hosts(), PgTls::new(url.tls(), None), Duration::from_secs(2), None)
     }
 
     #[test]
     fn the_hosts_share_the_callers_time() {
-        let list = |url: &str| {
-            let url = PostgresUrl::parse(url).unwrap();
-            HostList::new(url.hosts().to_vec(), Duration::from_secs(2), None)
-        };
         let seconds = Duration::from_secs;
         let two = list("postgres://a,b");
         assert_eq!(two.limit(seconds(2), 1, false), seconds(1));
@@ -260,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_random_host_is_one_of_the_list() {
-        let drawn: Vec<_> = (0..200).map(|_| random_below(3)).collect();
+        let draw = |_| lock(&list("postgres://a,b,c?load_balance_hosts=random&sslmode=disable").worked_last).0;
+        let drawn: Vec<_> = (0..200).map(draw).collect();
         assert!((0..3).all(|host| drawn.contains(&host)) && drawn.iter().all(|host| *host < 3), "{drawn:?}");
     }
 }

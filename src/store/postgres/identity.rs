@@ -3,7 +3,7 @@
 use tokio_postgres::Client;
 
 use super::failure::without_detail;
-use super::primaries::{PrimaryIdentity, ServerRole};
+use super::primaries::{PrimaryIdentity, ServerRole, ask_server};
 use super::tls::BoxError;
 
 const STORE_IDENTITY: &str = include_str!("sql/store_identity.sql");
@@ -24,19 +24,15 @@ impl StoreIdentity {
     /// # Errors
     /// The connection is lost.
     pub async fn read(client: &Client) -> Result<Option<Self>, BoxError> {
-        let row = match client.query_typed_one(STORE_IDENTITY, &[]).await {
-            Ok(row) => row,
-            Err(error) if error.as_db_error().is_some() && !client.is_closed() => return Ok(None),
-            Err(error) => return Err(without_detail(error)),
-        };
+        let Some(row) = ask_server(client, STORE_IDENTITY).await? else { return Ok(None) };
         let server = match ServerRole::ask(client).await? {
             ServerRole::Primary(server) => Some(server),
             ServerRole::ReadOnly | ServerRole::Unidentified => None,
         };
         let number = |column: &str| row.try_get::<_, Option<i64>>(column).map_err(without_detail);
-        let (database, relation, created_at_us) = (number("database")?, number("relation")?, number("created_at_us")?);
-        let identity = |database, relation, created_at_us| Self { server, database, relation, created_at_us };
-        Ok(database.zip(relation).zip(created_at_us).map(|((one, two), three)| identity(one, two, three)))
+        let numbers = (number("database")?, number("relation")?, number("created_at_us")?);
+        let (Some(database), Some(relation), Some(created_at_us)) = numbers else { return Ok(None) };
+        Ok(Some(Self { server, database, relation, created_at_us }))
     }
 
     /// Whether both are of one store.

@@ -4,8 +4,6 @@
 //! comes late leaves the keys of dead instances in flight. Attempts end on connections that no flood of reservations can
 //! take. `docs/sizing.md` has the table of the shares; the test below compares it with [`Shares`].
 
-use std::time::Duration;
-
 use super::connect::PgPool;
 use super::server::PgServer;
 use crate::config::STORE_CONNECTIONS_MIN;
@@ -60,14 +58,14 @@ impl Shares {
 }
 
 impl PgPools {
-    /// Makes the pools. `timeout` is the time limit of one call.
-    pub fn new(server: &PgServer, max_connections: usize, timeout: Duration) -> Result<Self, OpenError> {
+    /// Makes the pools.
+    pub fn new(server: &PgServer, max_connections: usize) -> Result<Self, OpenError> {
         let shares = Shares::from_total(max_connections);
-        let pool = |size| PgPool::new(server, size, timeout);
+        let pool = |size| PgPool::new(server, size);
         // A middlebox may have forgotten the connection and still accept what is sent: no answer will come, and a lease
         // cannot wait. After twice a call's time limit without an answer it gets another connection. Renewals wait for no
         // locks, so they leave no server processes behind.
-        let lease = pool(1)?.with_given_up_max(timeout);
+        let lease = pool(1)?.with_given_up_max(server.timeout());
         let (settle, upkeep) = (pool(shares.settle)?, pool(1)?);
         // Only one large look-up runs at once, so that settlements have a connection of their own here too.
         let replay = if shares.has_replay { pool(1)? } else { settle.clone() };

@@ -4,8 +4,6 @@
 //! it was cut off, or its failover agent has died, and what it commits is lost. All instances that see both servers choose
 //! the same one without asking each other.
 
-use std::error::Error;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
@@ -28,11 +26,11 @@ pub(super) enum ServerRole {
 }
 
 /// A server that takes writes, as it can be told from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PrimaryIdentity {
+    pub timeline: u32,
     /// The system identifier of its database cluster, which all copies share.
     pub system: i64,
-    pub timeline: u32,
     /// When it started, in microseconds since 1970.
     pub started_at_us: i64,
 }
@@ -43,14 +41,8 @@ impl ServerRole {
     /// # Errors
     /// The connection is lost.
     pub async fn ask(client: &Client) -> Result<Self, BoxError> {
-        match client.query_typed_one(SERVER_ROLE, &[]).await {
-            Ok(row) => Ok(Self::from_row(&row).unwrap_or(Self::Unidentified)),
-            Err(error) if error.as_db_error().is_some() && !client.is_closed() => {
-                tracing::debug!(cause = %without_detail(error), "a server of the store does not say which one it is");
-                Ok(Self::Unidentified)
-            }
-            Err(error) => Err(without_detail(error)),
-        }
+        let row = ask_server(client, SERVER_ROLE).await?;
+        Ok(row.and_then(|row| Self::from_row(&row)).unwrap_or(Self::Unidentified))
     }
 
     fn from_row(row: &Row) -> Option<Self> {
@@ -66,8 +58,23 @@ impl ServerRole {
     }
 }
 
+/// Asks a server which one it is. `None` where it does not say so.
+///
+/// # Errors
+/// The connection is lost.
+pub(super) async fn ask_server(client: &Client, question: &str) -> Result<Option<Row>, BoxError> {
+    match client.query_typed_one(question, &[]).await {
+        Ok(row) => Ok(Some(row)),
+        Err(error) if error.as_db_error().is_some() && !client.is_closed() => {
+            tracing::debug!(cause = %without_detail(error), "a server of the store does not say which one it is");
+            Ok(None)
+        }
+        Err(error) => Err(without_detail(error)),
+    }
+}
+
 /// The primary that this process knows: connections to any other server are refused.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct KnownPrimary {
     state: watch::Sender<PrimaryState>,
     /// Whether a server that was used is refused since the last [`Self::take_change`].
@@ -83,35 +90,31 @@ struct PrimaryState {
 }
 
 /// Servers that take writes, of which none can be preferred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PrimaryConflict {
-    /// They belong to different database clusters.
+    #[error(
+        "servers of store.url that take writes belong to different database clusters (system identifiers {0} and {1})"
+    )]
     Clusters(i64, i64),
-    /// They write the same timeline.
+    #[error("several servers of store.url take writes on the same timeline {0}")]
     Timeline(u32),
 }
 
 /// The reason why a server that takes writes is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PrimaryRefusal {
+    #[error("{0}; none of them is used")]
     Conflict(PrimaryConflict),
-    /// It writes an older timeline than another server.
-    Former {
-        timeline: u32,
-        newest: u32,
-    },
-    /// It belongs to another database cluster than the server that was used first.
-    Foreign {
-        system: i64,
-        known: i64,
-    },
+    #[error("a former primary: it writes timeline {timeline}, and timeline {newest} exists")]
+    Former { timeline: u32, newest: u32 },
+    #[error(
+        "it belongs to another database cluster than the server that was used first \
+         (system identifiers {system} and {known}); restart Oncegate if that is wanted"
+    )]
+    Foreign { system: i64, known: i64 },
 }
 
 impl KnownPrimary {
-    pub fn new() -> Self {
-        Self { state: watch::Sender::new(PrimaryState::default()), has_changed: AtomicBool::new(false) }
-    }
-
     /// Admits a connection to this server, and refuses the existing ones to servers with an older timeline.
     ///
     /// # Errors
@@ -214,39 +217,6 @@ fn conflict(primaries: &[PrimaryIdentity]) -> Option<PrimaryConflict> {
     (on_newest > 1).then_some(PrimaryConflict::Timeline(newest.timeline))
 }
 
-impl fmt::Display for PrimaryConflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Clusters(one, other) => write!(
-                f,
-                "servers of store.url that take writes belong to different database clusters \
-                 (system identifiers {one} and {other})"
-            ),
-            Self::Timeline(timeline) => {
-                write!(f, "several servers of store.url take writes on the same timeline {timeline}")
-            }
-        }
-    }
-}
-
-impl fmt::Display for PrimaryRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Conflict(conflict) => write!(f, "{conflict}; none of them is used"),
-            Self::Former { timeline, newest } => {
-                write!(f, "a former primary: it writes timeline {timeline}, and timeline {newest} exists")
-            }
-            Self::Foreign { system, known } => write!(
-                f,
-                "it belongs to another database cluster than the server that was used first \
-                 (system identifiers {system} and {known}); restart Oncegate if that is wanted"
-            ),
-        }
-    }
-}
-
-impl Error for PrimaryRefusal {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,7 +231,7 @@ mod tests {
     }
 
     fn known(primaries: &[PrimaryIdentity]) -> KnownPrimary {
-        let known = KnownPrimary::new();
+        let known = KnownPrimary::default();
         known.record(primaries);
         known
     }

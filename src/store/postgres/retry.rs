@@ -42,13 +42,10 @@ where
         taken = matches!(failure, PgFailure::Taken(_));
         tries += 1;
         in_doubt |= failure.in_doubt();
-        let again = match budget {
-            RetryBudget::Always => !failure.is_final(),
-            RetryBudget::InDoubt => {
-                !failure.is_final() && (in_doubt || (tries < TRIES_MAX && failure.wants_another_connection()))
-            }
-        };
-        if !again || Instant::now() + pauses.length >= deadline {
+        let is_worth_it = matches!(budget, RetryBudget::Always)
+            || in_doubt
+            || (tries < TRIES_MAX && failure.wants_another_connection());
+        if failure.is_final() || !is_worth_it || Instant::now() + pauses.length >= deadline {
             return Err(failure.into());
         }
         pauses.next().await;

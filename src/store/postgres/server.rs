@@ -11,14 +11,11 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Mutex, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::{Client, Config};
+use tokio_postgres::Client;
 
-use super::hosts::{HostList, PgSession};
+use super::hosts::HostList;
 use super::identity::StoreIdentity;
-use super::look::PrimaryLook;
 use super::primaries::KnownPrimary;
-use super::session;
 use super::tls::{BoxError, PgTls};
 use crate::config::{PostgresUrl, SourceFiles, postgres_client_tls};
 use crate::store::{OpenError, PrimaryCheck, RelocateError};
@@ -57,9 +54,7 @@ struct RefreshState {
 /// The settings of connections. Connections with earlier ones of the same place may go on.
 struct PgSettings {
     source: SettingsSource,
-    hosts: Arc<HostList>,
-    tls: PgTls,
-    look: PrimaryLook,
+    hosts: HostList,
     place: Place,
 }
 
@@ -76,34 +71,28 @@ struct SettingsSource {
 }
 
 impl SettingsSource {
-    /// Reads the URL's files. The system's authorities are read once, as they are hundreds of kilobytes. Blocks.
+    /// Reads the URL's files, on a thread that may block. The system's authorities are read once, as they are hundreds of kilobytes.
     ///
     /// # Errors
-    /// The problem, beginning with a verb.
-    fn read(url: &PostgresUrl, system: Option<Arc<RootCertStore>>) -> Result<Self, String> {
-        let url = url.read_again()?;
-        let system = match url.tls().needs_system_authorities() {
-            true => system.filter(|known| !known.is_empty()).unwrap_or_else(|| Authorities::from_system().roots),
-            false => system.unwrap_or_else(|| Authorities::empty().roots),
-        };
-        let mut files = SourceFiles::default();
-        let client = postgres_client_tls(&url, &system, &mut |path| {
-            let content = std::fs::read(path)?;
-            files.add(path, &content);
-            Ok(content)
-        })?;
-        Ok(Self { url, files, system, client })
-    }
-
-    /// Reads them on a thread that may block.
-    async fn read_aside(url: &PostgresUrl, system: Option<Arc<RootCertStore>>) -> Result<Self, String> {
+    /// The problem, with `store.url`.
+    async fn read(url: &PostgresUrl, system: Option<Arc<RootCertStore>>) -> Result<Self, String> {
         let url = url.clone();
-        let read = spawn_blocking(move || Self::read(&url, system)).await;
-        read.unwrap_or_else(|_| Err("cannot be read: the thread that reads its files has failed".into()))
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.url == other.url && self.files == other.files
+        let read = move || {
+            let url = url.read_again()?;
+            let system = match url.tls().needs_system_authorities() {
+                true => system.filter(|known| !known.is_empty()).unwrap_or_else(|| Authorities::from_system().roots),
+                false => system.unwrap_or_else(|| Authorities::empty().roots),
+            };
+            let mut files = SourceFiles::default();
+            let client = postgres_client_tls(&url, &system, &mut |path| {
+                let content = std::fs::read(path)?;
+                files.add(path, &content);
+                Ok(content)
+            })?;
+            Ok(Self { url, files, system, client })
+        };
+        let failed = |_| Err("cannot be read: the thread that reads its files has failed".into());
+        spawn_blocking(read).await.unwrap_or_else(failed).map_err(|why: String| format!("store.url {why}"))
     }
 
     /// Whether the file of authorities alone has changed, for the same URL.
@@ -115,48 +104,21 @@ impl SettingsSource {
 
 impl PgSettings {
     fn new(source: SettingsSource, call_timeout: Duration, known: Option<Arc<KnownPrimary>>, place: Place) -> Self {
-        let tls = PgTls::new(source.url.tls(), source.client.clone());
-        let hosts = source.url.hosts().iter().map(|host| complete(host, &tls, call_timeout)).collect();
-        let hosts = Arc::new(HostList::new(hosts, call_timeout, known));
-        let look = PrimaryLook::new(Arc::clone(&hosts), tls.clone(), call_timeout);
-        Self { source, hosts, tls, look, place }
+        let tls = PgTls::new(source.url.tls(), source.client.as_deref());
+        let hosts = HostList::new(source.url.hosts(), tls, call_timeout, known);
+        Self { source, hosts, place }
     }
 
-    /// Connects, and drives the connection in a task of its own.
-    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>), BoxError> {
-        let PgSession { client, driver, server } = self.hosts.connect(&self.tls, budget).await?;
-        let server = self.hosts.known_primary().cloned().zip(server);
-        Ok((client, tokio::spawn(session::drive_until_refused(driver, server))))
+    async fn connect(&self, budget: Duration) -> Result<(Client, JoinHandle<()>, Place), BoxError> {
+        let (client, driver) = self.hosts.connect(budget).await?;
+        Ok((client, driver, self.place))
     }
-}
-
-/// Fills in the settings that the URL leaves out.
-fn complete(host: &Config, tls: &PgTls, timeout: Duration) -> Config {
-    let mut config = host.clone();
-    config.ssl_mode(tls.mode());
-    // A standby would return old records.
-    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    if config.get_application_name().is_none() {
-        config.application_name("oncegate");
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        // The operating system itself takes a quarter of an hour to detect a lost peer.
-        config.tcp_user_timeout(timeout.max(Duration::from_secs(1)));
-    }
-    if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
-        // For a peer that dies after it has received the statement: then no data of ours is unacknowledged.
-        config.keepalives_idle(Duration::from_secs(2));
-        config.keepalives_interval(Duration::from_secs(1));
-        config.keepalives_retries(3);
-    }
-    config
 }
 
 impl PgServer {
     /// Reads the URL's files. `timeout` is the time limit of one call.
     pub async fn open(url: &PostgresUrl, timeout: Duration) -> Result<Self, OpenError> {
-        let source = SettingsSource::read_aside(url, None).await;
-        let source = source.map_err(|why| OpenError::Missing(format!("store.url {why}").into()))?;
+        let source = SettingsSource::read(url, None).await.map_err(|why| OpenError::Missing(why.into()))?;
         Ok(Self(Arc::new(ServerState {
             timeout,
             current: RwLock::new(Arc::new(PgSettings::new(source, timeout, None, Place(0)))),
@@ -175,7 +137,7 @@ impl PgServer {
         let left = || deadline.saturating_duration_since(Instant::now());
         let settings = self.current();
         let failure = match settings.connect(left()).await {
-            Ok((client, driver)) => return Ok((client, driver, settings.place)),
+            Ok(connected) => return Ok(connected),
             Err(failure) => failure,
         };
         self.refresh(deadline, READ_AFTER_FAILURE).await;
@@ -183,8 +145,12 @@ impl PgServer {
         if Arc::ptr_eq(&settings, &changed) {
             return Err(failure);
         }
-        let (client, driver) = changed.connect(left()).await?;
-        Ok((client, driver, changed.place))
+        changed.connect(left()).await
+    }
+
+    /// The time limit of one call.
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout
     }
 
     /// Remembers that the keys are distributed over a cluster.
@@ -229,7 +195,7 @@ impl PgServer {
 
     /// See [`crate::store::Store::check_primaries`].
     pub async fn check_primaries(&self) -> PrimaryCheck {
-        let mut check = self.current().look.look().await;
+        let mut check = self.current().hosts.look().await;
         check.has_changed |= self.0.has_moved.swap(false, Ordering::AcqRel);
         check
     }
@@ -239,8 +205,7 @@ impl PgServer {
         let mut state = self.0.refresh.lock().await;
         state.read_at = Instant::now();
         let system = Some(Arc::clone(&self.current().source.system));
-        let source = SettingsSource::read_aside(url, system).await;
-        let source = source.map_err(|why| RelocateError::Unusable(format!("store.url {why}").into()))?;
+        let source = SettingsSource::read(url, system).await.map_err(|why| RelocateError::Unusable(why.into()))?;
         self.switch(source, self.0.timeout).await?;
         state.logged = None;
         Ok(())
@@ -261,13 +226,13 @@ impl PgServer {
         }
         state.read_at = Instant::now();
         let current = self.current();
-        let read = SettingsSource::read_aside(&current.source.url, Some(Arc::clone(&current.source.system)));
+        let read = SettingsSource::read(&current.source.url, Some(Arc::clone(&current.source.system)));
         let problem = match timeout_at(half, read).await {
             Ok(Ok(source)) => match self.switch(source, half.saturating_duration_since(Instant::now())).await {
                 Ok(()) => None,
                 Err(refusal) => Some(refusal.describe()),
             },
-            Ok(Err(why)) => Some(format!("store.url {why}")),
+            Ok(Err(why)) => Some(why),
             Err(_) => Some("the files of store.url could not be read in time".into()),
         };
         if let Some(problem) = problem.as_ref().filter(|problem| state.logged.as_ref() != Some(*problem)) {
@@ -279,14 +244,14 @@ impl PgServer {
     /// Uses other settings from now on, if they lead to the same store within this time.
     async fn switch(&self, source: SettingsSource, limit: Duration) -> Result<(), RelocateError> {
         let current = self.current();
-        if source.is_same(&current.source) {
+        if (&source.url, &source.files) == (&current.source.url, &current.source.files) {
             return Ok(());
         }
         let known = self.0.identity.get().ok_or(RelocateError::NeedsRestart)?;
         // With a memory of its own: until it is known to be the same store, its primary says nothing about ours.
         let trial = PgSettings::new(source, self.0.timeout, None, current.place);
         let tried = timeout(limit, async {
-            let (client, _driver) = trial.connect(limit).await?;
+            let (client, ..) = trial.connect(limit).await?;
             StoreIdentity::read(&client).await
         });
         let is_same_server = match tried.await.unwrap_or_else(|_| Err("no answer in time".into())) {

@@ -4,16 +4,19 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::error::DbError;
-use tokio_postgres::{AsyncMessage, Client, Connection};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::primaries::{KnownPrimary, PrimaryIdentity, ServerRole};
-use super::tls::BoxError;
+use super::tls::{BoxError, PgTls};
 
 /// The function of the server that waits for the synchronous standby. Its notices name it in every language, and their
 /// texts are translated (`lc_messages`).
 const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
+
+/// The side of a connection that reads and writes its socket.
+pub(super) type PgDriver = Connection<Socket, <PgTls as MakeTlsConnect<Socket>>::Stream>;
 
 /// Moves messages between the client and the server, until one of them closes the connection.
 ///
@@ -23,11 +26,7 @@ const STANDBY_WAIT: &str = "SyncRepWaitForLSN";
 /// may have been executed, and its caller asks again.
 ///
 /// Errors of the connection are returned to the client's user.
-pub(super) async fn drive<S, T>(connection: &mut Connection<S, T>)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+async fn drive(connection: &mut PgDriver) {
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
         if let AsyncMessage::Notice(notice) = message
             && is_cancelled_standby_wait(&notice)
@@ -42,13 +41,10 @@ where
 }
 
 /// Drives a connection until it ends or its server is refused. A refusal comes first: no statement is sent after it.
-pub(super) async fn drive_until_refused<S, T>(
-    mut connection: Connection<S, T>,
+pub(super) async fn drive_until_refused(
+    mut connection: PgDriver,
     server: Option<(Arc<KnownPrimary>, PrimaryIdentity)>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) {
     let Some((known_primary, server)) = server else { return drive(&mut connection).await };
     tokio::select! {
         biased;
@@ -60,11 +56,7 @@ pub(super) async fn drive_until_refused<S, T>(
 }
 
 /// Asks the server which one it is, on a connection that no task drives yet.
-pub(super) async fn ask<S, T>(client: &Client, connection: &mut Connection<S, T>) -> Result<ServerRole, BoxError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+pub(super) async fn ask(client: &Client, connection: &mut PgDriver) -> Result<ServerRole, BoxError> {
     tokio::select! {
         role = ServerRole::ask(client) => role,
         () = drive(connection) => Err("the server closed the connection".into()),

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use rustls::ClientConfig;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -22,11 +21,12 @@ pub(super) struct PgTls {
     /// Whether the URL has an `sslmode` itself.
     is_written: bool,
     /// `None` for cleartext.
-    client: Option<Arc<ClientConfig>>,
+    client: Option<MakeRustlsConnect>,
 }
 
 impl PgTls {
-    pub fn new(settings: &PostgresTls, client: Option<Arc<ClientConfig>>) -> Self {
+    pub fn new(settings: &PostgresTls, client: Option<&ClientConfig>) -> Self {
+        let client = client.map(|client| MakeRustlsConnect::new(client.clone()));
         Self { mode: settings.mode, is_written: settings.is_written, client }
     }
 
@@ -61,11 +61,8 @@ impl MakeTlsConnect<Socket> for PgTls {
     type Error = BoxError;
 
     fn make_tls_connect(&mut self, host: &str) -> Result<OptionalHandshake, BoxError> {
-        let Some(client) = &self.client else { return Ok(OptionalHandshake(None)) };
-        Ok(OptionalHandshake(Some(MakeTlsConnect::<Socket>::make_tls_connect(
-            &mut MakeRustlsConnect::new(ClientConfig::clone(client)),
-            host,
-        )?)))
+        let make = |client| MakeTlsConnect::<Socket>::make_tls_connect(client, host);
+        Ok(OptionalHandshake(self.client.as_mut().map(make).transpose()?))
     }
 }
 
@@ -79,10 +76,8 @@ impl TlsConnect<Socket> for OptionalHandshake {
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
-            match self.0 {
-                Some(connect) => Ok(connect.connect(socket).await?),
-                None => Err(std::io::Error::other("TLS is switched off").into()),
-            }
+            let handshake = self.0.ok_or_else(|| std::io::Error::other("TLS is switched off"))?;
+            Ok(handshake.connect(socket).await?)
         })
     }
 }
