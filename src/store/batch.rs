@@ -12,9 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout, timeout_at};
-
-use super::reply::{self, ReplySender};
+use tokio::time::timeout;
 
 /// The most jobs in a batch: enough to make a commit's share small, few enough to be answered soon.
 pub const JOBS_MAX: usize = 256;
@@ -110,18 +108,6 @@ impl<J: Batchable> BatchQueue<J> {
             self.arrived_for_threads.notify_one();
         }
         true
-    }
-
-    /// Queues a job that sends its answer to this caller, and waits for the answer.
-    ///
-    /// # Errors
-    /// [`BatchCallError`]; except for [`BatchCallError::Closed`] the job may be executed all the same.
-    pub async fn call<A>(&self, deadline: Instant, job: impl FnOnce(ReplySender<A>) -> J) -> Result<A, BatchCallError> {
-        let (reply, answer) = reply::channel();
-        if !self.push(job(reply)) {
-            return Err(BatchCallError::Closed);
-        }
-        timeout_at(deadline, answer).await.map_err(|_| BatchCallError::TimedOut)?.map_err(|_| BatchCallError::Dropped)
     }
 
     /// Waits for a batch of all waiting jobs, up to the limit of bytes and `jobs_max`, which is asked once there is one; `None` once the
@@ -243,6 +229,8 @@ pub enum BatchCallError {
 mod tests {
     use std::sync::Arc;
 
+    use tokio::time::Instant;
+
     use super::*;
 
     struct Weight(usize, bool);
@@ -296,33 +284,6 @@ mod tests {
         );
     }
 
-    impl Batchable for ReplySender<()> {
-        fn abandoned(&self) -> bool {
-            self.is_closed()
-        }
-
-        fn bytes(&self) -> usize {
-            0
-        }
-    }
-
-    #[tokio::test]
-    async fn a_dropped_job_may_have_been_executed_and_a_refused_one_was_not() {
-        let queue = Arc::new(BatchQueue::new());
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let lane = tokio::spawn({
-            let queue = queue.clone();
-            async move {
-                let _taken = queue.batch(|| JOBS_MAX).await;
-                panic!("on purpose");
-            }
-        });
-        assert_eq!(queue.call(deadline, |reply| reply).await, Err(BatchCallError::Dropped));
-        assert!(lane.await.unwrap_err().is_panic());
-        queue.close();
-        assert_eq!(queue.call(deadline, |reply| reply).await, Err(BatchCallError::Closed));
-    }
-
     #[tokio::test]
     async fn a_waiting_worker_is_woken_and_ends_when_the_queue_closes() {
         let queue = Arc::new(BatchQueue::new());
@@ -348,39 +309,26 @@ mod tests {
         assert_eq!(served, 10);
     }
 
-    /// Two workers, of which one is away with ten.
-    async fn with_ten_away() -> BatchQueue<Weight> {
+    /// The size of the next batch and the wait for it, while ten jobs are away, some wait, and one comes after a pause.
+    async fn next_batch(waiting: usize, pause: Duration) -> (usize, Duration) {
         let queue = BatchQueue::new();
-        (0..10).for_each(|_| assert!(queue.push(Weight(1, false))));
-        let mut away = queue.batch(|| JOBS_MAX).await.unwrap();
+        let push = |count| (0..count).for_each(|_| assert!(queue.push(Weight(1, false))));
+        push(10);
+        let away = queue.batch(|| JOBS_MAX).await.unwrap();
         assert_eq!(away.jobs.len(), 10);
-        away.jobs.clear();
-        // It does not come back.
-        std::mem::forget(away);
-        queue
+        push(waiting);
+        let begun = Instant::now();
+        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async {
+            tokio::time::sleep(pause).await;
+            push(1);
+        });
+        (batch.unwrap().jobs.len(), begun.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_worker_starts_once_half_as_many_jobs_wait() {
-        let queue = with_ten_away().await;
-        (0..4).for_each(|_| assert!(queue.push(Weight(1, false))));
-        let begun = Instant::now();
-        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async {
-            tokio::time::sleep(HELD_BACK_MAX / 2).await;
-            queue.push(Weight(1, false));
-        });
-        assert_eq!((batch.unwrap().jobs.len(), begun.elapsed()), (5, HELD_BACK_MAX / 2));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_job_waits_long_for_another_batch() {
-        let queue = with_ten_away().await;
-        let begun = Instant::now();
-        let (batch, ()) = tokio::join!(queue.batch(|| JOBS_MAX), async {
-            tokio::time::sleep(HELD_BACK_MAX).await;
-            queue.push(Weight(1, false));
-        });
-        assert_eq!((batch.unwrap().jobs.len(), begun.elapsed()), (1, 2 * HELD_BACK_MAX));
+    async fn a_second_worker_starts_once_half_as_many_jobs_wait_and_lets_none_wait_long() {
+        assert_eq!(next_batch(4, HELD_BACK_MAX / 2).await, (5, HELD_BACK_MAX / 2));
+        assert_eq!(next_batch(0, HELD_BACK_MAX).await, (1, 2 * HELD_BACK_MAX));
     }
 
     #[tokio::test]

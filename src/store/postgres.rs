@@ -1,13 +1,9 @@
 //! The store in PostgreSQL (13 or newer, behind PgBouncer in transaction mode too): any number of proxies share it.
 //!
 //! Every write of a key is a function in the database, see `functions`: of one id, except for `reap`; reservations and
-//! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED. No session that a
-//! pooler shares holds any state of ours: calls are prepared only where none does, see `client`. Requests' writes and reads are batched, see `batcher`: a call puts
-//! its request into a queue, and a free connection takes all requests that wait there. The steps of one call (insert,
-//! conflict, read) are written here as they happen to that one call.
-//!
-//! The keys may be distributed over the nodes of a cluster. Then reservations and settlements that wait go
-//! together, up to 32 in a loop, and each other call of a request goes alone, on as many connections as there are.
+//! settlements have another one for many ids. Calls of one kind may share a transaction, in READ COMMITTED, see `batcher`, and on a
+//! cluster see `calls`. No session that a pooler shares holds any state of ours: calls are prepared only where none does, see
+//! `client`. The steps of one call (insert, conflict, read) are written here as they happen to that one call.
 //!
 //! There is no `statement_timeout` for sessions: PgBouncer refuses it at connecting, and setting it later is session
 //! state. Our own clock ends a call; `connect::PgConnection` describes what becomes of its statement, and `bounded` has
@@ -264,10 +260,7 @@ impl Postgres {
         params: P,
         call_once: impl Fn(Arc<P>, bool, Instant) -> F + Send + 'a,
     ) -> StoreFuture<'a, T> {
-        let (params, deadline) = (Arc::new(params), self.deadline());
-        Box::pin(retry_until_known(deadline, budget, move |in_doubt| {
-            call_once(Arc::clone(&params), in_doubt, deadline)
-        }))
+        Box::pin(retry_until_known(self.deadline(), budget, params, call_once))
     }
 
     /// `in_doubt`: whether an earlier try of this very call may have written the row.

@@ -4,14 +4,14 @@
 use std::mem;
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::client::PgClient;
 use super::connect::{PgConnection, PgPool};
 use super::failure::PgFailure;
 use crate::domain::ids::RecordId;
 use crate::store::batch::{BatchQueue, Batchable, JOBS_MAX};
-use crate::store::reply::ReplySender;
+use crate::store::reply::{self, ReplySender};
 
 /// The number of times that a batch is sent again after a conflict. In READ COMMITTED, with rows locked in one order, none is
 /// expected.
@@ -102,8 +102,24 @@ impl<S: BatchStatement> Batcher<S> {
 
     /// Executes a request together with others that wait now.
     pub async fn call(&self, request: S, deadline: Instant) -> Result<S::Answer, PgFailure> {
-        self.0.queue.call(deadline, |reply| PendingCall { request, deadline, reply }).await?
+        call(&self.0.queue, request, deadline).await
     }
+}
+
+/// Queues a request and waits for its answer. Without one it may be executed all the same, unless the queue is closed.
+pub(super) async fn call<S: BatchStatement>(
+    queue: &BatchQueue<PendingCall<S>>,
+    request: S,
+    deadline: Instant,
+) -> Result<S::Answer, PgFailure> {
+    let (reply, answer) = reply::channel();
+    if !queue.push(PendingCall { request, deadline, reply }) {
+        return Err(PgFailure::Unsent(Arc::from(Box::from("the store is closed"))));
+    }
+    // Dropped after a lane took it, as by a panic.
+    let dropped =
+        |_| PgFailure::Unanswered(Arc::from(Box::from("the worker that was to send the statement has stopped")));
+    timeout_at(deadline, answer).await.map_err(|_| PgFailure::TimedOut)?.map_err(dropped)?
 }
 
 impl<S: BatchStatement> Drop for Batcher<S> {
@@ -116,31 +132,17 @@ async fn lane<S: BatchStatement>(state: Arc<BatcherState<S>>) {
     let BatcherState { queue, pool } = &*state;
     let jobs_max = || if pool.is_distributed() { S::CLUSTER_JOBS_MAX } else { JOBS_MAX };
     while let Some(mut batch) = queue.batch(jobs_max).await {
-        for round in rounds(mem::take(&mut batch.jobs)) {
+        let mut jobs = mem::take(&mut batch.jobs);
+        // The order in which rows are locked.
+        jobs.sort_by_key(|job| job.request.id());
+        while !jobs.is_empty() {
+            let mut last = None;
+            let mut is_first = |id| last.replace(id) != Some(id);
+            let (round, rest) = jobs.into_iter().partition(|job| !S::DISTINCT || is_first(job.request.id()));
             serve(pool, round).await;
+            jobs = rest;
         }
     }
-}
-
-/// Sorts the batch in the order in which rows are locked, and splits it into rounds, of which each has a record once.
-fn rounds<S: BatchStatement>(mut batch: Vec<PendingCall<S>>) -> Vec<Vec<PendingCall<S>>> {
-    batch.sort_by_key(|job| job.request.id());
-    if !S::DISTINCT {
-        return vec![batch];
-    }
-    let mut rounds: Vec<Vec<PendingCall<S>>> = Vec::new();
-    let mut last = None;
-    let mut round = 0;
-    for job in batch {
-        let id = job.request.id();
-        round = if last == Some(id) { round + 1 } else { 0 };
-        last = Some(id);
-        if round == rounds.len() {
-            rounds.push(Vec::new());
-        }
-        rounds[round].push(job);
-    }
-    rounds
 }
 
 /// Sends a batch and answers its callers. A batch that fails because of one row is halved until that row fails alone.
@@ -179,4 +181,43 @@ async fn send<S: BatchStatement>(pool: &PgPool, batch: &mut Vec<PendingCall<S>>)
 /// The latest deadline of the batch; callers with an earlier one leave by themselves.
 fn last<S: BatchStatement>(batch: &[PendingCall<S>]) -> Instant {
     batch.iter().map(|job| job.deadline).max().unwrap_or_else(Instant::now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Question;
+
+    impl BatchStatement for Question {
+        type Answer = ();
+
+        fn id(&self) -> RecordId {
+            RecordId::from_stored(&[0; 32]).unwrap()
+        }
+
+        async fn run(_: &PgClient, _: &[&Self]) -> Result<Vec<()>, tokio_postgres::Error> {
+            unreachable!("the lane has stopped")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dropped_call_may_have_been_executed_and_a_refused_one_was_not() {
+        let queue = Arc::new(BatchQueue::new());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let lane = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move {
+                let _taken = queue.batch(|| JOBS_MAX).await;
+                panic!("on purpose");
+            }
+        });
+        assert!(matches!(call(&queue, Question, deadline).await, Err(PgFailure::Unanswered(_))));
+        assert!(lane.await.unwrap_err().is_panic());
+        assert!(matches!(call(&queue, Question, Instant::now()).await, Err(PgFailure::TimedOut)));
+        queue.close();
+        assert!(matches!(call(&queue, Question, deadline).await, Err(PgFailure::Unsent(_))));
+    }
 }

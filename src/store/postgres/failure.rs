@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio_postgres::error::{DbError, Severity};
 
 use crate::domain::response::CorruptRow;
-use crate::store::batch::BatchCallError;
 use crate::store::{OpenError, StoreError};
 
 /// The cause of a failure. Shared, because a batch fails as one.
@@ -76,18 +75,6 @@ impl PgFailure {
 impl From<CorruptRow> for PgFailure {
     fn from(corrupt: CorruptRow) -> Self {
         Self::Corrupt(corrupt)
-    }
-}
-
-impl From<BatchCallError> for PgFailure {
-    fn from(none: BatchCallError) -> Self {
-        match none {
-            BatchCallError::Closed => Self::Unsent(Arc::from(Box::from("the store is closed"))),
-            BatchCallError::Dropped => {
-                Self::Unanswered(Arc::from(Box::from("the worker that was to send the statement has stopped")))
-            }
-            BatchCallError::TimedOut => Self::TimedOut,
-        }
     }
 }
 
@@ -321,13 +308,9 @@ mod tests {
             (PgFailure::TimedOut, true, false, false),
             (PgFailure::Unanswered(cause()), true, false, false),
             (PgFailure::Unsent(cause()), false, true, false),
-            (PgFailure::from(BatchCallError::Closed), false, true, false),
-            // Its statement may be on its way.
-            (PgFailure::from(BatchCallError::Dropped), true, false, false),
             (PgFailure::Unanswered(cause()).for_taken_key(), true, false, false),
             (PgFailure::Unsent(cause()).for_taken_key(), false, true, false),
             (PgFailure::Corrupt(CorruptRow("id")).for_taken_key(), false, false, true),
-            (PgFailure::from(BatchCallError::TimedOut), true, false, false),
         ] {
             let properties = (failure.in_doubt(), failure.wants_another_connection(), failure.is_final());
             assert_eq!(properties, (in_doubt, elsewhere, last), "{failure:?}");

@@ -233,7 +233,7 @@ pub(super) async fn move_live_keys(
 mod tests {
     use std::time::Duration;
 
-    use super::super::batcher::PendingCall;
+    use super::super::batcher;
     use super::*;
     use crate::store::batch::BatchQueue;
 
@@ -244,8 +244,7 @@ mod tests {
         let queue = BatchQueue::new();
         let id = RecordId::from_stored(&[0; 32]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let request = || FindLargeStatement { id, bytes: RESPONSE, in_doubt: false };
-        let call = || queue.call(deadline, |reply| PendingCall { request: request(), deadline, reply });
+        let call = || batcher::call(&queue, FindLargeStatement { id, bytes: RESPONSE, in_doubt: false }, deadline);
         let calls = futures_util::future::join_all((0..JOBS_MAX).map(|_| call()));
         let sizes = async {
             let mut sizes = Vec::new();

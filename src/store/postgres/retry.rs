@@ -1,5 +1,6 @@
 //! Repeating a call until its outcome is known.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -20,20 +21,19 @@ pub(super) enum RetryBudget {
     InDoubt,
 }
 
-/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets whether an earlier try may
-/// have been executed.
-pub(super) async fn retry_until_known<T, F>(
+/// Repeats a call until its outcome is known, or its deadline has come. `call_once` gets the parameters, whether an earlier try
+/// may have been executed, and the deadline.
+pub(super) async fn retry_until_known<P, T, F: Future<Output = Result<T, PgFailure>>>(
     deadline: Instant,
     budget: RetryBudget,
-    mut call_once: impl FnMut(bool) -> F + Send,
-) -> Result<T, StoreError>
-where
-    F: Future<Output = Result<T, PgFailure>> + Send,
-{
+    params: P,
+    call_once: impl Fn(Arc<P>, bool, Instant) -> F,
+) -> Result<T, StoreError> {
+    let params = Arc::new(params);
     let (mut in_doubt, mut tries, mut taken) = (false, 0, false);
     let mut pauses = RetryPauses::new();
     loop {
-        let failure = match call_once(in_doubt).await {
+        let failure = match call_once(Arc::clone(&params), in_doubt, deadline).await {
             Ok(done) => return Ok(done),
             // Once a try has found that somebody has the key, a later try that reads nothing does not undo that.
             Err(failure) if taken => failure.for_taken_key(),
