@@ -137,7 +137,8 @@ impl Backend for Postgres {
         list_in_flight(ListInFlightParams) -> Vec<ReservedAttempt>: InDoubt, pools.sweep, upkeep::list_in_flight;
         reap(ReapParams) -> ReapedRows: InDoubt, pools.upkeep, upkeep::reap;
         apply_probe_finding(ProbeFinding) -> bool: InDoubt, pools.upkeep, probes::apply_probe_finding;
-        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage: InDoubt, pools.admin_reads, probes::list_settled_keys;
+        list_settled_keys(ListSettledKeysParams) -> SettledKeyPage:
+            InDoubt, pools.admin_reads, probes::list_settled_keys;
         remember_route_identities(RememberRouteIdentitiesParams) -> Vec<RouteIdentity>:
             Always, pools.upkeep, upkeep::remember_route_identities;
         store_route_retention(StoreRouteRetentionParams) -> ():
@@ -152,7 +153,8 @@ impl Backend for Postgres {
         record_report(ServiceReport) -> ReportResult: InDoubt, reports, service_reports::record_report;
         apply_deferred_reports(u32) -> Vec<RecordId>: InDoubt, pools.upkeep, service_reports::apply_deferred_reports;
         list_keys(ListKeysParams) -> KeyPage: InDoubt, pools.admin_reads, admin::list_keys;
-        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>: InDoubt, pools.admin_reads, admin::list_audit_entries;
+        list_audit_entries(ListAuditEntriesParams) -> Vec<AuditEntry>:
+            InDoubt, pools.admin_reads, admin::list_audit_entries;
         count_keys(Arc<str>) -> KeyCounts: InDoubt, pools.admin_reads, admin::count_keys;
         count_instances_behind(CountInstancesBehindParams) -> u64: InDoubt, pools.upkeep, admin::count_instances_behind;
         list_instances(ListInstancesParams) -> Vec<InstanceEntry>: InDoubt, pools.admin_reads, admin::list_instances;
