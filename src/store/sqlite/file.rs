@@ -9,8 +9,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 
 use super::file_watch::{FileWatch, LOG_BYTES_KEPT, Stamp, log_path};
-use super::open_error::open_error;
-use super::{run_blocking, schema};
+use super::run_blocking;
+use super::schema::{self, open_error, unusable};
 use crate::seeded_bug::SeededBug;
 use crate::store::{Migration, OpenError};
 
@@ -34,7 +34,6 @@ pub(super) struct Database {
 /// Opens the file, and creates it if it does not exist. No other process can open it until the connection is closed.
 pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
     let refused = |source| open_error(path, source);
-    let missing = |source: std::io::Error| OpenError::Missing(Box::new(source));
     refuse_log_without_file(path)?;
     // Created here and not by SQLite, with a mode that lets nobody else read it. The log inherits the file's mode.
     let file = OpenOptions::new()
@@ -44,14 +43,14 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
         .truncate(false)
         .mode(0o600)
         .open(path)
-        .map_err(missing)?;
-    let length = file.metadata().map_err(missing)?.len();
+        .map_err(unusable)?;
+    let length = file.metadata().map_err(unusable)?.len();
     let db = connect(path)?;
     db.pragma_update(None, "locking_mode", "exclusive").map_err(refused)?;
     // Fails at once where another process has the file. After `locking_mode`, so that the log needs no shared memory.
     let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(refused)?;
     if mode != "wal" {
-        return Err(OpenError::Missing(format!("SQLite cannot keep a write-ahead log there, only {mode}").into()));
+        return Err(unusable(format!("SQLite cannot keep a write-ahead log there, only {mode}")));
     }
     // From here on the file is locked until the connection is closed.
     db.execute_batch("begin exclusive; commit").map_err(refused)?;
@@ -63,7 +62,7 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
     let stamp = Stamp::write(&db).map_err(refused)?;
     // After a crash the log may hold data that is not on the disk yet. The checkpoint writes and syncs it.
     db.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())).map_err(refused)?;
-    let watch = FileWatch::new(file, path, stamp).map_err(missing)?;
+    let watch = FileWatch::new(file, path, stamp).map_err(unusable)?;
     Ok(Database { db, watch: Some(watch) })
 }
 
@@ -92,30 +91,26 @@ fn read_link(path: &Path) -> Option<PathBuf> {
 
 /// Opens a database in memory.
 pub(super) fn memory() -> Result<Database, OpenError> {
-    let missing = |source| OpenError::Missing(Box::new(source));
-    let db = Connection::open_in_memory().map_err(missing)?;
-    configure(&db).map_err(missing)?;
+    let db = Connection::open_in_memory().map_err(unusable)?;
+    configure(&db).map_err(unusable)?;
     Ok(Database { db, watch: None })
 }
 
 /// See [`crate::store::migrate()`].
 pub(crate) async fn migrate(path: &Path) -> Result<Vec<String>, OpenError> {
     let path = path.to_owned();
-    run_blocking(move || schema::apply(&mut open(&path)?.db, Some(&path))).await
+    run_blocking(move || schema::apply(&open(&path)?.db, &path)).await
 }
 
 /// See [`crate::store::pending()`].
 pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
     let path = path.to_owned();
     run_blocking(move || {
-        match path.metadata() {
-            Ok(file) if file.len() > 0 => {}
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                return Err(OpenError::Missing(Box::new(source)));
-            }
-            Ok(_) | Err(_) => return Ok(schema::all_scripts()),
-        }
-        let db = connect(&path)?;
+        let db = match path.metadata() {
+            Ok(file) if file.len() > 0 => connect(&path)?,
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(unusable(source)),
+            Ok(_) | Err(_) => memory()?.db,
+        };
         recognise(&db, &path)?;
         schema::pending(&db, &path)
     })
@@ -124,7 +119,7 @@ pub(crate) async fn pending(path: &Path) -> Result<Vec<Migration>, OpenError> {
 
 fn connect(path: &Path) -> Result<Connection, OpenError> {
     // Absolute: SQLite would take a relative `file:…` for a URL.
-    let absolute = std::path::absolute(path).map_err(|source| OpenError::Missing(Box::new(source)))?;
+    let absolute = std::path::absolute(path).map_err(unusable)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(absolute, flags).map_err(|source| open_error(path, source))?;
     // Another process that has the file keeps it: waiting would only make the start slow.

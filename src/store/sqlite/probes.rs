@@ -1,86 +1,62 @@
-//! The statements for probing the service about unknown keys.
+//! The calls of probing the service about keys.
 
-use rusqlite::Connection;
+use rusqlite::Row;
 
-use super::audit::{self, AuditLine};
-use super::deliveries::delete_request;
-use super::run::{in_savepoint, query, query_one};
-use super::statements::no_later_than;
-use super::writer::SqliteFailure;
+use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::state::StateKind;
 use crate::machine::random_u32;
 use crate::store::columns::{self, columns};
-use crate::store::probes::{action, probe};
+use crate::store::probes::probe;
 use crate::store::row::{RowReader, millis};
-use crate::store::statement::{shared, statements};
+use crate::store::statement::{Statement, shared};
 use crate::store::{ClaimProbesParams, ListSettledKeysParams};
 
-statements! { "sql/":
-    APPLY_PROBE_FINDING = "apply_probe_finding";
-    CLAIM_PROBES = "claim_probes";
-}
-
-/// Route by route, until there are as many as wanted.
-pub(super) fn claim_probes(
-    db: &Connection,
-    now: i64,
-    ClaimProbesParams { service, schedules, limit, as_of }: &ClaimProbesParams,
-) -> Result<Vec<Probe>, SqliteFailure> {
-    let mut probes = Vec::new();
-    for schedule in schedules {
-        let columns = columns! {
-            service: &**service,
-            route: &*schedule.route,
-            quiet_after_ms: millis(schedule.quiet_after),
-            pause_first_ms: millis(schedule.pause_first),
-            pause_cap_ms: millis(schedule.pause_cap),
-            limit: i64::from(*limit) - probes.len() as i64,
-            as_of: no_later_than(now, *as_of),
-            now: now,
-            spread: i64::from(random_u32().unwrap_or_default()),
-        };
-        probes.extend(query(db, &CLAIM_PROBES, &columns, |row| probe(row))?);
-    }
-    Ok(probes)
-}
-
-pub(super) fn apply_probe_finding(db: &Connection, now: i64, finding: &ProbeFinding) -> Result<bool, SqliteFailure> {
-    in_savepoint(db, |db| {
-        let mut columns = columns::finding(finding);
-        columns.extend(columns! { now: now });
-        let read = |row: &rusqlite::Row<'_>| Ok((row.read::<String>("service")?, row.read::<StateKind>("state")?));
-        let Some((service, state)) = query_one(db, &APPLY_PROBE_FINDING, &columns, read)? else { return Ok(false) };
-        if state != StateKind::Unknown {
-            let line = AuditLine {
-                service: &service,
-                actor: "reconciler",
-                action: action(&finding.verdict),
-                id: &finding.id,
-                before: StateKind::Unknown,
-                after: state.name(),
-                note: Some(&finding.note),
+impl SqliteTransaction<'_> {
+    /// Route by route, until there are as many as wanted.
+    pub fn claim_probes(&self, params: ClaimProbesParams) -> SqliteResult<Vec<Probe>> {
+        let mut probes = Vec::new();
+        for schedule in &params.schedules {
+            let columns = columns! {
+                service: &*params.service,
+                route: &*schedule.route,
+                quiet_after_ms: millis(schedule.quiet_after),
+                pause_first_ms: millis(schedule.pause_first),
+                pause_cap_ms: millis(schedule.pause_cap),
+                limit: i64::from(params.limit) - probes.len() as i64,
+                as_of: self.no_later_than(params.as_of),
+                spread: i64::from(random_u32().unwrap_or_default()),
             };
-            audit::insert(db, now, &line)?;
+            probes.extend(self.query(sql!("claim_probes"), &columns, |row| probe(row))?);
         }
-        if state == StateKind::Completed {
-            delete_request(db, finding.id)?;
-        }
-        Ok(true)
-    })
-}
+        Ok(probes)
+    }
 
-pub(super) fn list_settled_keys(
-    db: &Connection,
-    now: i64,
-    params: &ListSettledKeysParams,
-) -> Result<SettledKeyPage, SqliteFailure> {
-    let mut columns = columns::settled_keys(params);
-    columns.extend(columns! { now: now });
-    let (mut page, mut read) = (SettledKeyPage::default(), 0);
-    query(db, &shared::LIST_SETTLED_KEYS, &columns, |row| {
-        read += 1;
-        page.add(row, read, params)
-    })?;
-    Ok(page)
+    pub fn apply_probe_finding(&self, finding: ProbeFinding) -> SqliteResult<bool> {
+        self.in_savepoint(|| {
+            let mut columns = columns::finding(&finding);
+            let read = |row: &Row<'_>| Ok((row.read::<String>("service")?, row.read::<StateKind>("state")?));
+            let Some((service, after)) = self.query_one(sql!("apply_probe_finding"), &columns, read)? else {
+                return Ok(false);
+            };
+            if after != StateKind::Unknown {
+                let before = StateKind::Unknown;
+                columns.extend(columns! { service: service, actor: "reconciler", before: before, after: after });
+                self.audit(&columns)?;
+            }
+            if after == StateKind::Completed {
+                self.delete_request(&finding.id)?;
+            }
+            Ok(true)
+        })
+    }
+
+    pub fn list_settled_keys(&self, params: ListSettledKeysParams) -> SqliteResult<SettledKeyPage> {
+        let (mut page, mut read) = (SettledKeyPage::default(), 0);
+        self.query(&shared::LIST_SETTLED_KEYS, &columns::settled_keys(&params), |row| {
+            read += 1;
+            page.add(row, read, &params)
+        })?;
+        Ok(page)
+    }
 }

@@ -1,10 +1,10 @@
 //! The schema in SQLite: its migrations, and applying them.
 
+use std::error::Error;
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, named_params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, named_params};
 
-use super::open_error::open_error;
 use crate::store::OpenError;
 use crate::store::migrate::{AppliedMigration, Migration, MigrationStep, check_none_missing, missing_steps};
 
@@ -18,21 +18,18 @@ pub(crate) fn newest_step() -> &'static str {
     STEPS.last().expect("there is a first step").name
 }
 
-/// Migrates the schema, or refuses it. A database in memory has no path, and is always empty at first.
-pub(super) fn prepare(db: &mut Connection, path: Option<&Path>, migrate: bool) -> Result<(), OpenError> {
-    if migrate || path.is_none() {
-        apply(db, path)?;
-    } else {
-        let pending: Vec<_> = missing_steps(STEPS, &applied(db, path)?)?.iter().map(script).collect();
-        check_none_missing(&pending)?;
+/// Migrates the schema, or refuses it.
+pub(super) fn prepare(db: &Connection, path: &Path, migrate: bool) -> Result<(), OpenError> {
+    match migrate {
+        true => apply(db, path).map(drop),
+        false => check_none_missing(&pending(db, path)?),
     }
-    Ok(())
 }
 
 /// Applies the missing migrations, each in a transaction of its own. Returns their names.
-pub(super) fn apply(db: &mut Connection, path: Option<&Path>) -> Result<Vec<String>, OpenError> {
+pub(super) fn apply(db: &Connection, path: &Path) -> Result<Vec<String>, OpenError> {
     let mut taken = Vec::new();
-    for step in missing_steps(STEPS, &applied(db, path)?)? {
+    for step in missing(db, path)? {
         apply_step(db, step)
             .map_err(|source| OpenError::Migration { name: step.name.to_owned(), source: Box::new(source) })?;
         taken.push(step.name.to_owned());
@@ -40,8 +37,8 @@ pub(super) fn apply(db: &mut Connection, path: Option<&Path>) -> Result<Vec<Stri
     Ok(taken)
 }
 
-fn apply_step(db: &mut Connection, step: &MigrationStep) -> rusqlite::Result<()> {
-    let transaction = db.transaction()?;
+fn apply_step(db: &Connection, step: &MigrationStep) -> rusqlite::Result<()> {
+    let transaction = db.unchecked_transaction()?;
     transaction.execute_batch(step.sql)?;
     transaction.execute(
         "insert into migrations (version, name, sha256) values (:version, :name, :sha256)",
@@ -50,27 +47,18 @@ fn apply_step(db: &mut Connection, step: &MigrationStep) -> rusqlite::Result<()>
     transaction.commit()
 }
 
-/// Returns the migrations that the file lacks.
+/// Returns the migrations that the database lacks.
 pub(super) fn pending(db: &Connection, path: &Path) -> Result<Vec<Migration>, OpenError> {
-    Ok(missing_steps(STEPS, &applied(db, Some(path))?)?.iter().map(script).collect())
+    let script = |step: &MigrationStep| {
+        let (version, name, sha256) = (step.version, step.name, step.sha256_hex());
+        let values = format!("({version}, '{name}', x'{sha256}')");
+        step.script(&format!("insert into migrations (version, name, sha256) values {values};"))
+    };
+    Ok(missing(db, path)?.iter().map(script).collect())
 }
 
-/// Returns the migrations that a new file needs.
-pub(super) fn all_scripts() -> Vec<Migration> {
-    STEPS.iter().map(script).collect()
-}
-
-fn script(step: &MigrationStep) -> Migration {
-    step.script(&format!(
-        "insert into migrations (version, name, sha256) values ({}, '{}', x'{}');",
-        step.version,
-        step.name,
-        step.sha256_hex()
-    ))
-}
-
-fn applied(db: &Connection, path: Option<&Path>) -> Result<Vec<AppliedMigration>, OpenError> {
-    let read = || {
+fn missing(db: &Connection, path: &Path) -> Result<&'static [MigrationStep], OpenError> {
+    let applied = || {
         let there = "select 1 from sqlite_schema where name = 'migrations'";
         if db.query_row(there, [], |_| Ok(())).optional()?.is_none() {
             return Ok(Vec::new());
@@ -78,14 +66,24 @@ fn applied(db: &Connection, path: Option<&Path>) -> Result<Vec<AppliedMigration>
         let step = |row: &rusqlite::Row<'_>| {
             Ok(AppliedMigration { version: row.get(0)?, name: row.get(1)?, sha256: row.get(2)? })
         };
-        db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect()
+        db.prepare(APPLIED_MIGRATIONS)?.query_map([], step)?.collect::<rusqlite::Result<_>>()
     };
-    read().map_err(|source| refused(path, source))
+    missing_steps(STEPS, &applied().map_err(|source| open_error(path, source))?)
 }
 
-fn refused(path: Option<&Path>, source: rusqlite::Error) -> OpenError {
-    match path {
-        Some(path) => open_error(path, source),
-        None => OpenError::Missing(Box::new(source)),
+/// The meaning of SQLite's error at opening.
+pub(super) fn open_error(path: &Path, source: rusqlite::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            OpenError::Damaged { path, source: source.into() }
+        }
+        _ => unusable(source),
     }
+}
+
+/// The error of a store that cannot be used for this reason.
+pub(super) fn unusable(source: impl Into<Box<dyn Error + Send + Sync>>) -> OpenError {
+    OpenError::Missing(source.into())
 }

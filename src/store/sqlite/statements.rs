@@ -1,175 +1,198 @@
-//! The statements for requests and upkeep. The writer begins and commits their transaction.
+//! The calls of requests and upkeep.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use rusqlite::{Connection, Row};
+use rusqlite::Row;
 
-use super::run::{execute, in_savepoint, query, query_one};
-use super::writer::SqliteFailure;
+use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId};
+use crate::domain::record::Record;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
 use crate::seeded_bug::SeededBug;
 use crate::store::columns::{self, columns};
-use crate::store::row::{self, FoundRecord, RowReader, millis, since_1970_ms};
-use crate::store::statement::{shared, statements};
+use crate::store::row::{self, FoundRecord, RowReader, millis};
+use crate::store::statement::{Statement, shared};
 use crate::store::{
-    CountLiveKeysParams, ExpectedRecord, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams, MoveLiveKeysParams,
-    ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReservedAttempt, RouteIdentity, SettleResult,
-    SweepParams, SweptKey,
+    CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams, MoveLiveKeysParams, ReapParams,
+    ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, RouteIdentity,
+    SettleResult, SweepParams, SweptKey, TakeOverParams,
 };
 
-statements! { "sql/":
-    COUNT_LIVE_KEYS = "count_live_keys";
-    DELETE_EXPIRED_REQUESTS = "delete_expired_requests";
-    EXPIRE_RESPONSES = "expire_responses";
-    EXTEND_DEADLINE = "extend_deadline";
-    FIND = "find";
-    FORGET = "forget";
-    FORGET_ROUTE_IDENTITIES = "forget_route_identities";
-    HOLD_TTLS = "hold_ttls";
-    LIST_ROUTE_IDENTITIES = "list_route_identities";
-    MARK_INTERRUPTED_UNKNOWN = "mark_interrupted_unknown";
-    MOVE_LIVE_KEYS = "move_live_keys";
-    REAP = "reap";
-    RELEASE_LEASE = "release_lease";
-    REMEMBER_ROUTE_IDENTITIES = "remember_route_identities";
-    RENEW_LEASE = "renew_lease";
-    RESERVE = "reserve";
-    RESTORE = "restore";
-    SETTLE = "settle";
-    SWEEP = "sweep";
-    TAKE_OVER = "take_over";
-}
-
-pub(super) fn reserve(
-    db: &Connection,
-    now: i64,
-    reserve_request: &Arc<ReserveRequest>,
-) -> Result<ReserveResult, SqliteFailure> {
-    let mut columns = columns::reservation(reserve_request);
-    columns.extend(columns! { time_limit_ms: millis(reserve_request.time_limit), now: now });
-    if execute(db, &RESERVE, &columns)? == 1 {
-        return Ok(fresh(reserve_request, 1, None));
+impl SqliteTransaction<'_> {
+    pub fn reserve(&self, request: ReserveRequest) -> SqliteResult<ReserveResult> {
+        let mut columns = columns::reservation(&request);
+        columns.extend(columns! { time_limit_ms: millis(request.time_limit) });
+        if self.execute(sql!("reserve"), &columns)? == 1 {
+            drop(columns);
+            return Ok(fresh(request, 1, None));
+        }
+        Ok(ReserveResult::Taken(self.find_taken(request.id)?))
     }
-    // Nobody else writes: the conflicting row still exists, or the file is inconsistent.
-    let found = find(db, now, reserve_request.id)?.ok_or(CorruptRow("the index of keys"))?;
-    Ok(ReserveResult::Taken(found.record))
-}
 
-pub(super) fn take_over(
-    db: &Connection,
-    now: i64,
-    reserve_request: &Arc<ReserveRequest>,
-    from: ExpectedRecord,
-) -> Result<ReserveResult, SqliteFailure> {
-    let mut columns = columns::next_attempt(reserve_request);
-    columns.extend(columns::seen(Some(&from)));
-    columns.extend(columns! { time_limit_ms: millis(reserve_request.time_limit), now: now });
-    let taken = query_one(db, &TAKE_OVER, &columns, |row| Ok((row.read("attempt")?, row.read("recovery_point")?)))?;
-    if let Some((attempt, reached)) = taken {
-        return Ok(fresh(reserve_request, attempt, reached).taken_over_from(from.replaced()));
+    pub fn take_over(&self, TakeOverParams { request, from }: TakeOverParams) -> SqliteResult<ReserveResult> {
+        let mut columns = columns::next_attempt(&request);
+        columns.extend(columns::seen(Some(&from)));
+        columns.extend(columns! { time_limit_ms: millis(request.time_limit) });
+        let read = |row: &Row<'_>| Ok((row.read("attempt")?, row.read("recovery_point")?));
+        let taken = self.query_one(sql!("take_over"), &columns, read)?;
+        drop(columns);
+        let result = match taken {
+            Some((attempt, reached)) => fresh(request, attempt, reached),
+            None => match self.find(request.id)? {
+                Some(record) => return Ok(ReserveResult::Taken(record)),
+                None => self.reserve(request)?,
+            },
+        };
+        Ok(result.taken_over_from(from.replaced()))
     }
-    match find(db, now, reserve_request.id)? {
-        Some(found) => Ok(ReserveResult::Taken(found.record)),
-        None => Ok(reserve(db, now, reserve_request)?.taken_over_from(from.replaced())),
+
+    pub fn settle(&self, settlement: Settlement) -> SqliteResult<SettleResult> {
+        let due_ms = settlement.retry_in.map(millis);
+        let mut columns = columns! { id: &settlement.id, token: &settlement.token, due_ms: due_ms };
+        if settlement.outcome.forgets_key() && self.execute(sql!("forget"), &columns)? == 1 {
+            return Ok(SettleResult::Done { expires_at: None });
+        }
+        columns.extend(columns::outcome(&settlement.outcome));
+        if let Some(expires_at) = self.query_one(sql!("settle"), &columns, |row| row.read("expires_at"))? {
+            return Ok(SettleResult::Done { expires_at });
+        }
+        let found = self.find(settlement.id)?;
+        match settlement.lease_to_restore() {
+            // Over the row that its lost takeover had replaced. Nobody else writes, so no other row can be in the way.
+            Some(lost) if settlement.is_lost_from(found.as_ref()) => {
+                let columns = columns::restored(lost, &settlement);
+                let expires_at = self.query_one(sql!("restore"), &columns, |row| row.read("expires_at"))?;
+                Ok(SettleResult::Done { expires_at: expires_at.ok_or(CorruptRow("the index of keys"))? })
+            }
+            _ => Ok(SettleResult::Fenced(found)),
+        }
     }
-}
 
-pub(super) fn settle(db: &Connection, now: i64, settlement: &Settlement) -> Result<SettleResult, SqliteFailure> {
-    let mut columns = columns! {
-        id: &settlement.id,
-        token: &settlement.token,
-        due_ms: settlement.retry_in.map(millis),
-        now: now,
-    };
-    if settlement.outcome.forgets_key() && execute(db, &FORGET, &columns)? == 1 {
-        return Ok(SettleResult::Done { expires_at: None });
+    pub fn count_live_keys(&self, params: CountLiveKeysParams) -> SqliteResult<u32> {
+        let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
+        Ok(self.query_one(sql!("count_live_keys"), &columns, |row| row.read("count"))?.unwrap_or(0))
     }
-    columns.extend(columns::outcome(&settlement.outcome));
-    if let Some(expires_at) = query_one(db, &SETTLE, &columns, |row| row.read("expires_at"))? {
-        return Ok(SettleResult::Done { expires_at });
+
+    pub fn move_live_keys(&self, params: MoveLiveKeysParams) -> SqliteResult<u32> {
+        let columns = columns! { id: &params.id, scope: &params.scope, holder: &params.holder };
+        Ok(u32::try_from(self.execute(sql!("move_live_keys"), &columns)?).unwrap_or(u32::MAX))
     }
-    let found = find(db, now, settlement.id)?.map(|found| found.record);
-    match settlement.lease_to_restore() {
-        Some(lost) if settlement.is_lost_from(found.as_ref()) => restore(db, now, lost, settlement),
-        _ => Ok(SettleResult::Fenced(found)),
+
+    pub fn find(&self, id: RecordId) -> SqliteResult<Option<Record>> {
+        self.query_one(sql!("find"), &columns! { id: &id }, |row| Ok(FoundRecord::read(row, self.now)?.record))
     }
-}
 
-/// Writes the whole row of an ended attempt, over the row that its lost takeover had replaced. Nobody else writes, so no other
-/// row can be in the way.
-fn restore(
-    db: &Connection,
-    now: i64,
-    lost: &AttemptLease,
-    settlement: &Settlement,
-) -> Result<SettleResult, SqliteFailure> {
-    let mut columns = columns::restored(lost, settlement);
-    columns.extend(columns! { now: now });
-    let expires_at = query_one(db, &RESTORE, &columns, |row| row.read("expires_at"))?;
-    Ok(SettleResult::Done { expires_at: expires_at.ok_or(CorruptRow("the index of keys"))? })
-}
-
-pub(super) fn count_live_keys(db: &Connection, params: &CountLiveKeysParams) -> Result<u32, SqliteFailure> {
-    let columns = columns! { holder: &params.holder, limit: i64::from(params.limit) };
-    Ok(query_one(db, &COUNT_LIVE_KEYS, &columns, |row| row.read("count"))?.unwrap_or(0))
-}
-
-pub(super) fn move_live_keys(db: &Connection, params: &MoveLiveKeysParams) -> Result<u32, SqliteFailure> {
-    let columns = columns! { id: &params.id, scope: &params.scope, holder: &params.holder };
-    let moved = execute(db, &MOVE_LIVE_KEYS, &columns)?;
-    Ok(u32::try_from(moved).unwrap_or(u32::MAX))
-}
-
-pub(super) fn find(db: &Connection, now: i64, id: RecordId) -> Result<Option<FoundRecord>, SqliteFailure> {
-    query_one(db, &FIND, &columns! { id: &id }, |row| FoundRecord::read(row, now))
-}
-
-pub(super) fn renew_lease(db: &Connection, now: i64, renewal: &LeaseRenewal) -> Result<RenewResult, SqliteFailure> {
-    let columns = columns! {
-        id: renewal.instance,
-        service: &*renewal.service,
-        expiry_ms: millis(renewal.expiry),
-        purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
-        hold_ttls_until: renewal.hold_ttls_until,
-        now: now,
-    };
-    if renewal.hold_ttls_until.is_some() {
-        execute(db, &HOLD_TTLS, &columns)?;
+    /// Finds the record of a key that is taken. Nobody else writes: it still exists, or the file is inconsistent.
+    pub fn find_taken(&self, id: RecordId) -> SqliteResult<Record> {
+        Ok(self.find(id)?.ok_or(CorruptRow("the index of keys"))?)
     }
-    let read = |row: &Row<'_>| {
-        let (purges, ttls_held_until) = (row.read("purges")?, row.read("ttls_held_until")?);
-        Ok(RenewResult { now: row::time(now)?, purges, ttls_held_until })
-    };
-    Ok(query_one(db, &RENEW_LEASE, &columns, read)?.ok_or(CorruptRow("the lease"))?)
-}
 
-pub(super) fn release_lease(db: &Connection, _: i64, instance: &InstanceId) -> Result<(), SqliteFailure> {
-    execute(db, &RELEASE_LEASE, &columns! { id: *instance }).map(drop)
-}
+    pub fn renew_lease(&self, renewal: LeaseRenewal) -> SqliteResult<RenewResult> {
+        let columns = columns! {
+            id: renewal.instance,
+            service: &*renewal.service,
+            expiry_ms: millis(renewal.expiry),
+            purges_seen: renewal.purges_seen.map(|seen| i64::try_from(seen).unwrap_or(i64::MAX)),
+            hold_ttls_until: renewal.hold_ttls_until,
+        };
+        if renewal.hold_ttls_until.is_some() {
+            self.execute(sql!("hold_ttls"), &columns)?;
+        }
+        let read = |row: &Row<'_>| {
+            let (purges, ttls_held_until) = (row.read("purges")?, row.read("ttls_held_until")?);
+            Ok(RenewResult { now: row::time(self.now)?, purges, ttls_held_until })
+        };
+        Ok(self.query_one(sql!("renew_lease"), &columns, read)?.ok_or(CorruptRow("the lease"))?)
+    }
 
-pub(super) fn sweep(db: &Connection, now: i64, params: &SweepParams) -> Result<Vec<SweptKey>, SqliteFailure> {
-    let columns = columns! {
-        expiry_ms: millis(params.expiry),
-        limit: i64::from(params.limit),
-        as_of: no_later_than(now, params.as_of),
-        estimate: params.as_of,
-        now: now,
-    };
-    query(db, &SWEEP, &columns, read_swept_key)
-}
+    pub fn release_lease(&self, instance: InstanceId) -> SqliteResult<()> {
+        self.execute(sql!("release_lease"), &columns! { id: instance }).map(drop)
+    }
 
-/// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file, so
-/// no attempt is running.
-pub(super) fn mark_interrupted_unknown(db: &Connection, now: i64) -> Result<Vec<SweptKey>, SqliteFailure> {
-    let transaction = db.unchecked_transaction()?;
-    db.execute("delete from instances", [])?;
-    let orphans = query(db, &MARK_INTERRUPTED_UNKNOWN, &columns! { now: now }, read_swept_key)?;
-    transaction.commit()?;
-    Ok(orphans)
+    pub fn sweep(&self, params: SweepParams) -> SqliteResult<Vec<SweptKey>> {
+        let columns = columns! {
+            expiry_ms: millis(params.expiry),
+            limit: i64::from(params.limit),
+            as_of: self.no_later_than(params.as_of),
+            estimate: params.as_of,
+        };
+        self.query(sql!("sweep"), &columns, read_swept_key)
+    }
+
+    /// Makes all keys in flight unknown, and ends all leases. To be called at opening: this process alone has the file, so
+    /// no attempt is running.
+    pub fn mark_interrupted_unknown(&self) -> SqliteResult<Vec<SweptKey>> {
+        self.db.execute("delete from instances", [])?;
+        self.query(sql!("mark_interrupted_unknown"), &vec![], read_swept_key)
+    }
+
+    pub fn list_in_flight(&self, params: ListInFlightParams) -> SqliteResult<Vec<ReservedAttempt>> {
+        let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than) };
+        self.query(&shared::LIST_IN_FLIGHT, &columns, |row| {
+            Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? })
+        })
+    }
+
+    pub fn extend_deadline(
+        &self,
+        ExtendDeadlineParams { id, token, time_limit }: ExtendDeadlineParams,
+    ) -> SqliteResult<bool> {
+        let columns = columns! { id: &id, token: &token, time_limit_ms: millis(time_limit) };
+        Ok(self.execute(sql!("extend_deadline"), &columns)? == 1)
+    }
+
+    pub fn reap(&self, ReapParams { limit, scope }: ReapParams) -> SqliteResult<ReapedRows> {
+        let columns = columns! {
+            limit: i64::from(limit),
+            as_of: self.no_later_than(scope.as_of),
+            settled_since: scope.settled_since,
+        };
+        if SeededBug::TtlOnOpen.is_active() {
+            self.db.execute("delete from keys where state = 'unknown'", [])?;
+        }
+        self.execute(sql!("delete_expired_requests"), &columns)?;
+        Ok(ReapedRows {
+            responses_dropped: self.execute(sql!("expire_responses"), &columns)? as u64,
+            deleted: self.execute(sql!("reap"), &columns)? as u64,
+        })
+    }
+
+    /// An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.
+    pub fn ping(&self) -> SqliteResult<()> {
+        Ok(())
+    }
+
+    pub fn remember_route_identities(
+        &self,
+        RememberRouteIdentitiesParams { service, identities }: RememberRouteIdentitiesParams,
+    ) -> SqliteResult<Vec<RouteIdentity>> {
+        self.in_savepoint(|| {
+            let read = |row: &Row<'_>| Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? });
+            let mut before = self.query(sql!("forget_route_identities"), &columns! { service: &*service }, read)?;
+            before.sort_by(|one, other| one.route.cmp(&other.route));
+            for RouteIdentity { route, finds } in &identities {
+                let columns = columns! { service: &*service, route: &**route, finds: finds.as_str() };
+                self.execute(sql!("remember_route_identities"), &columns)?;
+            }
+            Ok(before)
+        })
+    }
+
+    pub fn find_salt(&self, service: Arc<str>) -> SqliteResult<Option<Vec<u8>>> {
+        self.query_one(&shared::FIND_SALT, &columns! { service: &*service }, |row| row.read("value"))
+    }
+
+    /// Overwrites the salt's earlier form in the file: no free space may show a salt that was in clear. The file itself
+    /// changes with the next checkpoint, when the store is closed at the latest.
+    pub fn replace_salt(&self, ReplaceSaltParams { service, from, to }: ReplaceSaltParams) -> SqliteResult<bool> {
+        let secure_delete = |setting| self.db.query_row(&format!("pragma secure_delete = {setting}"), [], |_| Ok(()));
+        secure_delete("on")?;
+        let replaced = self.execute(sql!("replace_salt"), &columns! { service: &*service, from: from, to: to });
+        secure_delete("off")?;
+        Ok(replaced? > 0)
+    }
 }
 
 fn read_swept_key(row: &Row<'_>) -> Result<SweptKey, CorruptRow> {
@@ -182,74 +205,7 @@ fn read_swept_key(row: &Row<'_>) -> Result<SweptKey, CorruptRow> {
     })
 }
 
-pub(super) fn list_in_flight(
-    db: &Connection,
-    now: i64,
-    params: &ListInFlightParams,
-) -> Result<Vec<ReservedAttempt>, SqliteFailure> {
-    let columns = columns! { instance: params.instance, older_than_ms: millis(params.older_than), now: now };
-    query(db, &shared::LIST_IN_FLIGHT, &columns, |row| {
-        Ok(ReservedAttempt { id: row.read("id")?, token: row.read("token")?, route: row.read("route")? })
-    })
-}
-
-pub(super) fn extend_deadline(db: &Connection, now: i64, params: &ExtendDeadlineParams) -> Result<bool, SqliteFailure> {
-    let columns = columns! {
-        id: &params.id,
-        token: &params.token,
-        time_limit_ms: millis(params.time_limit),
-        now: now,
-    };
-    Ok(execute(db, &EXTEND_DEADLINE, &columns)? == 1)
-}
-
-/// The store's time, limited by the caller's estimate of it: a clock that was set forward ends nothing early.
-pub(super) fn no_later_than(now: i64, estimate: SystemTime) -> i64 {
-    now.min(since_1970_ms(estimate))
-}
-
-pub(super) fn reap(db: &Connection, now: i64, params: &ReapParams) -> Result<ReapedRows, SqliteFailure> {
-    let ReapParams { limit, scope } = params;
-    let columns = columns! {
-        limit: i64::from(*limit),
-        as_of: no_later_than(now, scope.as_of),
-        settled_since: scope.settled_since,
-    };
-    if SeededBug::TtlOnOpen.is_active() {
-        db.execute("delete from keys where state = 'unknown'", [])?;
-    }
-    execute(db, &DELETE_EXPIRED_REQUESTS, &columns)?;
-    Ok(ReapedRows {
-        responses_dropped: execute(db, &EXPIRE_RESPONSES, &columns)? as u64,
-        deleted: execute(db, &REAP, &columns)? as u64,
-    })
-}
-
-pub(super) fn remember_route_identities(
-    db: &Connection,
-    _: i64,
-    params: &RememberRouteIdentitiesParams,
-) -> Result<Vec<RouteIdentity>, SqliteFailure> {
-    let of_service = columns! { service: &*params.service };
-    in_savepoint(db, |db| {
-        let before = query(db, &LIST_ROUTE_IDENTITIES, &of_service, |row| {
-            Ok(RouteIdentity { route: row.read("route")?, finds: row.read("finds")? })
-        })?;
-        execute(db, &FORGET_ROUTE_IDENTITIES, &of_service)?;
-        for RouteIdentity { route, finds } in &params.identities {
-            let columns = columns! { service: &*params.service, route: &**route, finds: finds.as_str() };
-            execute(db, &REMEMBER_ROUTE_IDENTITIES, &columns)?;
-        }
-        Ok(before)
-    })
-}
-
-fn fresh(reserve_request: &Arc<ReserveRequest>, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
-    ReserveResult::Fresh(AttemptLease {
-        reserve_request: Arc::clone(reserve_request),
-        attempt,
-        taken_from: None,
-        recovery_point,
-        delivery: None,
-    })
+fn fresh(reserve_request: ReserveRequest, attempt: u32, recovery_point: Option<RecoveryPoint>) -> ReserveResult {
+    let reserve_request = Arc::new(reserve_request);
+    ReserveResult::Fresh(AttemptLease { reserve_request, attempt, taken_from: None, recovery_point, delivery: None })
 }

@@ -1,6 +1,5 @@
 -- list_due_deliveries: a route's deliveries that are due, with the reason where one is not tried again.
-select k.id, k.token, k.state, k.route, k.attempt, k.attempt - o.attempts_before as spent,
-       o.since + :give_up_after_ms - :as_of as give_up_in_ms,
+select k.id, k.token, k.state,
        case when o.id is null then 'its request is not in the store any more'
             when k.attempt - o.attempts_before >= :max_attempts
               then format('tried %s times', k.attempt - o.attempts_before)
@@ -9,14 +8,14 @@ select k.id, k.token, k.state, k.route, k.attempt, k.attempt - o.attempts_before
        end as note
   from (-- A limit for each state, and queued keys in their index's order: a backlog is not read as a whole.
         select *
-          from (select id, token, state, route, attempt, due_at as since
+          from (select id, token, state, attempt, due_at as since
                   from keys
                  where service = :service and route = :route and state = 'queued' and due_at <= :as_of
                  order by due_at
                  limit :limit)
          union all
         select *
-          from (select id, token, state, route, attempt, coalesce(due_at, settled_at) as since
+          from (select id, token, state, attempt, coalesce(due_at, settled_at) as since
                   from keys
                  where service = :service and route = :route and state = 'unknown' and not :holds_unknown
                    and accepted_at is not null and coalesce(due_at, settled_at) <= :as_of

@@ -11,6 +11,7 @@ update keys
                  end
  where id = :id and state in ('queued', 'unknown')
 returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
-          :spent as spent, :give_up_in_ms as give_up_in_ms,
+          attempt - 1 - (select o.attempts_before from outbox as o where o.id = keys.id) as spent,
+          (select o.since from outbox as o where o.id = keys.id) + :give_up_after_ms - :as_of as give_up_in_ms,
           (select o.secret from outbox as o where o.id = keys.id) as secret,
           (select o.sealed from outbox as o where o.id = keys.id) as sealed
