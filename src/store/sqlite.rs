@@ -16,8 +16,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio_util::sync::CancellationToken;
 
-// The table of the calls names most of its types.
-use super::*;
+use super::*; // The table of the calls names most of its types.
 use transaction::{SqliteResult, SqliteTransaction};
 use writer::WriterQueue;
 
@@ -25,13 +24,12 @@ pub(super) use file::{migrate, pending};
 pub(super) use schema::newest_step;
 
 mod admin;
+mod calls;
 mod deliveries;
 mod file;
 mod file_watch;
-mod probes;
 mod schema;
 mod service_reports;
-mod statements;
 mod transaction;
 mod writer;
 
@@ -117,7 +115,7 @@ async fn run_blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(schema::unusable(stopped)))
 }
 
-/// Makes all keys in flight unknown. Logs them at once: a process that ends soon does not come to its first sweep.
+/// Makes interrupted attempts unknown. Logs them at once: a process that ends soon does not come to its first sweep.
 fn mark_interrupted_unknown(db: &Connection, now: i64) -> SqliteResult<Vec<SweptKey>> {
     let transaction = db.unchecked_transaction()?;
     let mut interrupted = SqliteTransaction { db, now }.mark_interrupted_unknown()?;

@@ -8,6 +8,9 @@ use super::columns::{Columns, Value};
 /// The columns of a key that operators see.
 const KEY_COLUMNS: &str = include_str!("sql/key_columns.sql");
 
+/// The earlier attempts of a key with its newest one, in SQLite.
+const WITH_ATTEMPT: &str = include_str!("sqlite/with_attempt.sql");
+
 /// The store's time, in milliseconds since 1970, in PostgreSQL. It stays the same in a transaction, so that an index can be
 /// searched for it.
 const POSTGRES_NOW: &str = "(floor(date_part('epoch', now()) * 1000)::bigint)";
@@ -33,7 +36,10 @@ impl Statement {
 
     /// The text for SQLite, where the schema has no name.
     pub fn for_sqlite(&self) -> &str {
-        self.sqlite.get_or_init(|| expand(self.sql, ':').replace("{key_columns}", KEY_COLUMNS).replace("oncegate.", ""))
+        self.sqlite.get_or_init(|| {
+            let sql = expand(self.sql, ':').replace("{key_columns}", KEY_COLUMNS).replace("oncegate.", "");
+            sql.replace("{with attempt}", WITH_ATTEMPT)
+        })
     }
 
     /// The names of the parameters for PostgreSQL, in the order of their numbers.

@@ -11,7 +11,7 @@ use crate::store::admin::{
 };
 use crate::store::columns::{self, columns};
 use crate::store::row::RowReader;
-use crate::store::statement::{Statement, shared};
+use crate::store::statement::shared;
 use crate::store::{
     ApplyOperatorDecisionParams, CountInstancesBehindParams, ListAuditEntriesParams, ListInstancesParams,
     ListKeysParams,

@@ -10,7 +10,6 @@ use crate::domain::state::StateKind;
 use crate::store::columns::{self, columns};
 use crate::store::deliveries::{quiet_after, read_job};
 use crate::store::row::{RowReader, millis};
-use crate::store::statement::Statement;
 use crate::store::{EnqueueParams, GiveUpParams};
 
 /// A key that is due, the token and state that it has, and the reason where it is not tried again.

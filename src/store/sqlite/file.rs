@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::file_watch::{FileWatch, LOG_BYTES_KEPT, Stamp, log_path};
+use super::file_watch::{FileWatch, LOG_BYTES_KEPT, log_path, write_stamp};
 use super::run_blocking;
 use super::schema::{self, open_error, unusable};
 use crate::seeded_bug::SeededBug;
@@ -59,7 +59,7 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
         check(&db, path, length)?;
     }
     configure(&db).map_err(refused)?;
-    let stamp = Stamp::write(&db).map_err(refused)?;
+    let stamp = write_stamp(&db).map_err(refused)?;
     // After a crash the log may hold data that is not on the disk yet. The checkpoint writes and syncs it.
     db.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())).map_err(refused)?;
     let watch = FileWatch::new(file, path, stamp).map_err(unusable)?;

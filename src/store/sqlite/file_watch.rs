@@ -34,17 +34,12 @@ const REFILL_PAUSE: Duration = Duration::from_millis(50);
 /// The way in which the files have changed behind the process's back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileChange {
-    /// The path names no file.
     Gone,
-    /// The path names another file.
     Replaced,
-    /// The file has the contents of another one, as after `cp backup.db oncegate.db`.
+    /// As after `cp backup.db oncegate.db`.
     Overwritten,
-    /// The file is shorter than it was.
     Truncated,
-    /// The path of the write-ahead log names no file, or another one.
     LogGone,
-    /// The write-ahead log is shorter than it was.
     LogTruncated,
 }
 
@@ -65,20 +60,14 @@ impl std::error::Error for FileChange {}
 
 /// A number in the file's header that each opening draws anew: the contents then differ from those of every backup that was made
 /// before.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp([u8; 4]);
+pub(super) type Stamp = [u8; 4];
 
-impl Stamp {
-    /// Draws a number, and writes it into the database.
-    ///
-    /// # Errors
-    /// SQLite's.
-    pub fn write(db: &Connection) -> rusqlite::Result<Self> {
-        let mut stamp = [0; 4];
-        fill_random(&mut stamp).expect("the operating system has random numbers");
-        db.pragma_update(None, "user_version", i32::from_be_bytes(stamp))?;
-        Ok(Self(stamp))
-    }
+/// Draws a stamp, and writes it into the database.
+pub(super) fn write_stamp(db: &Connection) -> rusqlite::Result<Stamp> {
+    let mut stamp = Stamp::default();
+    fill_random(&mut stamp).expect("the operating system has random numbers");
+    db.pragma_update(None, "user_version", i32::from_be_bytes(stamp))?;
+    Ok(stamp)
 }
 
 /// The files of an open database. To be used between two transactions only, on the thread that makes them.
@@ -87,31 +76,17 @@ impl Stamp {
 pub(super) struct FileWatch {
     file: File,
     path: PathBuf,
-    seen: SeenFile,
+    /// As it was seen last.
+    seen: Metadata,
     log: File,
     log_path: PathBuf,
-    seen_log: SeenFile,
+    seen_log: Metadata,
     stamp: Stamp,
 }
 
-/// A file as it was seen last. Its inode is not given to another file while SQLite has it open.
-#[derive(Clone, Copy)]
-struct SeenFile {
-    device: u64,
-    inode: u64,
-    length: u64,
-}
-
-impl From<&Metadata> for SeenFile {
-    fn from(found: &Metadata) -> Self {
-        Self { device: found.dev(), inode: found.ino(), length: found.len() }
-    }
-}
-
-impl SeenFile {
-    fn is_same_file(&self, found: &Self) -> bool {
-        (self.device, self.inode) == (found.device, found.inode)
-    }
+/// Whether both are the same file. Its inode is not given to another one while SQLite has it open.
+fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 impl FileWatch {
@@ -122,13 +97,13 @@ impl FileWatch {
     /// The files cannot be read, or the path named two files meanwhile.
     pub fn new(file: File, path: &Path, stamp: Stamp) -> io::Result<Self> {
         let (path, log_path) = (std::path::absolute(path)?, log_path(&fs::canonicalize(path)?));
-        let seen = SeenFile::from(&fs::metadata(&path)?);
+        let seen = fs::metadata(&path)?;
         // SQLite has no locks on the log.
         let log = File::open(&log_path)?;
-        let seen_log = SeenFile::from(&log.metadata()?);
+        let seen_log = log.metadata()?;
         let watch = Self { file, path, seen, log, log_path, seen_log, stamp };
         // Also finds a file that was put in the place of the one that SQLite has opened.
-        match seen.is_same_file(&(&watch.file.metadata()?).into()) && watch.read_stamp()? == watch.stamp {
+        match is_same_file(&watch.seen, &watch.file.metadata()?) && watch.read_stamp()? == watch.stamp {
             true => Ok(watch),
             false => Err(io::Error::other("another file was put in its place while it was opened")),
         }
@@ -140,11 +115,11 @@ impl FileWatch {
     /// The change. The log counts only where the file has not changed.
     pub fn check(&mut self) -> Result<(), FileChange> {
         let Some(found) = look(&self.path, FileChange::Gone)? else { return Ok(()) };
-        if !self.seen.is_same_file(&found) {
+        if !is_same_file(&self.seen, &found) {
             return Err(FileChange::Replaced);
         }
         // Oncegate never runs VACUUM: the file only grows.
-        if found.length < self.seen.length {
+        if found.len() < self.seen.len() {
             return Err(FileChange::Truncated);
         }
         if self.read_stamp().is_ok_and(|stamp| stamp != self.stamp) {
@@ -152,11 +127,11 @@ impl FileWatch {
         }
         self.seen = found;
         let Some(found) = look(&self.log_path, FileChange::LogGone)? else { return Ok(()) };
-        if !self.seen_log.is_same_file(&found) {
+        if !is_same_file(&self.seen_log, &found) {
             return Err(FileChange::LogGone);
         }
         // SQLite itself truncates a log that has grown past this, and to no less.
-        if found.length < self.seen_log.length.min(LOG_BYTES_KEPT) || !self.has_log_header(found.length) {
+        if found.len() < self.seen_log.len().min(LOG_BYTES_KEPT) || !self.has_log_header(found.len()) {
             return Err(FileChange::LogTruncated);
         }
         self.seen_log = found;
@@ -180,7 +155,7 @@ impl FileWatch {
             FileChange::Replaced | FileChange::Overwritten => {
                 // A log that came with the new file stays.
                 let log = look(&self.log_path, change).ok().flatten();
-                if log.is_some_and(|log| self.seen_log.is_same_file(&log)) {
+                if log.is_some_and(|log| is_same_file(&self.seen_log, &log)) {
                     self.set_log_aside();
                 }
             }
@@ -224,16 +199,16 @@ impl FileWatch {
     }
 
     fn read_stamp(&self) -> io::Result<Stamp> {
-        let mut stamp = [0; 4];
+        let mut stamp = Stamp::default();
         self.file.read_exact_at(&mut stamp, STAMP_OFFSET)?;
-        Ok(Stamp(stamp))
+        Ok(stamp)
     }
 }
 
 /// Returns the file at the path; `None` where it cannot be looked at, as without permission for its folder.
-fn look(path: &Path, absent: FileChange) -> Result<Option<SeenFile>, FileChange> {
+fn look(path: &Path, absent: FileChange) -> Result<Option<Metadata>, FileChange> {
     match fs::metadata(path) {
-        Ok(found) => Ok(Some((&found).into())),
+        Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Err(absent),
         Err(_) => Ok(None),
     }

@@ -10,7 +10,6 @@ use crate::store::FindReservationParams;
 use crate::store::columns::columns;
 use crate::store::row::{RowReader, millis};
 use crate::store::service_reports::{read_reserved_key, report_result};
-use crate::store::statement::Statement;
 
 impl SqliteTransaction<'_> {
     pub fn find_reservation(&self, params: FindReservationParams) -> SqliteResult<Option<ReservedKey>> {

@@ -89,6 +89,7 @@ impl RowReader for Row<'_> {
 /// The statement of the file of this name in the folder `sql`.
 macro_rules! sql {
     ($name:literal) => {{
+        use $crate::store::statement::Statement;
         static STATEMENT: Statement = Statement::new(include_str!(concat!("sql/", $name, ".sql")));
         &STATEMENT
     }};

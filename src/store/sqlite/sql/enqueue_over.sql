@@ -6,13 +6,7 @@ update keys
        reserved_at = :now, deadline = :now, settled_at = :now, accepted_at = :now, due_at = :now,
        {outcome resets},
        recovery_point = iif(:past_ttl_at is null, recovery_point, null),
-       -- As in take_over.
-       earlier = case when :past_ttl_at is not null then null
-                      when attempt = 0 or reserved_at = accepted_at then earlier
-                      else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
-                          json_object('attempt', attempt, 'instance', instance, 'state', state, 'cause', cause,
-                                      'reserved_ms', reserved_at, 'settled_ms', settled_at))
-                 end
+       earlier = iif(:past_ttl_at is null, {with attempt}, null)
  where id = :id
    and token = :seen_token
    and state = :seen_state

@@ -2,13 +2,7 @@
 update keys
    set state = 'in_flight', attempt = attempt + 1, token = :token, instance = :instance,
        reserved_at = :now, deadline = :now + :time_limit_ms,
-       settled_at = null, due_at = null, {outcome resets},
-       -- As in take_over.
-       earlier = case when attempt = 0 or reserved_at = accepted_at then earlier
-                      else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
-                          json_object('attempt', attempt, 'instance', instance, 'state', state, 'cause', cause,
-                                      'reserved_ms', reserved_at, 'settled_ms', settled_at))
-                 end
+       settled_at = null, due_at = null, {outcome resets}, earlier = {with attempt}
  where id = :id and state in ('queued', 'unknown')
 returning scope, space, key, path, recipe, fingerprint, attempt, recovery_point, accepted_at,
           attempt - 1 - (select o.attempts_before from outbox as o where o.id = keys.id) as spent,

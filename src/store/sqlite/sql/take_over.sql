@@ -7,13 +7,7 @@ update keys
        deadline = :now + :time_limit_ms,
        settled_at = null, accepted_at = null, due_at = null, {outcome resets},
        recovery_point = iif(:past_ttl_at is null, recovery_point, null),
-       -- At most 20 earlier attempts. A request that was accepted for delivery and not tried yet is no attempt.
-       earlier = case when :past_ttl_at is not null then null
-                      when attempt = 0 or reserved_at = accepted_at then earlier
-                      else json_insert(iif(json_array_length(earlier) >= 20, json_remove(earlier, '$[0]'), coalesce(earlier, '[]')), '$[#]',
-                          json_object('attempt', attempt, 'instance', instance, 'state', state, 'cause', cause,
-                                      'reserved_ms', reserved_at, 'settled_ms', settled_at))
-                 end
+       earlier = iif(:past_ttl_at is null, {with attempt}, null)
  where id = :id
    and token = :seen_token
    and state = :seen_state

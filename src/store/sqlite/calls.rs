@@ -1,4 +1,4 @@
-//! The calls of requests and upkeep.
+//! The calls of requests, upkeep and probes.
 
 use std::sync::Arc;
 
@@ -7,17 +7,21 @@ use rusqlite::Row;
 use super::transaction::{SqliteResult, SqliteTransaction, sql};
 use crate::domain::attempt::{AttemptLease, ReserveRequest, ReserveResult, Settlement};
 use crate::domain::ids::{InstanceId, RecordId};
+use crate::domain::probe::{Probe, ProbeFinding, SettledKeyPage};
 use crate::domain::record::Record;
 use crate::domain::recovery::RecoveryPoint;
 use crate::domain::response::CorruptRow;
+use crate::domain::state::StateKind;
+use crate::machine::random_u32;
 use crate::seeded_bug::SeededBug;
 use crate::store::columns::{self, columns};
+use crate::store::probes::probe;
 use crate::store::row::{self, FoundRecord, RowReader, millis};
-use crate::store::statement::{Statement, shared};
+use crate::store::statement::shared;
 use crate::store::{
-    CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams, MoveLiveKeysParams, ReapParams,
-    ReapedRows, RememberRouteIdentitiesParams, RenewResult, ReplaceSaltParams, ReservedAttempt, RouteIdentity,
-    SettleResult, SweepParams, SweptKey, TakeOverParams,
+    ClaimProbesParams, CountLiveKeysParams, ExtendDeadlineParams, LeaseRenewal, ListInFlightParams,
+    ListSettledKeysParams, MoveLiveKeysParams, ReapParams, ReapedRows, RememberRouteIdentitiesParams, RenewResult,
+    ReplaceSaltParams, ReservedAttempt, RouteIdentity, SettleResult, SweepParams, SweptKey, TakeOverParams,
 };
 
 impl SqliteTransaction<'_> {
@@ -157,6 +161,53 @@ impl SqliteTransaction<'_> {
             responses_dropped: self.execute(sql!("expire_responses"), &columns)? as u64,
             deleted: self.execute(sql!("reap"), &columns)? as u64,
         })
+    }
+
+    /// Route by route, until there are as many as wanted.
+    pub fn claim_probes(&self, params: ClaimProbesParams) -> SqliteResult<Vec<Probe>> {
+        let mut probes = Vec::new();
+        for schedule in &params.schedules {
+            let columns = columns! {
+                service: &*params.service,
+                route: &*schedule.route,
+                quiet_after_ms: millis(schedule.quiet_after),
+                pause_first_ms: millis(schedule.pause_first),
+                pause_cap_ms: millis(schedule.pause_cap),
+                limit: i64::from(params.limit) - probes.len() as i64,
+                as_of: self.no_later_than(params.as_of),
+                spread: i64::from(random_u32().unwrap_or_default()),
+            };
+            probes.extend(self.query(sql!("claim_probes"), &columns, |row| probe(row))?);
+        }
+        Ok(probes)
+    }
+
+    pub fn apply_probe_finding(&self, finding: ProbeFinding) -> SqliteResult<bool> {
+        self.in_savepoint(|| {
+            let mut columns = columns::finding(&finding);
+            let read = |row: &Row<'_>| Ok((row.read::<String>("service")?, row.read::<StateKind>("state")?));
+            let Some((service, after)) = self.query_one(sql!("apply_probe_finding"), &columns, read)? else {
+                return Ok(false);
+            };
+            if after != StateKind::Unknown {
+                let before = StateKind::Unknown;
+                columns.extend(columns! { service: service, actor: "reconciler", before: before, after: after });
+                self.audit(&columns)?;
+            }
+            if after == StateKind::Completed {
+                self.delete_request(&finding.id)?;
+            }
+            Ok(true)
+        })
+    }
+
+    pub fn list_settled_keys(&self, params: ListSettledKeysParams) -> SqliteResult<SettledKeyPage> {
+        let (mut page, mut read) = (SettledKeyPage::default(), 0);
+        self.query(&shared::LIST_SETTLED_KEYS, &columns::settled_keys(&params), |row| {
+            read += 1;
+            page.add(row, read, &params)
+        })?;
+        Ok(page)
     }
 
     /// An answer proves that the writer neither hangs nor has failed; the heartbeat tests writing often enough.
